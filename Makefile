@@ -1,0 +1,70 @@
+# Two commands are all a newcomer needs: `make run` and `make test`.
+# Python 3.11 or later and make are all they need to be there.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c $(VENV)/constraints.txt
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n )))
+
+.DEFAULT_GOAL := run
+.PHONY: run test lint format bench gpu-check screenshots clean
+
+run: $(VENV)/.installed  ## open the workstation; without a terminal, measure the default profile
+	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
+
+test: $(VENV)/.installed-test  ## the whole suite, on a machine without a GPU
+	@$(BIN)/pytest -q -m "not gpu" -n $(WORKERS) --dist loadfile
+
+lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import walls
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/mypy tests
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.installed-lint
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-test  ## figures, as ratios measured in one run; asserts nothing
+	@for script in tests/benchmarks/bench_*.py; do $(BIN)/python -P $$script; done
+
+gpu-check: $(VENV)/.installed-test  ## gpu-marked tests, and docs/validation/<gpu>.md
+	@$(BIN)/pytest -q -m gpu
+	@$(BIN)/python -P tests/gpu/validate.py
+
+screenshots: $(VENV)/.installed-test  ## pictures of the real app on a real run, for the README
+	@$(BIN)/python -P docs/screenshots.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+# A GPU box has its own torch, built for its driver: take it instead of fetching gigabytes, and
+# leave what it was built against alone. Elsewhere the tested set is installed as pinned.
+$(VENV)/constraints.txt: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@has_torch='import importlib.metadata as m; v = m.version("torch").split("."); exit((int(v[0]), int(v[1])) < (2, 9))'; \
+	if $(PYTHON) -c "$$has_torch" 2>/dev/null; then \
+		[ -x $(BIN)/python ] || $(PYTHON) -m venv --system-site-packages $(VENV); \
+		grep -vE '^(torch|numpy|pandas|setuptools)==' constraints.txt > $@; \
+	else \
+		[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); \
+		cp constraints.txt $@; \
+	fi
+
+$(VENV)/.installed: pyproject.toml $(VENV)/constraints.txt
+	@echo "installing into $(VENV) …" >&2
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@echo "installing what the tests need …" >&2
+	@$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.installed-lint: $(VENV)/.installed-test
+	@echo "installing what the checks need …" >&2
+	@$(PIP) -e '.[lint]'
+	@touch $@

@@ -1,0 +1,136 @@
+"""What an allocator did, event by event, and every allocation that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+
+class Frame(NamedTuple):
+    """One level of a stack: Python, or an operator with ``line`` 0 and no file."""
+
+    file: str
+    line: int
+    name: str
+
+
+Stack = tuple[Frame, ...]
+"""Innermost frame first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The events of one device's allocator, in order; arrays have one element an event.
+
+    Attributes:
+        time_ns: Nanoseconds since the Unix epoch, never falling.
+        address: Start of the block.
+        change: Bytes as they were requested: positive when taken, negative when given back.
+        stack: Index into ``stacks`` of where the event happened, -1 when that is unknown.
+        stacks: The distinct stacks.
+        survivors: (address, requested bytes) of blocks in use when the recording ended.
+        granule: Bytes that the allocator rounds every request up to; 1 if it does not.
+    """
+
+    time_ns: Integers
+    address: Integers
+    change: Integers
+    stack: Integers
+    stacks: Sequence[Stack]
+    survivors: Sequence[tuple[int, int]] = ()
+    granule: int = 1
+
+    def __len__(self) -> int:
+        return len(self.change)
+
+    def last_before(self, time_ns: int) -> int:
+        """Index of the last event at or before that time; -1 when there is none."""
+        return int(np.searchsorted(self.time_ns, time_ns, side="right")) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocations:
+    """Every allocation of a history, oldest first; arrays have one element an allocation.
+
+    Attributes:
+        address: Start of the block.
+        bytes: As requested.
+        born: Index of its first event, -1 if it was there before the history began.
+        died: Index of the event that freed it; the number of events if none did.
+        stack: Index into the history's stacks, -1 when unknown.
+        events: Number of events of the history.
+    """
+
+    address: Integers
+    bytes: Integers
+    born: Integers
+    died: Integers
+    stack: Integers
+    events: int
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def rounded(self, granule: int) -> Integers:
+        """Bytes of each allocation, rounded up to the allocator's granule."""
+        return -(-self.bytes // granule) * granule
+
+    def alive_at(self, event: int) -> NDArray[np.bool_]:
+        """Which allocations are alive just after that event; -1 is before the first."""
+        return (self.born <= event) & (event < self.died)
+
+    def curve(self, weights: Integers) -> Integers:
+        """Sum of the weights of what is alive, from before the first event to after the last.
+
+        Element 0 is before the first event, element i + 1 after event i.
+        """
+        curve = np.zeros(self.events + 2, dtype=np.int64)
+        np.add.at(curve, self.born + 1, weights)
+        np.subtract.at(curve, self.died + 1, weights)
+        return np.cumsum(curve)[:-1]
+
+
+def pair(history: History) -> Allocations:
+    """Join each event that takes memory with the one that gives it back.
+
+    Exact also when the ring buffer has dropped the beginning: what is freed without having
+    been taken, and survivors that no event mentions, were alive before the first event.
+    """
+    count = len(history)
+    order = np.argsort(history.address, kind="stable")
+    taken = history.change[order] > 0
+    follows = np.zeros(count, dtype=np.bool_)  # same address as the event before, in this order
+    follows[1:] = np.diff(history.address[order]) == 0
+    after_taken = np.zeros(count, dtype=np.bool_)
+    after_taken[1:] = taken[:-1]
+
+    ends = np.full(count, count, dtype=np.int64)  # the next event at the same address, by event
+    ends[order[:-1]] = np.where(follows[1:], order[1:], count)
+    births = np.flatnonzero(history.change > 0)
+    orphans = order[~taken & ~(follows & after_taken)]
+    known = set(history.address.tolist())
+    untouched = [block for block in history.survivors if block[0] not in known]
+
+    early = len(orphans) + len(untouched)
+    return Allocations(
+        address=_join(
+            history.address[orphans], [one[0] for one in untouched], history.address[births]
+        ),
+        bytes=_join(
+            -history.change[orphans], [one[1] for one in untouched], history.change[births]
+        ),
+        born=_join(np.full(early, -1), births),
+        died=_join(orphans, np.full(len(untouched), count), ends[births]),
+        stack=_join(np.full(early, -1), history.stack[births]),
+        events=count,
+    )
+
+
+def _join(*parts: Integers | list[int]) -> Integers:
+    return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])

@@ -1,0 +1,119 @@
+"""Whose each allocation is: its category, the phase of its birth, its module."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from .allocations import Allocations, History
+from .notes import WHOLE_MODEL, Note, Notes, Owner, PhaseMark, Tag
+
+OWNERS: tuple[Owner, ...] = get_args(Owner)
+KEPT = "kept between steps"
+BEFORE = "there before the recording"
+UNKNOWN = "not attributed"
+
+CLOCK_SLACK_NS = 100_000
+"""How far the allocator's clock and ours may disagree about a tag; both read the host's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """One element an allocation, in the order of `Allocations`.
+
+    Attributes:
+        category: An `Owner`, ``temporaries (<phase>)``, or one of KEPT, BEFORE, UNKNOWN.
+        phase: The phase it was born in; ``""`` when that is unknown.
+        module: Path of the module it belongs to, or that computed when it was born.
+    """
+
+    category: list[str]
+    phase: list[str]
+    module: list[str]
+
+
+def attribute(history: History, allocations: Allocations, notes: Notes) -> Attribution:
+    """Find the owner of each allocation from the worker's notes.
+
+    A tag counts when its time lies within the allocation's life. What has no tag is a
+    temporary of the phase that it was born in, unless it outlives its step: a library's
+    workspace, say.
+    """
+    births, deaths = _lives(history, allocations)
+    tags = _tags_by_allocation(allocations, births, deaths, notes.tags)
+    phase_at = _latest(notes.phases, births)
+    module_at = _latest(notes.modules, births)
+    step_ends = _step_ends(notes.phases)
+
+    def category_of(index: int) -> str:
+        mark = phase_at[index]
+        if index in tags:
+            return tags[index].owner
+        if allocations.born[index] < 0:
+            return BEFORE
+        if mark < 0:
+            return UNKNOWN
+        if deaths[index] > step_ends[mark]:
+            return KEPT
+        return f"temporaries ({notes.phases[mark].phase})"
+
+    def module_of(index: int) -> str:
+        if index in tags:
+            return tags[index].module
+        mark = module_at[index]
+        return notes.modules[mark].module if mark >= 0 else WHOLE_MODEL
+
+    everything = range(len(allocations))
+    return Attribution(
+        category=[category_of(index) for index in everything],
+        phase=[notes.phases[mark].phase if mark >= 0 else "" for mark in phase_at],
+        module=[module_of(index) for index in everything],
+    )
+
+
+def _lives(history: History, allocations: Allocations) -> tuple[list[int], list[int]]:
+    """Times of birth and death, in nanoseconds; out of reach where the history does not say."""
+    reach = np.iinfo(np.int64)
+    times = np.concatenate([history.time_ns, [reach.max, reach.min]])  # the last for born == -1
+    return times[allocations.born].tolist(), times[allocations.died].tolist()
+
+
+def _tags_by_allocation(
+    allocations: Allocations, births: list[int], deaths: list[int], tags: Sequence[Tag]
+) -> dict[int, Tag]:
+    """The tag that counts for each allocation that has any."""
+    at_address: defaultdict[int, list[int]] = defaultdict(list)
+    for index in np.argsort(allocations.born, kind="stable").tolist():
+        at_address[int(allocations.address[index])].append(index)
+    found: dict[int, Tag] = {}
+    for tag in tags:
+        here = at_address.get(tag.address, [])
+        later = bisect_right(here, tag.time_ns, key=births.__getitem__)
+
+        def gap(index: int, time_ns: int = tag.time_ns) -> int:
+            return max(births[index] - time_ns, time_ns - deaths[index], 0)
+
+        index = min(here[max(0, later - 1) : later + 1], key=gap, default=None)
+        if index is None or gap(index) > CLOCK_SLACK_NS:
+            continue
+        if index not in found or OWNERS.index(tag.owner) < OWNERS.index(found[index].owner):
+            found[index] = tag
+    return found
+
+
+def _latest(notes: Sequence[Note], times: list[int]) -> list[int]:
+    """Index of the last note at or before each time; -1 when there is none."""
+    at = np.array([note.time_ns for note in notes], dtype=np.int64)
+    found: list[int] = (np.searchsorted(at, times, side="right") - 1).tolist()
+    return found
+
+
+def _step_ends(marks: Sequence[PhaseMark]) -> list[int]:
+    """For each phase mark, when its step was over: the last mark of the same step."""
+    last = {mark.step: mark.time_ns for mark in marks}
+    return [last[mark.step] for mark in marks]

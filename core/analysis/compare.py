@@ -1,0 +1,156 @@
+"""Two runs side by side: whether B is faster than A, and what else differs between them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from ..machine import device_name, threads, torch_version
+from ..record import Record, Spread
+from ..spec import DIMENSION_NAMES
+
+Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]
+
+SAME_WITHIN = 0.02
+"""Two medians are the same when their quotient is surely within so much of one."""
+
+_TRAIN_ONLY = ("optimizer", "clip")
+
+
+class Factor(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting, or one fact of the machine, in which two runs differ."""
+
+    name: str
+    a: str | int | float | bool | None
+    b: str | int | float | bool | None
+
+
+class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The medians of one phase in both runs; null where a run did not time it."""
+
+    name: str
+    a_ms: float | None
+    b_ms: float | None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Run B against run A.
+
+    Attributes:
+        a: Id of the first run.
+        b: Id of the run that is judged.
+        verdict: Of the step time; ``why`` says from which numbers.
+        change: B's median over A's, minus one; null without two timings.
+        change_low: The same from the ends of the 95 % intervals that are nearest …
+        change_high: … and farthest. The difference between two processes of the same spec
+            is not in these intervals.
+        phases: ``step`` first, then each phase.
+        a_peak_bytes: Peak allocated of A, null without a memory pass.
+        b_peak_bytes: Peak allocated of B.
+        factors: What differs; more than one and the change has no single cause.
+    """
+
+    a: str
+    b: str
+    verdict: Verdict
+    why: str
+    change: float | None
+    change_low: float | None
+    change_high: float | None
+    phases: list[PhaseChange]
+    a_peak_bytes: int | None
+    b_peak_bytes: int | None
+    factors: list[Factor]
+
+
+def compare(a: Record, b: Record) -> Comparison:
+    """Judge run B against run A."""
+    change = low = high = None
+    if a.timing and b.timing:
+        change, low, high = _change(a.timing.step, b.timing.step)
+        verdict, why = _verdict(low, high)
+    else:
+        lacking = " and ".join(one.id for one in (a, b) if one.timing is None)
+        verdict, why = "AMBIGUOUS", f"no timing in {lacking}"
+    return Comparison(
+        a=a.id,
+        b=b.id,
+        verdict=verdict,
+        why=why,
+        change=change,
+        change_low=low,
+        change_high=high,
+        phases=_phases(a, b),
+        a_peak_bytes=a.memory.peak_allocated_bytes if a.memory else None,
+        b_peak_bytes=b.memory.peak_allocated_bytes if b.memory else None,
+        factors=differing_factors(a, b),
+    )
+
+
+def _change(a: Spread, b: Spread) -> tuple[float, float, float]:
+    """The relative change of the median, and the least and most that the intervals allow."""
+    return (
+        b.median_ms / a.median_ms - 1,
+        b.ci_low_ms / a.ci_high_ms - 1,
+        b.ci_high_ms / a.ci_low_ms - 1,
+    )
+
+
+def _verdict(low: float, high: float) -> tuple[Verdict, str]:
+    if low > 0:
+        return "SLOWER", "the 95 % intervals of the medians do not overlap"
+    if high < 0:
+        return "FASTER", "the 95 % intervals of the medians do not overlap"
+    if low >= -SAME_WITHIN and high <= SAME_WITHIN:
+        return "SAME", f"the 95 % intervals overlap and are within {SAME_WITHIN:.0%}"
+    return "AMBIGUOUS", "the 95 % intervals overlap, and are too wide to call it the same"
+
+
+def _phases(a: Record, b: Record) -> list[PhaseChange]:
+    of_a, of_b = _medians(a), _medians(b)
+    return [
+        PhaseChange(name=name, a_ms=of_a.get(name), b_ms=of_b.get(name))
+        for name in dict.fromkeys([*of_a, *of_b])
+    ]
+
+
+def _medians(record: Record) -> dict[str, float]:
+    if record.timing is None:
+        return {}
+    phases = {name: spread.median_ms for name, spread in record.timing.phases.items()}
+    return {"step": record.timing.step.median_ms, **phases}
+
+
+def differing_factors(a: Record, b: Record) -> list[Factor]:
+    """Settings and facts of the machine that differ and could matter.
+
+    Another model is one factor, whatever its dimensions; settings that neither run used
+    (an optimizer without a training step) are none.
+    """
+    ours, theirs = _factors(a), _factors(b)
+    idle = _unused(a.spec) & _unused(b.spec)
+    if ours["model"] != theirs["model"]:
+        idle |= set(DIMENSION_NAMES)
+    return [
+        Factor(name=name, a=ours.get(name), b=theirs.get(name))
+        for name in dict.fromkeys([*ours, *theirs])
+        if name not in idle and ours.get(name) != theirs.get(name)
+    ]
+
+
+def _factors(record: Record) -> dict[str, Any]:
+    environment = record.environment
+    return {
+        **record.spec,
+        "device_name": device_name(environment),
+        "torch": torch_version(environment),
+        "threads": threads(environment),
+    }
+
+
+def _unused(spec: dict[str, Any]) -> set[str]:
+    unused = set() if spec.get("step") == "train" else set(_TRAIN_ONLY)
+    if spec.get("compile") == "off":
+        unused |= {key for key in spec if key.startswith("compile_")}
+    return unused

@@ -1,0 +1,77 @@
+"""Arithmetic on half-open intervals [start, end) of integer nanoseconds.
+
+Everything is exact: no sum here is rounded, so parts add up to their whole.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.int64]
+
+
+class Cover:
+    """The union of a set of intervals, and how much of any other interval it covers.
+
+    Attributes:
+        start, end: The union as disjoint, ascending intervals, none empty.
+    """
+
+    def __init__(self, start: Times, end: Times) -> None:
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+        reached = np.maximum.accumulate(end)
+        opens = np.ones(len(start), dtype=bool)
+        opens[1:] = start[1:] > reached[:-1]
+        first = np.flatnonzero(opens)
+        start = start[first]
+        end = reached[np.r_[first[1:] - 1, -1]] if len(first) else end
+        self.start, self.end = start[end > start], end[end > start]
+        self._before = np.r_[0, np.cumsum(self.end - self.start)]
+
+    @property
+    def total(self) -> int:
+        """Length of the union."""
+        return int(self._before[-1])
+
+    def before(self, time: Times) -> Times:
+        """Covered length before each instant."""
+        index = np.searchsorted(self.start, time, side="right")
+        if not len(self.start):
+            return np.zeros(len(time), dtype=np.int64)
+        last = np.maximum(index - 1, 0)
+        into = np.minimum(time - self.start[last], self.end[last] - self.start[last])
+        covered: Times = np.where(index > 0, self._before[last] + into, 0)
+        return covered
+
+    def within(self, start: Times, end: Times) -> Times:
+        """Covered length of each interval."""
+        return self.before(end) - self.before(start)
+
+    def gaps(self, low: int, high: int) -> tuple[Times, Times]:
+        """What of [low, high) is not covered, as ascending intervals, none empty."""
+        start = np.r_[low, np.clip(self.end, low, high)]
+        end = np.r_[np.clip(self.start, low, high), high]
+        empty = end <= start
+        return start[~empty], end[~empty]
+
+
+def exclusive(start: Times, end: Times, rank: NDArray[np.integer]) -> Times:
+    """Give each instant to one interval: the lengths that result add up to the union's.
+
+    An instant belongs to the lowest rank that covers it, and there to the interval that
+    started first (of equal starts, to the first in the arrays).
+    """
+    result = np.zeros(len(start), dtype=np.int64)
+    taken = Cover(start[:0], end[:0])
+    for level in np.unique(rank):
+        member = np.flatnonzero(rank == level)
+        member = member[np.argsort(start[member], kind="stable")]
+        begins, ends = start[member], end[member]
+        reached = np.maximum.accumulate(ends)
+        begins[1:] = np.maximum(begins[1:], reached[:-1])
+        begins = np.minimum(begins, ends)
+        result[member] = ends - begins - taken.within(begins, ends)
+        taken = Cover(np.r_[taken.start, begins], np.r_[taken.end, ends])
+    return result

@@ -1,0 +1,166 @@
+"""The kernel table of a trace: what ran, whose it was, and a sum that closes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
+from .classify import classify
+from .fused_names import fused_operators
+from .intervals import Times
+from .nesting import NONE, Index, follow
+from .operator_names import classify_operator
+from .time_ledger import TimeLedger
+
+LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
+MODEL_PHASES = ("forward", "loss", "backward")
+
+
+def fold_layers(module: str) -> str:
+    """``blocks.3.attention`` to ``blocks.*.attention``."""
+    return LAYER_NUMBER.sub("*", module)
+
+
+def kernel_table(ledger: TimeLedger, *, by_layer: bool = False) -> Kernels:
+    """Rows by name, phase, module and operator, per step, the longest first.
+
+    Modules that differ only by a layer's number share a row unless ``by_layer``.
+    """
+    rows = _rows(ledger, by_layer=by_layer)
+    steps, length = ledger.window.steps, ledger.window.length
+    return Kernels(
+        source=ledger.source,
+        steps=steps,
+        step_ms=length / steps / 1e6,
+        busy_ns=ledger.busy / steps,
+        span_ns=ledger.span / steps,
+        phases_ns={name: ns / steps for name, ns in ledger.phase_times.items()},
+        rows=rows,
+        categories=_categories(rows),
+        idle=[
+            IdleRow(cause=cause, ns=ns / steps, share=ns / length)
+            for cause, ns in ledger.idle.items()
+            if ns
+        ],
+        unattributed_ns=ledger.unattributed / steps,
+        coverage=_coverage(ledger),
+        missing=_missing(ledger),
+    )
+
+
+def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
+    """Pieces to calls, calls to rows; every sum is of integers."""
+    work = ledger.work
+    if not len(work):
+        return []
+    _, first, call = np.unique(work.call, return_index=True, return_inverse=True)
+    duration = _sums(call, work.end - work.start, len(first))
+    exclusive = _sums(call, ledger.exclusive, len(first))
+    labels, label = _merged(ledger.modules if by_layer else map(fold_layers, ledger.modules))
+    keys = np.stack(
+        (
+            work.name[first],
+            work.phase[first],
+            follow(work.module[first], label),
+            work.operator[first],
+            work.linked[first],
+        )
+    )
+    order = np.lexsort(keys)
+    keys, duration, exclusive = keys[:, order], duration[order], exclusive[order]
+    begins = np.flatnonzero(np.r_[True, (np.diff(keys) != 0).any(axis=0)])
+    columns = zip(
+        *keys[:, begins].tolist(),
+        np.diff(np.r_[begins, len(order)]).tolist(),
+        np.add.reduceat(duration, begins).tolist(),
+        np.add.reduceat(exclusive, begins).tolist(),
+        np.minimum.reduceat(duration, begins).tolist(),
+        np.maximum.reduceat(duration, begins).tolist(),
+        strict=True,
+    )
+    steps, length = ledger.window.steps, ledger.window.length
+    category = classify if ledger.source == "kernels" else classify_operator
+    rows = [
+        KernelRow(
+            name=ledger.names[name],
+            category=category(ledger.names[name]),
+            phase=ledger.phases[phase],
+            module=labels[module] if module != NONE else "",
+            op=ledger.names[operator] if operator != NONE else "",
+            calls=calls / steps,
+            total_ns=total / steps,
+            exclusive_ns=own / steps,
+            mean_ns=total / calls,
+            min_ns=shortest,
+            max_ns=longest,
+            share=own / length if length else 0.0,
+            fused=bool(fused_operators(ledger.names[name])),
+            ops=list(fused_operators(ledger.names[name])),
+            linked=bool(linked),
+        )
+        for name, phase, module, operator, linked, calls, total, own, shortest, longest in columns
+    ]
+    return sorted(rows, key=lambda row: -row.exclusive_ns)
+
+
+def _categories(rows: list[KernelRow]) -> list[CategoryRow]:
+    """Rows of one category and phase, summed, the longest first."""
+    groups: dict[tuple[str, str], list[KernelRow]] = {}
+    for row in rows:
+        groups.setdefault((row.category, row.phase), []).append(row)
+    summed = [
+        CategoryRow(
+            category=category,
+            phase=phase,
+            calls=sum(row.calls for row in members),
+            exclusive_ns=sum(row.exclusive_ns for row in members),
+            share=sum(row.share for row in members),
+        )
+        for (category, phase), members in groups.items()
+    ]
+    return sorted(summed, key=lambda row: -row.exclusive_ns)
+
+
+def _coverage(ledger: TimeLedger) -> Coverage:
+    """How much of the window is accounted for by work whose launch was recorded."""
+    work, length = ledger.work, ledger.window.length
+    is_device = ledger.source == "kernels"
+    unlinked = ~work.linked
+    unexplained = ledger.unattributed + int(ledger.exclusive[unlinked].sum())
+    of_model = np.isin(ledger.phases, MODEL_PHASES)[work.phase] if len(work) else unlinked
+    model_time = int(ledger.exclusive[of_model].sum())
+    with_module = int(ledger.exclusive[of_model & (work.module != NONE)].sum())
+    return Coverage(
+        launches=ledger.launches,
+        kernels=len(work) if is_device else 0,
+        unlinked=int(unlinked.sum()),
+        explained=1 - unexplained / length if length else 0.0,
+        with_module=with_module / model_time if model_time else 0.0,
+    )
+
+
+def _missing(ledger: TimeLedger) -> dict[str, str]:
+    missing = {}
+    if not ledger.phase_times:
+        missing["phases_ns"] = "the trace has no phase ranges: it is not from our trace pass"
+    if ledger.other_devices:
+        others = ", ".join(map(str, ledger.other_devices))
+        missing["devices"] = f"the table is of the busiest device; left out: {others}"
+    return missing
+
+
+def _sums(index: Index, values: Times, count: int) -> Times:
+    """Integer sums of the values with each index."""
+    result = np.zeros(count, dtype=np.int64)
+    np.add.at(result, index, values)
+    return result
+
+
+def _merged(texts: Iterable[str]) -> tuple[list[str], Index]:
+    """The different texts, and for each text its place among them."""
+    ids: dict[str, int] = {}
+    index = np.array([ids.setdefault(text, len(ids)) for text in texts], dtype=np.int64)
+    return list(ids), index

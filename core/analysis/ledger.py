@@ -1,0 +1,116 @@
+"""What is resident at one instant: named rows that add up to the live bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..record import LedgerRow
+from .allocations import Allocations, History, Integers, pair
+from .attribution import BEFORE, KEPT, OWNERS, UNKNOWN, Attribution, attribute
+from .notes import Notes
+
+
+def rounding_name(granule: int) -> str:
+    """Name of the row that holds the difference between block bytes and requested bytes."""
+    return f"rounding to {granule}-byte blocks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residents:
+    """Live bytes by category over a whole history.
+
+    An instant is counted in events: 0 is before the first, i is after the i-th.
+
+    Attributes:
+        history: What was replayed.
+        notes: What the worker noted meanwhile.
+        allocations: Every allocation of it.
+        attribution: Whose they are.
+        live: Live bytes at each instant, each allocation rounded to the allocator's granule.
+        categories: Live bytes of each category at each instant, as requested; a last one
+            for the rounding. They sum to ``live``.
+    """
+
+    history: History
+    notes: Notes
+    allocations: Allocations
+    attribution: Attribution
+    live: Integers
+    categories: dict[str, Integers]
+
+    def instant(self, time_ns: int) -> int:
+        """The instant that a time belongs to."""
+        return self.history.last_before(time_ns) + 1
+
+    def time_ns(self, instant: int) -> int:
+        """When an instant began, the first one with the recording."""
+        if instant > 0:
+            return int(self.history.time_ns[instant - 1])
+        if self.notes.phases:
+            return self.notes.phases[0].time_ns
+        return self.time_ns(1) if len(self.history) else 0
+
+    def since_start_ms(self, time_ns: int) -> float:
+        """Milliseconds since recording began."""
+        return (time_ns - self.time_ns(0)) / 1e6
+
+    def time_ms(self, instant: int) -> float:
+        """When an instant began, in milliseconds since recording began."""
+        return self.since_start_ms(self.time_ns(instant))
+
+    def phase(self, instant: int, step: int | None) -> str:
+        """The phase of an instant within a step; ``""`` when nobody noted phases."""
+        if step is None:
+            return ""
+        return self.notes.phase_at(max(self.time_ns(instant), self.notes.step_span(step)[0]))
+
+    def span(self, step: int | None) -> tuple[int, int]:
+        """The instants at which a step began and ended; of the whole history for None."""
+        if step is None:
+            return 0, len(self.history)
+        began_ns, ended_ns = self.notes.step_span(step)
+        return self.instant(began_ns), self.instant(ended_ns)
+
+    def peak(self, first: int, last: int) -> int:
+        """The instant of the most live bytes from ``first`` to ``last``; of equals the first."""
+        return first + int(np.argmax(self.live[first : last + 1]))
+
+    def rows(self, instant: int) -> list[LedgerRow]:
+        """The ledger: a row for every category of the history, summing to ``live`` there."""
+        return [LedgerRow(name, int(at[instant])) for name, at in self.categories.items()]
+
+
+def replay(history: History, notes: Notes) -> Residents:
+    """Follow a history from its first event to its last."""
+    allocations = pair(history)
+    attribution = attribute(history, allocations, notes)
+    blocks = allocations.rounded(history.granule)
+    names = np.array(attribution.category, dtype=np.str_)
+    categories = {
+        str(name): allocations.curve(np.where(names == name, allocations.bytes, 0))
+        for name in _in_order(set(attribution.category))
+    }
+    if history.granule > 1:
+        rounding = allocations.curve(blocks - allocations.bytes)
+        categories[rounding_name(history.granule)] = rounding
+    return Residents(
+        history=history,
+        notes=notes,
+        allocations=allocations,
+        attribution=attribution,
+        live=allocations.curve(blocks),
+        categories=categories,
+    )
+
+
+def _in_order(categories: Iterable[str]) -> list[str]:
+    """Owners first, then temporaries, then what only the allocator knows of."""
+    known = [*OWNERS, "temporaries", KEPT, BEFORE, UNKNOWN]
+
+    def rank(name: str) -> tuple[int, str]:
+        return known.index(name.split(" (")[0]), name
+
+    return sorted(categories, key=rank)

@@ -1,0 +1,126 @@
+"""Allocation events from a chrome trace of torch.profiler with ``profile_memory``.
+
+The profiler reports the CPU allocator's requests as instant events named ``[memory]``, and
+with ``with_stack`` the Python functions that were open around them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from ..errors import DamagedFileError
+from .allocations import Frame, History, Stack
+
+MEMORY = "[memory]"
+CPU = 0
+PYTHON = "python_function"
+OPERATOR = "cpu_op"
+BACKWARD_NODE = "autograd::engine::evaluate_function: "
+FUNCTION = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)", re.DOTALL)
+"""How the profiler writes a Python function: ``models/attention.py(51): forward``."""
+
+
+class _Args(msgspec.Struct, gc=False):
+    bytes: int = msgspec.field(name="Bytes", default=0)
+    address: int = msgspec.field(name="Addr", default=0)
+    device_type: int = msgspec.field(name="Device Type", default=-1)
+
+
+class _Event(msgspec.Struct, gc=False):
+    name: str = ""
+    cat: str = ""
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    args: _Args = msgspec.field(default_factory=_Args)
+
+
+class _Trace(msgspec.Struct):
+    events: list[_Event] = msgspec.field(name="traceEvents")
+    base_ns: int = msgspec.field(name="baseTimeNanoseconds", default=0)
+
+
+def read_profiled_allocations(path: Path) -> History:
+    """The CPU allocator's history in a chrome trace, gzip'd or plain.
+
+    A stack has Python functions with the line where each begins, and first the outermost
+    operator that the innermost of them called.
+
+    Raises:
+        DamagedFileError: Not a chrome trace.
+    """
+    try:
+        data = path.read_bytes()
+        if data.startswith(b"\x1f\x8b"):
+            data = gzip.decompress(data)
+        return decode_profiled_allocations(data)
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError, OverflowError) as error:
+        raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
+
+
+def decode_profiled_allocations(data: bytes) -> History:
+    """The same from the JSON text.
+
+    Raises:
+        msgspec.DecodeError: Not a chrome trace.
+    """
+    # The profiler writes names of functions as it finds them, at times not in UTF-8.
+    text = data.decode("utf-8", "replace")
+    trace = msgspec.json.decode(text, type=_Trace)
+    stacks: dict[Stack, int] = {}
+    moves: list[tuple[int, int, int, int]] = []
+    relevant = [one for one in trace.events if one.cat in (PYTHON, OPERATOR) or _is_move(one)]
+    relevant.sort(key=lambda event: (str(event.tid), event.ts, -event.dur))
+    for _, thread in groupby(relevant, key=attrgetter("tid")):
+        for event, opened in _with_open(thread):
+            stack = stacks.setdefault(_stack(opened), len(stacks))
+            time_ns = trace.base_ns + round(event.ts * 1000)
+            moves.append((time_ns, event.args.address, event.args.bytes, stack))
+    moves.sort(key=lambda move: move[0])
+    columns = np.array(moves, dtype=np.int64).reshape(-1, 4).T
+    return History(
+        time_ns=columns[0],
+        address=columns[1],
+        change=columns[2],
+        stack=columns[3],
+        stacks=list(stacks),
+    )
+
+
+def _is_move(event: _Event) -> bool:
+    return event.name == MEMORY and event.args.device_type == CPU and event.args.bytes != 0
+
+
+def _with_open(thread: Iterator[_Event]) -> Iterator[tuple[_Event, list[_Event]]]:
+    """Each memory event of a thread with the events open around it, outermost first."""
+    opened: list[_Event] = []
+    for event in thread:
+        while opened and opened[-1].ts + opened[-1].dur < event.ts:
+            opened.pop()
+        if event.name == MEMORY:
+            yield event, opened
+        else:
+            opened.append(event)
+
+
+def _stack(opened: list[_Event]) -> Stack:
+    """Python frames, innermost first, under the operator that the innermost called."""
+    called: list[Frame] = []
+    frames: list[Frame] = []
+    for event in reversed(opened):
+        if event.cat == PYTHON:
+            match = FUNCTION.fullmatch(event.name)
+            if match is not None:  # not a built-in function, nor a module's class
+                frames.append(Frame(match["file"], int(match["line"]), match["name"]))
+        elif not frames:
+            called = [Frame("", 0, event.name.removeprefix(BACKWARD_NODE))]
+    return (*called, *frames)

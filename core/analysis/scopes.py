@@ -1,0 +1,173 @@
+"""What each instant of a host thread belongs to: phase, module, operator.
+
+A launch inside the forward pass takes the module whose range encloses it. A backward node
+carries the sequence number of the forward operator that made it, and takes that operator's
+module. Gradients' accumulation has no such number and is named as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .chrome_trace import MODULE_PREFIX, Events, Kind, Trace
+from .intervals import Times
+from .nesting import NONE, Index, by_thread, follow, nearest, parents
+
+MODULE_RANGE = "mod:"
+PHASE_RANGE = "phase:"
+STEPS_RANGE = "sysbench:steps:"
+ENGINE = "autograd::engine::evaluate_function: "
+
+GRAD_ACCUMULATE = "grad accumulate"
+LOSS = "loss"
+UNKNOWN_PHASE = "unknown"
+OTHER_PHASE = "other"
+
+RANGES = (MODULE_RANGE, PHASE_RANGE, STEPS_RANGE)
+WRAPPERS = ("## Call CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction")
+"""Operators that enclose a whole compiled graph: the operator inside says more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scopes:
+    """Host events in `by_thread` order, and what each is part of.
+
+    ``phase``, ``module`` and ``operator`` are indices of ``phases``, ``modules`` and the
+    trace's names; -1 where there is none. ``operator`` is the outermost one.
+    """
+
+    events: Events
+    parent: Index
+    phases: list[str]
+    phase: Index
+    modules: list[str]
+    module: Index
+    operator: Index
+
+
+class Names:
+    """Properties of a trace's names, by their index."""
+
+    def __init__(self, names: list[str]) -> None:
+        nodes = {name.removeprefix(ENGINE) for name in names if name.startswith(ENGINE)}
+        self.is_range = _flags(name.startswith(RANGES) for name in names)
+        self.is_phase = _flags(name.startswith(PHASE_RANGE) for name in names)
+        self.is_module = _flags(name.startswith((MODULE_RANGE, MODULE_PREFIX)) for name in names)
+        self.is_wrapper = _flags(name.startswith(WRAPPERS) for name in names)
+        self.is_engine = _flags(name.startswith(ENGINE) for name in names)
+        self.is_node = _flags(name in nodes for name in names)
+        self.accumulates = _flags(
+            name.startswith(ENGINE) and name.endswith("AccumulateGrad") for name in names
+        )
+        self.steps_optimizer = _flags(name.startswith("Optimizer.step") for name in names)
+        self.zeroes_grads = _flags(name.startswith("Optimizer.zero_grad") for name in names)
+
+
+def host_scopes(trace: Trace) -> Scopes:
+    """Find phase, module and operator of every host event."""
+    events = by_thread(trace.host())
+    parent = parents(events)
+    names = Names(trace.names)
+    engine = nearest(names.is_engine[events.name], parent)
+    operator = _outermost_operators(events, parent, names)
+    phases, phase = _phases(trace, events, parent, names, engine, operator)
+    modules, module = _modules(trace, events, parent, names)
+    if LOSS in phases:
+        modules.append(LOSS)
+        in_loss = (phase == phases.index(LOSS)) & (module == NONE)
+        module = np.where(in_loss, len(modules) - 1, module)
+    module = _backward_modules(events, names, engine, modules, module)
+    return Scopes(events, parent, phases, phase, modules, module, operator)
+
+
+def phase_ranges(trace: Trace) -> tuple[list[str], Index, Times, Times]:
+    """The workload's own phase ranges in order of time: names, phase, start, end of each."""
+    events = trace.host()
+    events = events.take(Names(trace.names).is_phase[events.name])
+    events = events.take(np.argsort(events.start, kind="stable"))
+    used, phase = np.unique(events.name, return_inverse=True)
+    phases = [trace.names[index].removeprefix(PHASE_RANGE) for index in used]
+    return phases, phase, events.start, events.end
+
+
+def _outermost_operators(events: Events, parent: Index, names: Names) -> Index:
+    """Index of the name of the outermost operator; a backward node's own if it has none."""
+    scaffold = names.is_range | names.is_wrapper | names.is_engine | names.is_node
+    is_operator = (events.kind == Kind.OPERATOR) & ~scaffold[events.name]
+    above = follow(parent, nearest(is_operator, parent))
+    outermost = follow(nearest(is_operator & (above == NONE), parent), events.name)
+    node = follow(nearest(names.is_node[events.name], parent), events.name)
+    return np.where(outermost == NONE, node, outermost)
+
+
+def _phases(
+    trace: Trace, events: Events, parent: Index, names: Names, engine: Index, operator: Index
+) -> tuple[list[str], Index]:
+    """Phases by the workload's ranges; in a foreign trace by what encloses the event."""
+    phases, phase, start, end = phase_ranges(trace)
+    if phases:
+        index = np.searchsorted(start, events.start, side="right") - 1
+        inside = (index >= 0) & (events.start < end[index])
+        return [*phases, OTHER_PHASE, UNKNOWN_PHASE], np.where(inside, phase[index], len(phases))
+    phases = ["forward", "backward", "optimizer", "zero-grad", OTHER_PHASE, UNKNOWN_PHASE]
+    optimizer = nearest(names.steps_optimizer[events.name], parent) >= 0
+    zeroing = nearest(names.zeroes_grads[events.name], parent) >= 0
+    choice = np.select([engine >= 0, optimizer, zeroing, operator >= 0], [1, 2, 3, 0], 4)
+    return phases, choice.astype(np.int64)
+
+
+def _modules(trace: Trace, events: Events, parent: Index, names: Names) -> tuple[list[str], Index]:
+    """Paths of modules, and the path of the module around each event.
+
+    Our ranges hold the whole path. The profiler's own say class and number only: there the
+    path is made of all modules around.
+    """
+    is_module = names.is_module[events.name]
+    around = nearest(is_module, parent)
+    outside = follow(parent, around)
+    path_of: dict[int, int] = {NONE: NONE}
+    ids: dict[str, int] = {}
+    paths: list[str] = []
+    for index in np.flatnonzero(is_module).tolist():
+        name = trace.names[events.name[index]]
+        if name.startswith(MODULE_RANGE):
+            path = name.removeprefix(MODULE_RANGE)
+        else:
+            above = path_of[int(outside[index])]
+            prefix = f"{paths[above]}." if above >= 0 else ""
+            path = prefix + name.removeprefix(MODULE_PREFIX)
+        path_of[index] = ids.setdefault(path, len(ids))
+        if path_of[index] == len(paths):
+            paths.append(path)
+    own = np.full(len(events), NONE)
+    for index, path_id in path_of.items():
+        if index >= 0:
+            own[index] = path_id
+    return paths, follow(around, own)
+
+
+def _backward_modules(
+    events: Events, names: Names, engine: Index, modules: list[str], module: Index
+) -> Index:
+    """Give what runs inside a backward node the module of the operator that made the node."""
+    forward = np.flatnonzero((events.sequence >= 0) & (engine == NONE))
+    # The last operator with a number is the one that made the node: those before it saw the
+    # number that would come next, and made none.
+    makers = dict(zip(events.sequence[forward].tolist(), module[forward].tolist(), strict=True))
+    modules.append(GRAD_ACCUMULATE)
+    accumulate = len(modules) - 1
+    of_node = np.full(len(events), NONE)
+    for index in np.flatnonzero(names.is_engine[events.name]).tolist():
+        is_accumulate = names.accumulates[events.name[index]]
+        of_node[index] = (
+            accumulate if is_accumulate else makers.get(int(events.sequence[index]), NONE)
+        )
+    return np.where(module == NONE, follow(engine, of_node), module)
+
+
+def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
+    return np.array(list(values), dtype=np.bool_)

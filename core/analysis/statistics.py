@@ -1,0 +1,129 @@
+"""Robust statistics of step times: the median, how well it is known, when to stop."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from functools import cache
+
+from ..record import Spread
+
+OUTLIER_MADS = 5.0
+MAD_TO_SIGMA = 1.4826  # consistency with the standard deviation of a normal distribution
+LEAST_STEPS = 10
+LEAST_SECONDS = 1.0
+
+
+@cache
+def interval_rank(count: int, confidence: float = 0.95) -> int:
+    """Rank r such that samples r and n-1-r (from 0) bound the median with that confidence.
+
+    From the binomial distribution, exact for independent samples of any distribution. Below
+    six samples no such interval exists and rank 0, the full range, is returned.
+    """
+    tail = (1 - confidence) / 2
+    cumulative, rank = 0.0, 0
+    for below in range(count // 2):
+        cumulative += math.exp(
+            math.lgamma(count + 1)
+            - math.lgamma(below + 1)
+            - math.lgamma(count - below + 1)
+            - count * math.log(2)
+        )
+        if cumulative > tail:
+            break
+        rank = below
+    return rank
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median from order statistics."""
+    ordered = sorted(samples)
+    rank = interval_rank(len(ordered))
+    return ordered[rank], ordered[-1 - rank]
+
+
+def half_width(samples: Sequence[float]) -> float:
+    """Half of the median's 95 % interval, as a share of the median; infinite below 6 samples."""
+    middle = statistics.median(samples) if samples else 0.0
+    if len(samples) < 6 or middle <= 0:
+        return math.inf
+    low, high = median_interval(samples)
+    return (high - low) / 2 / middle
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Linear interpolation between the order statistics of sorted samples."""
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def spread(samples: Sequence[float]) -> Spread:
+    """All statistics of one series of milliseconds, in the order they were taken.
+
+    Raises:
+        ValueError: No samples.
+    """
+    if not samples:
+        raise ValueError("no samples to summarise")
+    ordered = sorted(samples)
+    middle = statistics.median(ordered)
+    mad = MAD_TO_SIGMA * statistics.median(abs(sample - middle) for sample in ordered)
+    low, high = median_interval(ordered)
+    reach = OUTLIER_MADS * mad
+    return Spread(
+        median_ms=middle,
+        ci_low_ms=low,
+        ci_high_ms=high,
+        mad_ms=mad,
+        iqr_ms=quantile(ordered, 0.75) - quantile(ordered, 0.25),
+        mean_ms=statistics.fmean(ordered),
+        std_ms=statistics.stdev(ordered) if len(ordered) > 1 else 0.0,
+        min_ms=ordered[0],
+        max_ms=ordered[-1],
+        p10_ms=quantile(ordered, 0.10),
+        p90_ms=quantile(ordered, 0.90),
+        n=len(ordered),
+        drift=drift(samples),
+        outliers=[i for i, sample in enumerate(samples) if mad and abs(sample - middle) > reach],
+    )
+
+
+def drift(samples: Sequence[float]) -> float:
+    """Median of the second half over median of the first half, minus one; 0 below 4 samples."""
+    if len(samples) < 4:
+        return 0.0
+    half = len(samples) // 2
+    before, after = statistics.median(samples[:half]), statistics.median(samples[half:])
+    return after / before - 1 if before else 0.0
+
+
+def settled(recent: Sequence[float], agree_within: float = 0.05, count: int = 3) -> bool:
+    """Whether the last ``count`` warm-up steps agree within a share of the shortest."""
+    last = recent[-count:]
+    return len(last) == count and max(last) <= min(last) * (1 + agree_within)
+
+
+def stop_reason(
+    samples: Sequence[float],
+    elapsed_seconds: float,
+    *,
+    steps: int,
+    until: float,
+    max_steps: int,
+    max_seconds: float,
+) -> str | None:
+    """Why to stop measuring, or None to go on. A fixed number of ``steps`` rules alone."""
+    if steps:
+        return f"the {steps} steps asked for are done" if len(samples) >= steps else None
+    enough = len(samples) >= LEAST_STEPS and elapsed_seconds >= LEAST_SECONDS
+    if enough and half_width(samples) <= until:
+        return f"the median is known to ±{until:.2g} of itself"
+    if len(samples) >= max_steps:
+        return f"the limit of {max_steps} steps was reached"
+    if elapsed_seconds >= max_seconds:
+        return f"the limit of {max_seconds:g} s was reached"
+    return None

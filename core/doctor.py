@@ -1,0 +1,148 @@
+"""What is here, and what each missing thing costs: the data behind ``doctor``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from . import doctor_gpu, doctor_tools
+from .check import Check
+from .devices import torch_facts
+from .environment import is_wsl
+from .quantities import format_bytes
+from .rundir import HOME_VARIABLE, home
+from .telemetry.host import memory_capacity_bytes
+
+LITTLE_DISK_BYTES = 2 * 2**30
+LITTLE_MEMORY_BYTES = 2 * 2**30
+"""A worker's torch takes 0.2 to 0.6 GiB before it has a model."""
+
+
+def examine() -> list[Check]:
+    """All checks, what decides most first. Nothing is changed, torch is not imported.
+
+    Checks that need a GPU are left out where there is none.
+    """
+    devices = doctor_gpu.survey()
+    nsys = doctor_tools.nsys_version()
+    checks = [
+        *doctor_gpu.checks(devices),
+        doctor_tools.check_torch(torch_facts(), devices),
+        doctor_tools.check_nsys(nsys),
+        doctor_tools.check_nvtx(nsys),
+        doctor_tools.check_compiler(os.environ),
+        _memory(),
+        _load(),
+        check_terminal(os.environ, _terminal_size()),
+        check_home(home()),
+    ]
+    return [*checks, _WSL] if is_wsl() else checks
+
+
+_WSL = Check(
+    name="WSL",
+    status="warning",
+    found="Linux under Windows",
+    costs="NVML hides processes and some counters; Windows shares the GPU and its memory",
+    remedy="measure on Linux itself where the last percent counts",
+)
+
+
+def _memory() -> Check:
+    capacity = memory_capacity_bytes()
+    free = min(psutil.virtual_memory().available, capacity)
+    found = f"{format_bytes(free)} free of {format_bytes(capacity)}"
+    if free >= LITTLE_MEMORY_BYTES:
+        return Check(name="host memory", status="ok", found=found)
+    return Check(
+        name="host memory",
+        status="warning",
+        found=found,
+        costs="a worker may be killed while it loads torch or writes a trace",
+        remedy="end what is not needed, or ask the scheduler for more memory",
+    )
+
+
+def _load() -> Check:
+    load, threads = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    found = f"{load:.1f} over the last minute, {threads} processors for us"
+    if load < threads / 2:
+        return Check(name="load", status="ok", found=found)
+    return Check(
+        name="load",
+        status="warning",
+        found=found,
+        costs="steps on the CPU and launches to the GPU wait for a processor: times spread",
+        remedy="end other work on this machine, or wait until it is done",
+    )
+
+
+def _terminal_size() -> tuple[int, int] | None:
+    """Columns and rows of the terminal on standard output; None when there is none."""
+    try:
+        return os.get_terminal_size(1)
+    except OSError:
+        return None
+
+
+def check_terminal(environ: Mapping[str, str], size: tuple[int, int] | None) -> Check:
+    """Whether the workstation can be drawn here, and how well."""
+    term = environ.get("TERM", "")
+    locale = next((environ[k] for k in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(k)), "")
+    is_utf8 = "utf8" in locale.lower().replace("-", "")
+    has_colours = environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
+    signs = [
+        term or "TERM is not set",
+        f"{size[0]}×{size[1]}" if size else "no terminal on standard output",
+        "24-bit colour" if has_colours else "",
+        "UTF-8" if is_utf8 else f"locale {locale or 'not set'}",
+        "NO_COLOR" if environ.get("NO_COLOR") else "",
+        "tmux" if environ.get("TMUX") else "",
+        "over SSH" if environ.get("SSH_CONNECTION") else "",
+    ]
+    troubles = []
+    if size is None or term in ("", "dumb"):
+        troubles.append(
+            ("the screens cannot be drawn, every command works", "run it in a terminal")
+        )
+    if size and (size[0] < 80 or size[1] < 24):
+        troubles.append(("screens are cut off below 80×24", "enlarge the terminal"))
+    if not is_utf8:
+        troubles.append(("plots use plain ASCII", "set LANG=C.UTF-8"))
+    if environ.get("TMUX") and not has_colours and not environ.get("NO_COLOR"):
+        troubles.append(("tmux passes 256 colours only", "set COLORTERM=truecolor inside tmux"))
+    return Check(
+        name="terminal",
+        status="warning" if troubles else "ok",
+        found=", ".join(filter(None, signs)),
+        costs="; ".join(cost for cost, _ in troubles),
+        remedy="; ".join(remedy for _, remedy in troubles),
+    )
+
+
+def check_home(path: Path) -> Check:
+    """Whether runs can be kept: a folder that can be written, and room on its disk."""
+    nearest = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        return Check(
+            name="home",
+            status="missing",
+            found=f"{path} cannot be written",
+            costs="no run can be kept, so none can start",
+            remedy=f"point {HOME_VARIABLE} to a folder that can be written",
+        )
+    free = shutil.disk_usage(nearest).free
+    found = f"{path}, {format_bytes(free)} free"
+    if free >= LITTLE_DISK_BYTES:
+        return Check(name="home", status="ok", found=found)
+    return Check(
+        name="home",
+        status="warning",
+        found=found,
+        costs="a trace or a memory snapshot of a large model can fill the disk",
+        remedy=f"free some room, or point {HOME_VARIABLE} to another disk",
+    )

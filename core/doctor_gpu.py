@@ -1,0 +1,163 @@
+"""The doctor's look at NVIDIA GPUs and their driver."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .check import Check
+from .quantities import format_bytes
+from .telemetry.gpm import SHORTEST_NS
+from .telemetry.nvml import Nvml
+from .telemetry.sample import DeviceSample
+
+DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+ACTIVITY = ("sm_active", "tensor_active", "dram_active")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What NVML said, asked twice so that activity between the two looks is there."""
+
+    unavailable: str
+    cuda: str | None = None
+    driver: str | None = None
+    devices: list[DeviceSample] = field(default_factory=list)
+
+
+def survey() -> Survey:
+    """Ask NVML; takes a tenth of a second where there is a GPU."""
+    with Nvml() as nvml:
+        if nvml.unavailable:
+            return Survey(unavailable=nvml.unavailable)
+        nvml.read()
+        time.sleep(SHORTEST_NS / 1e9)
+        versions = nvml.driver()
+        return Survey(
+            unavailable="",
+            cuda=versions["cuda"],
+            driver=versions["driver"],
+            devices=nvml.read(slow=False),
+        )
+
+
+def checks(found: Survey) -> list[Check]:
+    """GPU and driver; and if there is one, fields, activity, tenants and counters."""
+    if found.unavailable:
+        return [
+            Check(
+                name="GPU",
+                status="missing",
+                found=found.unavailable,
+                costs="runs measure the CPU, with operators in place of kernels",
+                remedy="install NVIDIA's driver; for a container pass the GPU on (--gpus all)",
+            )
+        ]
+    answering = [device for device in found.devices if not device.lost]
+    return [
+        _gpus(found),
+        _fields(answering),
+        _activity(answering),
+        _tenants(answering),
+        check_counters(_driver_parameters(), is_root=os.geteuid() == 0),
+    ]
+
+
+def _gpus(found: Survey) -> Check:
+    names = [
+        f"{device.index} {device.name}"
+        + (" (lost)" if device.lost else " (MIG)" if device.mig else "")
+        for device in found.devices
+    ]
+    text = f"{', '.join(names)}; driver {found.driver or 'n/a'}, CUDA up to {found.cuda or 'n/a'}"
+    if any(device.lost for device in found.devices):
+        return Check(
+            name="GPU",
+            status="warning",
+            found=text,
+            costs="a lost GPU runs nothing",
+            remedy="reboot; should it happen again, look for Xid errors in the kernel's log",
+        )
+    return Check(name="GPU", status="ok", found=text)
+
+
+def _fields(devices: list[DeviceSample]) -> Check:
+    absent = sorted(
+        {
+            name
+            for device in devices
+            for name in device.__struct_fields__
+            if name not in ACTIVITY and getattr(device, name) is None
+        }
+    )
+    if not absent:
+        return Check(name="telemetry", status="ok", found="every field answers")
+    return Check(
+        name="telemetry",
+        status="warning",
+        found=f"n/a: {', '.join(absent)}",
+        costs="these stay n/a in the strip and in records",
+        remedy="a matter of the GPU, MIG mode or the driver; a newer driver may say more",
+    )
+
+
+def _activity(devices: list[DeviceSample]) -> Check:
+    if any(getattr(device, name) is not None for device in devices for name in ACTIVITY):
+        return Check(name="activity counters", status="ok", found="SM, tensor cores, memory (GPM)")
+    return Check(
+        name="activity counters",
+        status="missing",
+        found="GPM does not answer",
+        costs="utilization says only that some kernel ran, not how full the GPU was",
+        remedy="Hopper or later, outside MIG, has them; on others the trace pass tells more",
+    )
+
+
+def _tenants(devices: list[DeviceSample]) -> Check:
+    present = [
+        f"{process.name} (pid {process.pid}) holds "
+        f"{'n/a' if process.memory_bytes is None else format_bytes(process.memory_bytes)}"
+        f" on GPU {device.index}"
+        for device in devices
+        for process in device.processes or ()
+    ]
+    # A container's own view of processes is often empty while the GPU works for others.
+    unseen = [
+        f"GPU {device.index} is {device.utilization:.0%} busy with no process in sight"
+        for device in devices
+        if device.utilization and not device.processes
+    ]
+    if not present and not unseen:
+        return Check(name="other tenants", status="ok", found="none in sight")
+    return Check(
+        name="other tenants",
+        status="warning",
+        found="; ".join(present + unseen),
+        costs="they take memory and time from what you measure",
+        remedy="end them, or choose another GPU with device=cuda:N",
+    )
+
+
+def _driver_parameters() -> str:
+    try:
+        return DRIVER_PARAMETERS.read_text()
+    except OSError:
+        return ""
+
+
+def check_counters(parameters: str, *, is_root: bool) -> Check:
+    """Whether this user may read hardware counters, from the driver's parameter file."""
+    name = "hardware counters"
+    rows = dict(line.split(":", 1) for line in parameters.splitlines() if ":" in line)
+    restricted = rows.get("RmProfilingAdminOnly", "").strip()
+    if restricted == "0" or is_root:
+        return Check(name=name, status="ok", found="open to this user")
+    return Check(
+        name=name,
+        status="warning",
+        found="for root only" if restricted else "the driver does not say who may read them",
+        costs="`nsys --gpu-metrics-devices` and Nsight Compute are refused; traces work",
+        remedy="load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run those as root",
+    )

@@ -1,0 +1,151 @@
+"""The doctor's look at torch and the tools around it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+from .check import Check
+from .doctor_gpu import Survey
+from .environment import package_version
+
+BROKEN_NVTX = (0, 2, 12)
+"""From here on the nvtx package shows no ranges to nsys of 2022 and 2023."""
+
+
+def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
+    """Whether torch is there, and can use the GPU that is."""
+    name, version, cuda = "torch", torch["version"], torch["cuda"]
+    if version is None:
+        return Check(
+            name=name,
+            status="missing",
+            found="not installed",
+            costs="nothing can be measured; estimates and old runs work",
+            remedy="install torch 2.9 or later into the environment of sysbench-tui",
+        )
+    if cuda is None and gpu.unavailable:
+        return Check(name=name, status="ok", found=f"{version}, for the CPU")
+    if cuda is None:
+        return Check(
+            name=name,
+            status="warning",
+            found=f"{version}, built without CUDA",
+            costs="the GPU here is not used: runs measure the CPU",
+            remedy="install a build of torch with CUDA",
+        )
+    found = f"{version}, for CUDA {cuda}"
+    # A driver runs every minor version of a major CUDA version that it knows.
+    if gpu.cuda and int(gpu.cuda.split(".")[0]) < int(cuda.split(".")[0]):
+        return Check(
+            name=name,
+            status="warning",
+            found=f"{found}; the driver knows CUDA up to {gpu.cuda}",
+            costs="CUDA will not start: runs on the GPU fail",
+            remedy="update the driver, or install torch for an older CUDA",
+        )
+    return Check(name=name, status="ok", found=found)
+
+
+def nsys_version() -> str | None:
+    """The version of nsys on PATH; empty when it does not say, None when it is not there."""
+    command = shutil.which("nsys")
+    if command is None:
+        return None
+    try:
+        done = subprocess.run(
+            [command, "--version"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    match = re.search(r"\d+(\.\d+)+", done.stdout)
+    return match[0] if match else ""
+
+
+def check_nsys(version: str | None) -> Check:
+    """Whether NVIDIA's system profiler can be called; ``version`` as `nsys_version` says."""
+    if version:
+        return Check(name="nsys", status="ok", found=version)
+    if version is None:
+        return Check(
+            name="nsys",
+            status="missing",
+            found="not on PATH",
+            costs="no timeline of the whole system; the trace pass works without it",
+            remedy="install nsight-systems-cli (NVIDIA) or nsight-systems (Debian non-free)",
+        )
+    return Check(
+        name="nsys",
+        status="warning",
+        found="on PATH, but it does not tell its version",
+        costs="the exported nsys command may not work",
+        remedy="run `nsys --version` and mend what it says",
+    )
+
+
+def check_nvtx(nsys: str | None) -> Check:
+    """Whether the nvtx package's ranges would reach a profiler."""
+    name, version = "nvtx", package_version("nvtx")
+    if version is None:
+        return Check(
+            name=name,
+            status="missing",
+            found="not installed",
+            costs="ranges come from torch.cuda.nvtx, which CPU builds of torch lack",
+            remedy="install the nvtx package",
+        )
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    if nsys and nsys.startswith(("2022.", "2023.")) and numbers >= BROKEN_NVTX:
+        return Check(
+            name=name,
+            status="warning",
+            found=f"{version}, which nsys {nsys} cannot hear",
+            costs="ranges come from torch.cuda.nvtx instead",
+            remedy="install nsys 2025.3 or later, or nvtx 0.2.11",
+        )
+    if "NVTX_INJECTION64_PATH" in os.environ and _is_silent():
+        return Check(
+            name=name,
+            status="warning",
+            found=f"{version}, but the profiler around this process does not hear it",
+            costs="ranges come from torch.cuda.nvtx instead",
+            remedy="install a newer nsys, or nvtx 0.2.11",
+        )
+    return Check(name=name, status="ok", found=version)
+
+
+def _is_silent() -> bool:
+    """Whether nvtx found no profiler to speak to, though one asked to be spoken to."""
+    import nvtx
+
+    return type(nvtx.get_domain("sysbench")).__name__ == "DummyDomain"
+
+
+def check_compiler(environ: Mapping[str, str]) -> Check:
+    """Whether torch.compile can build: C for Triton's launchers, C++ for the CPU's kernels."""
+    # Triton takes $CC, gcc or clang; inductor takes $CXX or g++.
+    needed = {
+        "C compiler": environ.get("CC", "").split()[:1] or ["gcc", "clang"],
+        "C++ compiler": environ.get("CXX", "").split()[:1] or ["g++"],
+    }
+    found = {
+        what: next((one for one in commands if shutil.which(one, path=environ.get("PATH"))), None)
+        for what, commands in needed.items()
+    }
+    absent = [what for what, command in found.items() if command is None]
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        absent.append("Python.h")
+    if not absent:
+        return Check(name="compiler", status="ok", found=", ".join(map(str, found.values())))
+    return Check(
+        name="compiler",
+        status="missing",
+        found=f"no {', no '.join(absent)}",
+        costs="torch.compile with inductor fails; compile=off and the eager backends work",
+        remedy="install gcc, g++ and Python's development files",
+    )

@@ -1,0 +1,168 @@
+"""The machine and the settings that change numbers, as they go into a record.
+
+Runs get published: no host names, user names, serial numbers or paths.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .devices import torch_facts
+from .telemetry.cgroup import cpu_quota
+from .telemetry.host import memory_capacity_bytes
+from .telemetry.nvml import Nvml
+
+PACKAGES = ("torch", "triton", "numpy", "msgspec", "nvtx", "nvidia-ml-py", "sysbench-tui")
+
+# Variables that change what is measured, or on what.
+RELEVANT = re.compile(
+    r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|CUDA_MODULE_LOADING"
+    r"|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+    r"|PYTORCH_ALLOC_CONF|PYTORCH_CUDA_ALLOC_CONF|PYTORCH_NO_CUDA_MEMORY_CACHING"
+    r"|TORCH_LOGS|TORCH_COMPILE_.+|TORCHDYNAMO_.+|TORCHINDUCTOR_.+|TRITON_.+"
+    r"|(OMP|MKL|OPENBLAS)_NUM_THREADS|OMP_PROC_BIND|KMP_.+|MALLOC_.+|LD_PRELOAD"
+    r"|NCCL_(?!COMM_ID|HOSTID).+"
+)
+
+
+def describe_host() -> dict[str, Any]:
+    """What decides the numbers, without what torch says of itself; ready for JSON.
+
+    ``missing`` maps the dotted name of every value that is None to the reason.
+    """
+    nvidia, why_no_nvidia = _nvidia()
+    torch = torch_facts()
+    facts = {
+        "cpu": {
+            "model": _cpu_model(),
+            "cores": psutil.cpu_count(logical=False),
+            "threads": psutil.cpu_count(),
+            "threads_allowed": len(os.sched_getaffinity(0)),
+            "quota": cpu_quota(),
+            "governor": _cpu_governor(),
+            "load_average": [round(load, 2) for load in os.getloadavg()],
+        },
+        "memory": {
+            "total_bytes": psutil.virtual_memory().total,
+            "capacity_bytes": memory_capacity_bytes(),
+        },
+        "system": {
+            "os": _os_name(),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+            "wsl": is_wsl(),
+            "container": container(),
+        },
+        "nvidia": nvidia,
+        "torch": {"version": torch["version"], "cuda": torch["cuda"]},
+        "packages": {name: found for name in PACKAGES if (found := package_version(name))},
+        "variables": relevant_variables(os.environ),
+    }
+    reasons = {
+        "cpu.quota": "no limit is set",
+        "cpu.governor": "the kernel shows no frequency scaling here",
+        "system.container": "no sign of one",
+        "nvidia": why_no_nvidia,
+        "torch.version": "torch is not installed",
+        "torch.cuda": "a build of torch without CUDA" if torch["version"] else "no torch",
+    }
+    return facts | {
+        "missing": {name: reasons.get(name, "not reported") for name in _names_of_none(facts)}
+    }
+
+
+def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables that change numbers; a value that holds a path is not told."""
+    return {
+        name: "(a path)" if "/" in value else value
+        for name, value in sorted(environ.items())
+        if RELEVANT.fullmatch(name)
+    }
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed distribution, found without importing it."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def is_wsl() -> bool:
+    """Whether this is Linux under Windows, where the GPU is reached through Windows' driver."""
+    return "microsoft" in platform.release().lower() or Path("/dev/dxg").exists()
+
+
+def container() -> str | None:
+    """The kind of container around this process, as far as it shows; None without a sign."""
+    if Path("/.dockerenv").exists():
+        return "docker"
+    if Path("/run/.containerenv").exists():
+        return "podman"
+    signs = {
+        "KUBERNETES_SERVICE_HOST": "kubernetes",
+        "APPTAINER_CONTAINER": "apptainer",
+        "SINGULARITY_CONTAINER": "singularity",
+    }
+    return next((kind for name, kind in signs.items() if name in os.environ), None)
+
+
+def _nvidia() -> tuple[dict[str, Any] | None, str]:
+    """Driver and GPUs, ``device0`` and so on as NVML counts; or None and the reason."""
+    with Nvml(gpm=False) as nvml:
+        if nvml.unavailable:
+            return None, nvml.unavailable
+        devices = {
+            f"device{sample.index}": {
+                "name": sample.name,
+                "uuid": sample.uuid,
+                "memory_total_bytes": sample.memory_total_bytes,
+                "power_limit_watts": sample.power_limit_watts,
+                "sm_clock_max_mhz": sample.sm_clock_max_mhz,
+                "mig": sample.mig,
+                **facts,
+            }
+            for sample, facts in zip(nvml.read(), nvml.facts(), strict=True)
+        }
+        return nvml.driver() | devices, ""
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1] if match else platform.processor() or platform.machine()
+
+
+def _cpu_governor() -> str | None:
+    """How clocks are chosen, ``performance`` say; several words when cores differ."""
+    paths = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    return ", ".join(sorted({path.read_text().strip() for path in paths})) or None
+
+
+def _os_name() -> str | None:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None
+
+
+def _names_of_none(facts: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted names of the values that are None, at any depth."""
+    names = []
+    for key, value in facts.items():
+        if value is None:
+            names.append(prefix + key)
+        elif isinstance(value, Mapping):
+            names += _names_of_none(value, f"{prefix}{key}.")
+    return names

@@ -1,0 +1,192 @@
+"""What the backward pass allocates and frees, operation by operation.
+
+Names that end in what the forward saved are released as soon as their operation is done;
+gradients that flow are called ``g …``.
+"""
+
+from __future__ import annotations
+
+from .forward_memory import COPIES, LOGITS
+from .sizes import Sizes
+from .tape import TEMPORARIES, Tape
+
+GRADIENTS = "gradients"
+
+
+def play_backward(tape: Tape, sizes: Sizes) -> None:
+    """From the loss to the embedding's gradient."""
+    tape.enter("backward", "loss")
+    _loss(tape, sizes)
+    tape.place = "head"
+    _linear(tape, sizes, "g logits", "g", sizes.x, sizes.table, saved=("final normed",))
+    _norm(tape, sizes, "x", "final")
+
+    def block(index: int) -> None:
+        tape.place = f"block {index}, feed-forward"
+        _feed_forward(tape, sizes)
+        tape.place = f"block {index}, attention"
+        _attention(tape, sizes)
+
+    tape.repeat(block, range(sizes.size.layers, 0, -1))
+    tape.place = "embedding"
+    tape.add(GRADIENTS, sizes.table * sizes.width.weight)
+    tape.free("g residual")
+    if sizes.width.autocast:
+        tape.release("rotary")
+
+
+def _loss(tape: Tape, sizes: Sizes) -> None:
+    width = sizes.width
+    tape.new("g nll", sizes.logits_copy or sizes.logits_loss, LOGITS)
+    tape.release("loss copy")
+    if width.loss_copy:
+        tape.new("g cast", sizes.logits_loss, LOGITS)
+        tape.free("g nll")
+    tape.new("g logits", sizes.logits, LOGITS)
+    if width.loss > width.compute:
+        tape.spike(sizes.logits_loss - sizes.logits, LOGITS)
+    tape.free("g nll", "g cast")
+    tape.release("log-probabilities")
+
+
+def _linear(
+    tape: Tape,
+    sizes: Sizes,
+    given: str,
+    result: str,
+    count: int,
+    weights: int,
+    *,
+    saved: tuple[str, ...] = (),
+    joins: str = "",
+) -> None:
+    """Gradients of a projection's weight and input; ``joins`` is what the input's is added to."""
+    width = sizes.width
+    tape.add(TEMPORARIES if width.autocast else GRADIENTS, weights * width.compute)
+    tape.new(result, count)
+    tape.free(given)
+    tape.release(*saved)
+    if width.autocast:
+        tape.add(COPIES, -weights * width.compute)
+    if joins:
+        tape.spike(count)
+        tape.free(result)
+    if width.autocast:
+        tape.add(GRADIENTS, weights * width.weight)
+        tape.add(TEMPORARIES, -weights * width.compute)
+
+
+def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
+    """From ``g``, the gradient of ``NAME normed``, to that of the residual stream."""
+    width = sizes.width
+    inside = sizes.x_residual if width.fused_norm else sizes.x_float
+    if inside != sizes.x:
+        tape.new("g wide", inside)
+        tape.free("g")
+    if width.fused_norm:
+        tape.new("g norm", inside)
+        tape.free("g", "g wide")
+    else:
+        tape.spike(2 * inside)
+        tape.free("g", "g wide")
+        tape.release(f"{name} normalised")
+        tape.new("g norm", inside)
+        if name != "final" and inside == sizes.x_residual:
+            tape.spike(inside)
+            tape.free("g norm")
+        tape.spike(4 * inside)  # through the mean of squares
+    tape.release(f"{name} rstd")
+    float_input = not width.fused_norm and width.residual != 4
+    tape.release(f"{name} float" if float_input else source)
+    tape.add(GRADIENTS, sizes.size.d_model * width.weight)
+    tape.free("g norm")
+    if name == "final":
+        tape.new("g residual", sizes.x_residual)
+    else:
+        tape.spike(sizes.x_residual)
+
+
+def _enter_branch(tape: Tape, sizes: Sizes) -> None:
+    """The residual stream's gradient goes into a branch too: autocast makes a copy for it."""
+    if sizes.width.autocast:
+        tape.new("g branch", sizes.x)
+
+
+def _feed_forward(tape: Tape, sizes: Sizes) -> None:
+    x, f, weights = sizes.x, sizes.f, sizes.wide
+    _enter_branch(tape, sizes)
+    _linear(tape, sizes, "g branch", "g product", f, weights, saved=("product",))
+    tape.new("g silu", f)
+    tape.new("g w3", f)
+    tape.free("g product")
+    tape.release("silu", "w3")
+    _linear(tape, sizes, "g w3", "g", x, weights)
+    tape.new("g w1", f)
+    tape.free("g silu")
+    tape.release("w1")
+    _linear(tape, sizes, "g w1", "g more", x, weights, saved=("ffn normed",), joins="g")
+    _norm(tape, sizes, "middle", "ffn")
+
+
+def _attention(tape: Tape, sizes: Sizes) -> None:
+    x, weights = sizes.x, sizes.square
+    written_out = sizes.spec.attention in ("naive", "sdpa-math")
+    _enter_branch(tape, sizes)
+    flat = ("flat",) if written_out else ()
+    _linear(tape, sizes, "g branch", "g mixed", x, weights, saved=flat)
+    if sizes.spec.attention == "naive":
+        _naive(tape, sizes)
+    elif sizes.spec.attention == "sdpa-math":
+        _math(tape, sizes)
+    else:
+        for name in ("g q", "g k", "g v"):
+            tape.new(name, x)
+        tape.release("q", "k", "v", "mixed", "row sums")
+    tape.free("g mixed")
+    if written_out:
+        tape.spike(x)  # a copy with the heads behind the tokens again
+    _linear(tape, sizes, "g v", "g", x, weights)
+    tape.spike(2 * x)  # what turning back multiplies
+    _linear(tape, sizes, "g k", "g more", x, weights, joins="g")
+    tape.spike(2 * x)
+    _linear(tape, sizes, "g q", "g more", x, weights, saved=("attention normed",), joins="g")
+    _norm(tape, sizes, "x", "attention")
+
+
+def _naive(tape: Tape, sizes: Sizes) -> None:
+    cast = sizes.scores_soft != sizes.scores
+    tape.spike(sizes.x)  # a contiguous copy
+    tape.new("g v", sizes.x)
+    tape.new("g quotients", sizes.scores)
+    tape.release("v copy", "quotients cast" if cast else "quotients")
+    if cast:
+        tape.new("g quotients float", sizes.scores_soft)
+        tape.free("g quotients", "g mixed")
+    tape.spike(4 * sizes.scores_soft)  # both sides of the division
+    tape.release("exponentials", "row sums")
+    tape.free("g quotients", "g quotients float")
+    tape.new("g scores", sizes.scores)
+    tape.new("g q", sizes.x)
+    tape.new("g k", sizes.x)
+    tape.release("q copy", "k copy")
+    tape.free("g scores")
+
+
+def _math(tape: Tape, sizes: Sizes) -> None:
+    upcast = sizes.width.compute != 4
+    tape.spike(sizes.x_float * (2 if upcast else 1))
+    tape.new("g v", sizes.x_float)
+    tape.new("g weights", sizes.scores_float)
+    tape.release("v copy")
+    tape.new("g scores", sizes.scores_float)
+    tape.release("exponentials")
+    tape.free("g weights")
+    tape.new("g q", sizes.x_float)
+    tape.new("g k", sizes.x_float)
+    tape.free("g scores")
+    tape.release("q copy", "k copy")
+    tape.spike(sizes.x_float)
+    if upcast:
+        for name in ("g q", "g k", "g v"):
+            tape.free(name)
+            tape.new(name, sizes.x)

@@ -1,0 +1,165 @@
+"""Parameters, FLOPs and peak memory of a spec, by arithmetic: no torch, well under a millisecond.
+
+FLOPs count matrix products only, two per multiply-add. Memory is what torch's allocator holds
+at the worst moment of a steady eager step, gradients freed and optimizer state in place. What
+lies outside the allocator (the CUDA context, libraries' workspaces) is not in it, nor what
+torch.compile saves. The formulas' letters: B batch, T context, V vocab, d d_model, f d_ff,
+L layers, h heads.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..quantities import format_bytes, format_count
+from ..record import LedgerRow
+from ..spec import RunSpec
+from .sizes import Sizes
+from .step_memory import StepMemory, step_memory
+
+ROWS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "buffers",
+    "inputs",
+    "activations",
+    "autocast weight copies",
+    "logits and loss",
+    "temporaries",
+)
+"""Names of the ledger's rows, in order; those of zero bytes are left out."""
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What one steady step of a spec will cost.
+
+    Attributes:
+        parameters: Exact count.
+        parameter_bytes: The same in the width that the weights are kept in.
+        forward_flops: Attention counted in full, as dense kernels compute it.
+        causal_forward_flops: The same without attention's masked half.
+        backward_flops: Twice the forward's; 0 when the step has no backward.
+        step_flops: What a step of this kind does. An optimizer has no matrix products.
+        saved_activation_bytes: What the graph keeps when forward and loss are done, storages
+            counted once, without weights and their copies; 0 when there is no graph.
+        ledger: Named amounts that add up to ``peak_bytes``.
+        peak_bytes: Live bytes at the worst moment.
+        peak_phase: The phase of that moment, as the workload names it.
+        peak_place: Where in the phase: a block, the loss, the optimizer's name.
+        method: How all this was found.
+        formulas: Name of a quantity to how it was computed, for display.
+    """
+
+    parameters: int
+    parameter_bytes: int
+    forward_flops: int
+    causal_forward_flops: int
+    backward_flops: int
+    step_flops: int
+    saved_activation_bytes: int
+    ledger: list[LedgerRow]
+    peak_bytes: int
+    peak_phase: str
+    peak_place: str
+    method: str = "closed form"
+    formulas: dict[str, str] = {}
+
+    @property
+    def explain(self) -> str:
+        """The formulas, one per line."""
+        return "\n".join(f"{name}: {text}" for name, text in self.formulas.items())
+
+
+def predict(spec: RunSpec) -> Prediction:
+    """The cost of one steady step of that spec, run eagerly.
+
+    The CPU and CUDA keep different tensors (see `sysbench.core.estimate.sizes`); a device of
+    ``auto`` counts as CUDA, so resolve it first.
+    """
+    size, sizes, memory = spec.dimensions, Sizes(spec), step_memory(spec)
+    tokens = spec.tokens_per_step
+    weights = size.layers * (4 * sizes.square + 3 * sizes.wide) + sizes.table
+    attention = 4 * tokens * spec.context * size.d_model * size.layers
+    forward = 2 * tokens * weights + attention
+    backward = 2 * forward if spec.has_backward else 0
+    return Prediction(
+        parameters=size.parameters,
+        parameter_bytes=size.parameters * sizes.width.weight,
+        forward_flops=forward,
+        causal_forward_flops=forward - attention // 2,
+        backward_flops=backward,
+        step_flops=forward + backward,
+        saved_activation_bytes=memory.saved_bytes,
+        ledger=[LedgerRow(name, memory.peak.live[name]) for name in ROWS if memory.peak.live[name]],
+        peak_bytes=memory.peak.total,
+        peak_phase=memory.peak.phase,
+        peak_place=memory.peak.place,
+        formulas=_formulas(sizes, memory, forward, backward),
+    )
+
+
+def fits(prediction: Prediction, capacity_bytes: int) -> bool:
+    """Whether the predicted peak is within the capacity."""
+    return prediction.peak_bytes <= capacity_bytes
+
+
+def largest_batch(spec: RunSpec, capacity_bytes: int, limit: int = 2**20) -> int:
+    """The largest batch up to ``limit`` whose predicted peak fits, all else equal; 0 for none."""
+
+    def too_large(batch: int) -> bool:
+        return step_memory(spec.changed(batch=batch)).peak.total > capacity_bytes
+
+    fitting, failing = 0, 1
+    while failing <= limit and not too_large(failing):
+        fitting, failing = failing, 2 * failing
+    failing = min(failing, limit + 1)
+    while failing - fitting > 1:
+        middle = (fitting + failing) // 2
+        if too_large(middle):
+            failing = middle
+        else:
+            fitting = middle
+    return fitting
+
+
+def _formulas(sizes: Sizes, memory: StepMemory, forward: int, backward: int) -> dict[str, str]:
+    spec, size, width = sizes.spec, sizes.size, sizes.width
+    texts = {
+        "parameters": f"L(4d² + 3df + 2d) + d + 2Vd = {size.parameters:,}",
+        "forward FLOPs": "2BT[L(4d² + 3df) + Vd] + 4BT²dL = " + format_count(forward).strip(),
+    }
+    if backward:
+        texts["backward FLOPs"] = f"2 × forward = {format_count(backward).strip()}"
+    if memory.saved_bytes:
+        saved = format_bytes(memory.saved_bytes)
+        texts["saved for backward"] = (
+            f"about L({_block_formula(sizes)}) bytes and the loss's: {saved}"
+        )
+    if size.parameters and spec.step == "train":
+        copies = 1 if spec.optimizer == "sgd" else 3
+        texts["weights and state"] = f"{copies * width.weight} bytes per parameter"
+    peak = memory.peak
+    names = [name for name in ROWS if peak.live[name]]
+    texts["peak"] = (
+        f"{' + '.join(names)} = {format_bytes(peak.total)}, in {peak.phase} ({peak.place})"
+    )
+    return texts
+
+
+def _block_formula(sizes: Sizes) -> str:
+    """Bytes that a block keeps for backward, small statistics left out.
+
+    Two norms' inputs and results (and, on the CPU, the normalised inputs in float32); q, k, v
+    and what the output projection reads; four tensors of the feed-forward; and with the scores
+    written out the exponentials and the quotients, or with torch's own writing one of them.
+    """
+    width, attention = sizes.width, sizes.spec.attention
+    norms = 2 * width.residual if width.fused_norm else 2 * (4 + 4)
+    inside = 4 if attention == "sdpa-math" else width.compute
+    d = norms + 2 * width.compute + 3 * inside + width.compute
+    text = f"BT({d}d + {4 * width.compute}f)"
+    if attention == "naive":
+        cast = width.softmax != width.compute
+        return f"{text} + {width.softmax + (width.compute if cast else width.softmax)}BhT²"
+    return f"{text} + 4BhT²" if attention == "sdpa-math" else text

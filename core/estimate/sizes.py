@@ -1,0 +1,85 @@
+"""How many bytes the recurring tensors of a step have, by precision and kind of device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Bytes per element, by what the tensor is for.
+
+    Attributes:
+        weight: Parameters, their gradients and the optimizer's state.
+        compute: Inputs and results of matrix products.
+        residual: The residual stream.
+        softmax: Naive attention from the exponentials on: CUDA's autocast runs ``exp`` and
+            ``sum`` in float32, the CPU's leaves them as they come.
+        loss: Log-probabilities and their gradient. The CPU's autocast makes the whole loss
+            float32, CUDA's only the part behind the log-softmax.
+        loss_copy: The float32 copy of the log-probabilities that CUDA's autocast makes, or 0.
+        fused_norm: On CUDA a norm is one kernel, which keeps its input and a number per row;
+            on the CPU a chain of operations, which keeps the normalised input too.
+    """
+
+    weight: int
+    compute: int
+    residual: int
+    softmax: int
+    loss: int
+    loss_copy: int
+    fused_norm: bool
+
+    @property
+    def autocast(self) -> bool:
+        """Whether weights are copied to the compute width."""
+        return self.weight != self.compute
+
+
+def widths_of(spec: RunSpec) -> Widths:
+    """The table of torch 2.13: what a precision means on the CPU, and anywhere else."""
+    cpu = spec.device == "cpu"
+    if spec.precision in ("fp32", "tf32"):
+        return Widths(4, 4, 4, 4, 4, 0, not cpu)
+    if spec.precision == "bf16-pure":
+        return Widths(2, 2, 2, 2, 2, 0, not cpu)
+    return Widths(4, 2, 4, 2, 4, 0, False) if cpu else Widths(4, 2, 4, 4, 2, 4, True)
+
+
+class Sizes:
+    """Bytes of the recurring tensors of one spec, and elements of its weights.
+
+    Attributes:
+        x, x_residual, x_float: (batch, context, d_model) in the compute width, in the residual
+            stream's, and in float32.
+        f: (batch, context, d_ff) in the compute width.
+        scores, scores_soft, scores_float: (batch, heads, context, context) likewise.
+        rows_soft, rows_float: (batch, heads, context).
+        rstd: (batch, context), float32.
+        logits, logits_loss, logits_copy: (batch, context, vocab) in the three widths.
+        rotary: The two tables that turn queries and keys, in the compute width.
+        square, wide, table: Elements of a projection, of a feed-forward matrix, and of the
+            embedding or the head.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.spec = spec
+        size, width = spec.dimensions, widths_of(spec)
+        self.size, self.width = size, width
+        x = spec.tokens_per_step * size.d_model
+        self.x, self.x_residual, self.x_float = x * width.compute, x * width.residual, x * 4
+        self.f = spec.tokens_per_step * size.d_ff * width.compute
+        rows = spec.batch * size.heads * spec.context
+        self.rows_soft, self.rows_float = rows * width.softmax, rows * 4
+        scores = rows * spec.context
+        self.scores, self.scores_soft = scores * width.compute, scores * width.softmax
+        self.scores_float = scores * 4
+        self.rstd = spec.tokens_per_step * 4
+        logits = spec.tokens_per_step * size.vocab
+        self.logits, self.logits_loss = logits * width.compute, logits * width.loss
+        self.logits_copy = logits * width.loss_copy
+        self.rotary = 2 * spec.context * size.head_dimension * width.compute
+        self.square, self.wide = size.d_model**2, size.d_model * size.d_ff
+        self.table = size.vocab * size.d_model

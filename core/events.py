@@ -1,0 +1,242 @@
+"""The facts a run reports, in the past tense: one JSON line each in ``events.jsonl``.
+
+A worker sends its facts through its pipe; the supervisor adds its own and is the only
+writer of the file. Every event carries ``t_ns``, nanoseconds since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from .errors import DamagedFileError
+
+Outcome = Literal[
+    "finished", "oom", "cuda-error", "failed", "killed", "hung", "cancelled", "disk-full"
+]
+"""How a pass ended. ``failed`` is a Python exception, ``killed`` a signal."""
+
+Stage = Literal["import", "build", "compile", "warmup", "measure", "export", "analyse"]
+
+
+class Event(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="event",
+    tag=lambda name: name,
+    omit_defaults=False,
+):
+    """The base of all facts."""
+
+    t_ns: int = msgspec.field(default_factory=time.time_ns)
+
+
+class RunStarted(Event, frozen=True):
+    """The supervisor began. ``spec`` is the resolved spec, ``pid`` the supervisor's."""
+
+    run: str
+    pid: int
+    identity: str
+    passes: list[str]
+    spec: dict[str, Any]
+
+
+class PassStarted(Event, frozen=True):
+    """A fresh worker process was started for one pass."""
+
+    name: str
+    pid: int
+
+
+class StageEntered(Event, frozen=True):
+    """The worker began another part of its pass."""
+
+    stage: Stage
+
+
+class DeviceDescribed(Event, frozen=True):
+    """What the worker's torch says of itself and of the device it measures on."""
+
+    facts: dict[str, Any]
+
+
+class FirstStepTimed(Event, frozen=True):
+    """The very first step, with whatever it paid once: allocation, compilation, autotuning."""
+
+    step_ms: float
+
+
+class WarmupStepTimed(Event, frozen=True):
+    """One warm-up step; ``index`` counts from 0, the first step included."""
+
+    index: int
+    step_ms: float
+
+
+class WarmupSettled(Event, frozen=True):
+    """Warm-up is over: it agreed with itself, or reached its limit (``settled`` false)."""
+
+    steps: int
+    settled: bool
+
+
+class StepsTimed(Event, frozen=True):
+    """A batch of measured steps: one entry a step in each list, milliseconds.
+
+    ``median_ms`` and ``half_width`` (of the 95 % interval, as a share of the median; null
+    below six steps, which have no such interval) cover all steps so far.
+    """
+
+    first_index: int
+    step_ms: list[float]
+    phases_ms: dict[str, list[float]]
+    median_ms: float
+    half_width: float | None
+
+
+class StepCounted(Event, frozen=True):
+    """Progress in a pass whose steps are not timed (trace, memory)."""
+
+    done: int
+    total: int
+
+
+class WorkStepped(Event, frozen=True):
+    """Progress in a long job after the measurement: exporting, decoding."""
+
+    what: str
+    done: int
+    total: int
+
+
+class OutOfMemory(Event, frozen=True):
+    """The allocator refused; the worker ends after this."""
+
+    phase: str
+    requested_bytes: int | None
+    free_bytes: int | None
+    allocated_bytes: int | None
+    message: str
+    stack: list[str]
+
+
+class WorkerFailed(Event, frozen=True):
+    """An exception other than out-of-memory ended the pass."""
+
+    kind: str
+    message: str
+    traceback: str
+    is_cuda_error: bool
+
+
+class ResultReported(Event, frozen=True):
+    """The pass's block of the record: ``block`` names it, ``data`` holds it."""
+
+    block: Literal["timing", "kernels", "memory", "compile"]
+    data: dict[str, Any]
+
+
+class TelemetrySampled(Event, frozen=True):
+    """One sample of devices and host, as `sysbench.core.telemetry.sample.Sample` encodes."""
+
+    sample: dict[str, Any]
+
+
+class Noticed(Event, frozen=True):
+    """Something a person should know that is not an end: shown in the log."""
+
+    message: str
+
+
+class PassEnded(Event, frozen=True):
+    """A pass is over, and how; ``detail`` is one readable sentence."""
+
+    name: str
+    outcome: Outcome
+    detail: str
+    seconds: float
+    exit_code: int | None
+
+
+class RunEnded(Event, frozen=True):
+    """The run is over; ``record.json`` is complete."""
+
+    status: Outcome
+
+
+AnyEvent = (
+    RunStarted
+    | PassStarted
+    | StageEntered
+    | DeviceDescribed
+    | FirstStepTimed
+    | WarmupStepTimed
+    | WarmupSettled
+    | StepsTimed
+    | StepCounted
+    | WorkStepped
+    | OutOfMemory
+    | WorkerFailed
+    | ResultReported
+    | TelemetrySampled
+    | Noticed
+    | PassEnded
+    | RunEnded
+)
+
+_DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode_event(event: AnyEvent) -> bytes:
+    """One line of JSON with its newline."""
+    return _ENCODER.encode(event) + b"\n"
+
+
+def decode_event(line: bytes) -> AnyEvent:
+    """The event on one line.
+
+    Raises:
+        DamagedFileError: The line is torn, or of a kind this version does not know.
+    """
+    try:
+        return _DECODER.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedFileError(f"not an event: {error}") from error
+
+
+class EventTail:
+    """Reads a growing ``events.jsonl`` from any number of processes, without locks.
+
+    A torn last line is kept until its end arrives; a line that is whole but unreadable is
+    skipped and counted in ``skipped``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.skipped = 0
+        self._offset = 0
+        self._rest = b""
+
+    def read(self) -> Iterator[AnyEvent]:
+        """The events that were appended since the last call; none if the file is absent."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if not line:
+                continue
+            try:
+                yield decode_event(line)
+            except DamagedFileError:
+                self.skipped += 1

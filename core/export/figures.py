@@ -1,0 +1,142 @@
+"""Typed cells to text a person reads: units, digits, and names kept literal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ..quantities import format_bytes
+from .table import QUANTITY, Cell, Table, is_number
+
+UNKNOWN = "n/a"
+DASH = "–"
+_PER_CALL = ("mean_ns", "min_ns", "max_ns")
+_CHANGES = ("over_bare", "over_a", "drift")
+_HEADINGS = {
+    "bytes": "size",
+    "ci_low_ms": "95 % low",
+    "ci_high_ms": "95 % high",
+    "over_a": "change",
+    "exclusive_ns": "time ms",
+    "half_width_share": "±",
+    "mean_ns": "mean µs",
+    "min_ns": "min µs",
+    "max_ns": "max µs",
+    "tflops": "TFLOP/s",
+    "tokens_per_second": "tokens/s",
+    "mfu": "MFU",
+}
+
+
+def heading(column: str) -> str:
+    """The column's name for people: ``median_ms`` is ``median ms``."""
+    if column in _HEADINGS:
+        return _HEADINGS[column]
+    stem, _, unit = column.rpartition("_")
+    if stem and unit == "bytes":
+        return stem.replace("_", " ")
+    if stem and unit == "ns":
+        return f"{stem.replace('_', ' ')} ms"
+    return column.replace("_", " ")
+
+
+def cells_as_text(table: Table) -> list[list[str]]:
+    """The rows as text. Numbers of one unit share their decimals; in a table of quantities
+    the unit is the row's, not the column's."""
+    if table.columns[0] == QUANTITY:
+        return [_quantity_row(table.columns, row) for row in table.rows]
+    largest: dict[str, float] = defaultdict(float)
+    for name in table.columns:
+        numbers = [abs(cell) for cell in table.column(name) if is_number(cell)]
+        largest[_unit(name)] = max([largest[_unit(name)], *numbers])
+    columns = [_texts(name, table.column(name), largest[_unit(name)]) for name in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _quantity_row(columns: Sequence[str], row: Sequence[Cell]) -> list[str]:
+    quantity, *rest = row
+    units = ["n" if column == "n" else str(quantity) for column in columns[1:]]
+    return [heading(str(quantity)), *map(one_figure, units, rest)]
+
+
+def is_numeric(table: Table, column: str) -> bool:
+    """Whether a column holds numbers, and is therefore set flush right."""
+    cells = [cell for cell in table.column(column) if cell is not None]
+    return bool(cells) and all(map(is_number, cells))
+
+
+def one_figure(key: str, value: Cell) -> str:
+    """A single value as text, its unit told by its key."""
+    if not is_number(value):
+        return UNKNOWN if value is None else _word(value)
+    return _number(key, value, abs(value))
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share of one: ``31.2 %``."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def signed_percent(change: float) -> str:
+    """A change, its sign always there: ``+3.7 %``."""
+    return f"{100 * change:+.1f} %"
+
+
+def literal(text: str) -> str:
+    """Foreign text on one line, with what a terminal would obey made visible."""
+    return "".join(char if char.isprintable() else _visible(char) for char in text)
+
+
+def _visible(char: str) -> str:
+    return repr(char)[1:-1]
+
+
+def _texts(column: str, cells: Sequence[Cell], largest: float) -> list[str]:
+    if any(isinstance(cell, str | bool) for cell in cells):
+        return ["" if cell is None else _word(cell) for cell in cells]
+    return [_number(column, cell, largest) if is_number(cell) else DASH for cell in cells]
+
+
+def _word(cell: str | float | bool) -> str:
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return literal(cell) if isinstance(cell, str) else f"{cell:,}"
+
+
+def _number(column: str, value: float, largest: float) -> str:
+    unit = _unit(column)
+    if unit == "bytes":
+        return format_bytes(value)
+    if unit in ("share", "mfu"):
+        return percent(value)
+    if column in _CHANGES:
+        return signed_percent(value)
+    if unit == "µs":
+        return decimal(value / 1e3, _decimals(largest / 1e3))
+    if unit == "ns":
+        return decimal(value / 1e6, _decimals(largest / 1e6))
+    if unit == "ms":
+        return decimal(value, _decimals(largest))
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    return decimal(value, 2 if abs(value) >= 1 else 4)
+
+
+def _unit(column: str) -> str:
+    """The unit at the end of a column's name; times per call are shown in microseconds."""
+    return "µs" if column in _PER_CALL else column.rpartition("_")[2]
+
+
+def decimal(value: float, decimals: int) -> str:
+    """With so many decimals; what is not zero is never written as zero."""
+    smallest = 10.0**-decimals
+    if value and abs(value) < smallest / 2:
+        return f"<{smallest:.{decimals}f}" if value > 0 else f">-{smallest:.{decimals}f}"
+    return f"{value:,.{decimals}f}"
+
+
+def _decimals(largest: float) -> int:
+    """So many that small parts of the largest number can still be told apart."""
+    if largest >= 1000:
+        return 2
+    return 3 if largest >= 0.1 else 5

@@ -1,0 +1,56 @@
+"""The whole report as Markdown: what decides the numbers first, then every table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..record import Record
+from .figures import cells_as_text, heading, is_numeric, literal
+from .headline import headline
+from .kernel_tables import top_kernels
+from .table import Table
+from .tables import tables_of
+from .trust import trust_lines
+
+_KERNEL_ROWS = 50
+_PROSE = ("findings",)
+
+
+def record_as_markdown(record: Record) -> str:
+    """A report that stands alone: the spec and the device are in its first lines."""
+    return "\n".join(_lines(record)) + "\n"
+
+
+def table_as_markdown(table: Table) -> str:
+    """One table in pipe syntax; foreign text is escaped."""
+    rules = ["---:" if is_numeric(table, column) else "---" for column in table.columns]
+    rows = [[heading(column) for column in table.columns], rules]
+    rows += [[_escaped(text) for text in row] for row in cells_as_text(table)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _lines(record: Record) -> Iterator[str]:
+    first, *others = headline(record)
+    yield f"# {_escaped(first)}"
+    yield ""
+    yield from (f"- {_escaped(line)}" for line in others)
+    for finding in record.findings:
+        yield ""
+        yield f"**{finding.severity.capitalize()}: {_escaped(finding.verdict)}**"
+        yield f"Why: {_escaped(finding.why)}"
+        yield f"Next: {_escaped(finding.next)}"
+    yield from ("", "## Trust", "")
+    yield from (f"- {name}: {_escaped(text)}" for name, text in trust_lines(record))
+    for table in tables_of(record):
+        if table.name in _PROSE:
+            continue
+        if table.name == "kernels" and record.kernels:
+            table = top_kernels(record.kernels, _KERNEL_ROWS)
+        yield from ("", f"## {_escaped(table.title)}", "", table_as_markdown(table))
+
+
+def _escaped(text: str) -> str:
+    escaped = literal(text).replace("&", "&amp;")
+    for char in "\\`*_[]<>|#~":
+        escaped = escaped.replace(char, f"\\{char}")
+    return escaped

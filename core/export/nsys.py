@@ -1,0 +1,115 @@
+"""A script with the exact ``nsys profile`` command for a spec, every flag explained."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ..rundir import RunDirectory
+from ..spec import RunSpec
+from .files import write
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag of ``nsys profile``, and what it is for."""
+
+    text: str
+    purpose: str
+
+    @property
+    def option(self) -> str:
+        """Its name as ``--help`` lists it."""
+        return self.text.partition("=")[0]
+
+
+_ALWAYS = (
+    Flag("--sample=none", "no CPU sampling: it slows the host threads that launch kernels"),
+    Flag("--cpuctxsw=none", "no context switches: they need privileges and are not used here"),
+    Flag("--export=sqlite", "a database beside the report, which newer and older tools can read"),
+    Flag("--force-overwrite=true", "replace the report of an earlier call"),
+)
+_ON_CUDA = (
+    Flag(
+        "--trace=cuda,nvtx,osrt,cublas,cudnn",
+        "kernels and copies, our phase and module ranges, waits of the host, library calls",
+    ),
+    Flag("--capture-range=cudaProfilerApi", "record the measured steps only, not the warm-up"),
+    Flag("--capture-range-end=stop", "end the recording with them; the default kills the program"),
+    Flag("--cuda-graph-trace=node", "kernels inside CUDA graphs one by one, not as one block"),
+    Flag("--cuda-memory-usage=true", "device memory over time"),
+)
+_ON_CPU = (Flag("--trace=nvtx,osrt", "our phase and module ranges, and waits of the host"),)
+
+
+def write_script(run: RunDirectory, out: Path) -> list[Path]:
+    """Write the script, and beside it the spec that its target reads."""
+    spec = run.header().spec
+    spec_path = spec_beside(out)
+    write(spec_path, msgspec.json.format(msgspec.json.encode(spec), indent=2))
+    write(out, script(run.id, spec, spec_path).encode())
+    out.chmod(out.stat().st_mode | 0o111)
+    return [out, spec_path]
+
+
+def spec_beside(out: Path) -> Path:
+    """Where the spec goes: the script's name with another ending."""
+    return out.with_suffix(".spec.json")
+
+
+def script(run_id: str, spec: RunSpec, spec_path: Path) -> str:
+    """The text of the script."""
+    flags, left_out, source = flags_for(spec, installed_options())
+    flags = [*flags, Flag(f"--output={run_id}", "the report's name; .nsys-rep is added")]
+    target = [
+        *(sys.executable, "-P", "-m", "sysbench.core.worker"),
+        *("--spec", str(spec_path.resolve()), "--pass", "timing", "--capture"),
+    ]
+    one_line = shlex.join(["nsys", "profile", *(flag.text for flag in flags), *target])
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# Nsight Systems over the timing pass of run {run_id}: the same spec, fresh weights.",
+        f"# Flags checked against {source}.",
+        "#",
+        "# In one line:",
+        f"#   {one_line}",
+        "#",
+        "# A step under nsys is not a timing: compare it with the run's bare step.",
+        "set -eu",
+        "flags=(",
+    ]
+    for flag in flags:
+        lines += [f"  # {flag.purpose}", f"  {shlex.quote(flag.text)}"]
+    lines += [f"  # left out, this nsys has no {flag.option}: {flag.purpose}" for flag in left_out]
+    lines += [")", f'exec nsys profile "${{flags[@]}}" {shlex.join(target)}', ""]
+    return "\n".join(lines)
+
+
+def flags_for(spec: RunSpec, options: frozenset[str] | None) -> tuple[list[Flag], list[Flag], str]:
+    """The flags to use, those that the installed nsys lacks, and what decided."""
+    wanted = [*(_ON_CUDA if spec.on_cuda else _ON_CPU), *_ALWAYS]
+    if options is None:
+        return wanted, [], "the options of nsys 2023.4 and later; none is installed here"
+    used = [flag for flag in wanted if flag.option in options]
+    return used, [flag for flag in wanted if flag not in used], "`nsys profile --help` of this box"
+
+
+def installed_options() -> frozenset[str] | None:
+    """The long options that the installed nsys knows; None where there is none."""
+    program = shutil.which("nsys")
+    if program is None:
+        return None
+    try:
+        text = subprocess.run(
+            [program, "profile", "--help"], capture_output=True, text=True, timeout=30, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return frozenset(re.findall(r"--[a-z][a-z0-9-]+", text)) or None

@@ -1,0 +1,87 @@
+"""Timing, compilation and telemetry of a record as tables."""
+
+from __future__ import annotations
+
+from ..record import Compile, Spread, Telemetry, Timing
+from .table import QUANTITY, Cell, Table, facts
+
+_STATISTICS = (
+    "median_ms",
+    "ci_low_ms",
+    "ci_high_ms",
+    "mad_ms",
+    "mean_ms",
+    "std_ms",
+    "min_ms",
+    "max_ms",
+    "n",
+    "iqr_ms",
+    "p10_ms",
+    "p90_ms",
+    "drift",
+)
+
+
+def timing_table(timing: Timing) -> Table:
+    """One row for the step and one for each phase; on a GPU one for the host's issue time."""
+    series: dict[str, Spread] = {"step": timing.step, **timing.phases}
+    if timing.issue is not None:
+        series["issue (host)"] = timing.issue
+    clock = "CUDA events" if timing.clock == "cuda-events" else "host clock"
+    return Table(
+        name="timing",
+        title=f"Timing: milliseconds per step, {clock}, no profiler",
+        columns=("phase", *_STATISTICS),
+        rows=tuple(
+            (name, *(getattr(spread, key) for key in _STATISTICS))
+            for name, spread in series.items()
+        ),
+    )
+
+
+def speed_table(timing: Timing) -> Table:
+    """What follows from the timing, and how its steps were chosen."""
+    values = {
+        "first_step_ms": timing.first_step_ms,
+        "wall_ms": timing.wall_ms,
+        "tokens_per_second": timing.tokens_per_second,
+        "tflops": timing.tflops,
+        "mfu": timing.mfu,
+        "warmup_steps": len(timing.warmup_ms),
+        "warmup_settled": timing.warmup_settled,
+        "settled": timing.settled,
+        "stop_reason": timing.stop_reason,
+        "loss_first": timing.loss_first,
+        "loss_last": timing.loss_last,
+    }
+    return facts("speed", "Speed and how the steps were chosen", values, timing.missing)
+
+
+def compile_table(block: Compile) -> Table:
+    """What torch.compile did; graph breaks and stages are rows of their own."""
+    values: dict[str, Cell] = {
+        "mode": block.mode,
+        "backend": block.backend,
+        "scope": block.scope,
+        "first_step_ms": block.first_step_ms,
+        "compile_seconds": block.compile_seconds,
+        "graphs": block.graphs,
+        "recompiles": block.recompiles,
+        "fell_back": block.fell_back,
+        **{f"stage: {name} seconds": value for name, value in block.stages_seconds.items()},
+        **{f"graph break: {why}": count for why, count in block.graph_breaks.items()},
+    }
+    return facts("compile", "Compilation: what torch.compile did", values, block.missing)
+
+
+def telemetry_table(block: Telemetry) -> Table:
+    """One row per series, over the measured part of the timing pass."""
+    numbers = ("min", "median", "max", "n")
+    return Table(
+        name="telemetry",
+        title=f"Telemetry: {block.samples} samples, one every {block.interval_seconds:g} s",
+        columns=(QUANTITY, *numbers),
+        rows=tuple(
+            (name, *(summary.get(key) for key in numbers)) for name, summary in block.series.items()
+        ),
+    )

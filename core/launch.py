@@ -1,0 +1,53 @@
+"""Starting a supervisor that outlives whoever started it, and stopping one."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from .rundir import RunDirectory
+from .spec import PASSES, RunSpec
+
+
+def start_detached(run: RunDirectory) -> int:
+    """Start the supervisor of a fresh run in its own session; returns its process id.
+
+    What it prints goes to ``supervisor.log`` in the run directory. Closing the terminal,
+    or ending this process in any way, does not touch it.
+    """
+    log = (run.path / "supervisor.log").open("ab")
+    with log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sysbench.core.supervisor", str(run.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return process.pid
+
+
+def stop(run: RunDirectory) -> bool:
+    """Ask the run's supervisor to end it as cancelled; false if none is live."""
+    pid = run.supervisor_pid()
+    if pid is None:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    return True
+
+
+def command_line(spec: RunSpec, passes: Sequence[str] = PASSES) -> str:
+    """The command that runs the same spec from a shell."""
+    words = ["sysbench-tui", "run"]
+    for name, value in spec.settings().items():
+        text = str(value).lower() if isinstance(value, bool) else f"{value}"
+        words += ["--set", f"{name}={text}"]
+    if tuple(passes) != PASSES:
+        words += ["--passes", ",".join(passes)]
+    return shlex.join(words)

@@ -1,0 +1,172 @@
+"""All runs of this machine, indexed in SQLite. The run directories are the truth.
+
+``library.db`` may be deleted or damaged at any time: it is rebuilt from the runs.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .errors import DamagedFileError
+from .machine import device_name
+from .record import Record
+from .record_builder import settled_record
+from .rundir import RunDirectory, find_run, home, list_runs
+
+BUSY_SECONDS = 10.0
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One run in the list: what decided its numbers, and the numbers that matter most.
+
+    ``half_width`` is of the median's 95 % interval, as a share; null values were not
+    measured. ``live`` says that a supervisor is at work right now.
+    """
+
+    id: str
+    created_ns: int
+    status: str
+    live: bool = False
+    identity: str
+    model: str
+    parameters: int
+    batch: int
+    context: int
+    precision: str
+    attention: str
+    step: str
+    optimizer: str
+    compile: str
+    device: str
+    device_name: str
+    median_ms: float | None
+    half_width: float | None
+    peak_bytes: int | None
+    passes: list[str]
+
+
+class Library:
+    """The index under one home (default: the user's)."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or home()
+        self.path = self.root / "library.db"
+
+    def entries(self, text: str = "") -> list[Entry]:
+        """Runs newest first; each word of ``text`` must occur somewhere in the row."""
+        self.refresh()
+        words = text.lower().split()
+        clause = " AND ".join(["search LIKE ? ESCAPE '\\'"] * len(words)) or "1"
+        likes = [f"%{_escaped(word)}%" for word in words]
+        query = f"SELECT entry FROM runs WHERE {clause} ORDER BY id DESC"
+        with self._connect() as database:
+            rows = database.execute(query, likes).fetchall()
+        found = [msgspec.json.decode(row[0], type=Entry) for row in rows]
+        return [
+            msgspec.structs.replace(entry, live=True) if self._is_live(entry) else entry
+            for entry in found
+        ]
+
+    def live(self) -> list[Entry]:
+        """Runs that a supervisor is working on, newest first."""
+        return [entry for entry in self.entries() if entry.live]
+
+    def open(self, text: str) -> RunDirectory:
+        """The run with that id, part of one, or ``last``; raises NotFoundError."""
+        return find_run(text, self.root)
+
+    def refresh(self) -> None:
+        """Bring the index up to date with the directories; rebuild it if it is damaged."""
+        try:
+            self._refresh()
+        except sqlite3.DatabaseError:
+            self.path.unlink(missing_ok=True)
+            self._refresh()
+
+    def _refresh(self) -> None:
+        runs = {run.id: run for run in list_runs(self.root)}
+        if not runs and not self.path.exists():
+            return
+        with self._connect() as database:
+            known = dict(database.execute("SELECT id, version FROM runs").fetchall())
+            for gone in known.keys() - runs.keys():
+                database.execute("DELETE FROM runs WHERE id = ?", (gone,))
+            for run_id, run in runs.items():
+                version = _version(run)
+                if known.get(run_id) != version:
+                    self._index(database, run)
+
+    def _index(self, database: sqlite3.Connection, run: RunDirectory) -> None:
+        try:
+            entry = entry_of(settled_record(run))
+        except DamagedFileError:
+            # Not a run, or one that a crash left before it began: nothing to show.
+            return
+        search = " ".join(str(value) for value in msgspec.structs.astuple(entry)).lower()
+        database.execute(
+            "INSERT OR REPLACE INTO runs (id, version, entry, search) VALUES (?, ?, ?, ?)",
+            (run.id, _version(run), msgspec.json.encode(entry), search),
+        )
+
+    def _is_live(self, entry: Entry) -> bool:
+        return entry.status == "running" and RunDirectory(self._folder(entry.id)).is_live()
+
+    def _folder(self, run_id: str) -> Path:
+        return self.root / "runs" / run_id
+
+    @contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        """A connection with its table, whose changes are kept when the block succeeds."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS runs "
+                "(id TEXT PRIMARY KEY, version TEXT, entry BLOB, search TEXT)"
+            )
+            with database:
+                yield database
+
+
+def entry_of(record: Record) -> Entry:
+    """The row of a record."""
+    spec: dict[str, Any] = record.spec
+    return Entry(
+        id=record.id,
+        created_ns=record.created_ns,
+        status=record.status,
+        identity=record.identity,
+        model=spec["model"],
+        parameters=record.parameters,
+        batch=spec["batch"],
+        context=spec["context"],
+        precision=spec["precision"],
+        attention=spec["attention"],
+        step=spec["step"],
+        optimizer=spec["optimizer"],
+        compile=spec["compile"],
+        device=spec["device"],
+        device_name=device_name(record.environment) or spec["device"],
+        median_ms=record.timing.step.median_ms if record.timing else None,
+        half_width=record.timing.step.half_width if record.timing else None,
+        peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
+        passes=[one.name for one in record.passes],
+    )
+
+
+def _version(run: RunDirectory) -> str:
+    """Changes whenever the row may: a new record, or the end of the supervisor."""
+    try:
+        written = run.record_path.stat().st_mtime_ns
+    except FileNotFoundError:
+        written = 0
+    return f"{written}:{run.is_live()}"
+
+
+def _escaped(word: str) -> str:
+    return word.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")

@@ -1,0 +1,116 @@
+"""The decoder-only transformer that is measured: pre-norm, RoPE, SwiGLU, untied head."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..dimensions import Dimensions
+from .attention import CausalSelfAttention, rotary_table
+
+NORM_EPS = 1e-5
+
+
+class Norm(nn.RMSNorm):
+    """RMSNorm whose result has the dtype that matrix products compute in.
+
+    Under autocast the residual stream and the norm stay float32. Each projection behind the
+    norm would make its own low-precision copy of the result and keep it for backward; one
+    cast here serves them all.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model, eps=NORM_EPS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (…, d_model) to the same."""
+        return super().forward(x).to(matmul_dtype(x))
+
+
+class SwiGLU(nn.Module):
+    """w2(silu(w1 x) · w3 x), three matrices without bias."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(d_model, d_ff, bias=False)
+        self.w2 = nn.Linear(d_ff, d_model, bias=False)
+        self.w3 = nn.Linear(d_model, d_ff, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (…, d_model) to the same."""
+        y: Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
+        return y
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then y + feed-forward(norm(y))."""
+
+    def __init__(self, size: Dimensions, *, naive: bool) -> None:
+        super().__init__()
+        self.attention_norm = Norm(size.d_model)
+        self.attention = CausalSelfAttention(size.d_model, size.heads, naive=naive)
+        self.ffn_norm = Norm(size.d_model)
+        self.ffn = SwiGLU(size.d_model, size.d_ff)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        """Shape (batch, context, d_model) to the same."""
+        x = x + self.attention(self.attention_norm(x), cos, sin, mask)
+        y: Tensor = x + self.ffn(self.ffn_norm(x))
+        return y
+
+
+class Transformer(nn.Module):
+    """Token ids to logits.
+
+    Args:
+        size: Shape of the model.
+        context: Longest sequence; the rotary table and the mask are made once for it.
+        naive: Attention with materialised scores instead of torch's fused kernels.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    mask: Tensor | None
+
+    def __init__(self, size: Dimensions, context: int, *, naive: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(size.vocab, size.d_model)
+        self.blocks = nn.ModuleList(Block(size, naive=naive) for _ in range(size.layers))
+        self.norm = Norm(size.d_model)
+        self.head = nn.Linear(size.d_model, size.vocab, bias=False)
+        cos, sin = rotary_table(context, size.head_dimension)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        mask = torch.ones(context, context, dtype=torch.bool).tril() if naive else None
+        self.register_buffer("mask", mask, persistent=False)
+        self.apply(initialise)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Ids of shape (batch, context) to logits of shape (batch, context, vocab)."""
+        x = self.embedding(tokens)
+        # Cast once for all blocks: float32 tables would promote queries and keys.
+        dtype = matmul_dtype(x)
+        cos, sin = self.cos.to(dtype), self.sin.to(dtype)
+        for block in self.blocks:
+            x = block(x, cos, sin, self.mask)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+def matmul_dtype(x: Tensor) -> torch.dtype:
+    """The dtype that a matrix product of x computes in: autocast's, or x's own."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+def initialise(module: nn.Module) -> None:
+    """Truncated normal: deviation sqrt(2 / (in + out)) for matrices, 1 for the embedding."""
+    if isinstance(module, nn.Linear):
+        std = math.sqrt(2 / (module.in_features + module.out_features))
+        nn.init.trunc_normal_(module.weight, std=std, a=-3 * std, b=3 * std)
+    elif isinstance(module, nn.Embedding):
+        nn.init.trunc_normal_(module.weight, std=1.0, a=-3.0, b=3.0)

@@ -1,0 +1,106 @@
+"""Specs that a person saved under a name, as TOML; and reading anyone's spec file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import NotFoundError, ProfileError, SpecError
+from .prepare import parse_passes
+from .rundir import home, write_atomically
+from .spec import PASSES, PassName, RunSpec, parse_spec
+from .spec_fields import field_named
+
+LARGEST_FILE_BYTES = 2**18
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def profiles_folder() -> Path:
+    """Where saved profiles live."""
+    return home() / "profiles"
+
+
+def list_profiles() -> list[str]:
+    """Names of the saved profiles, alphabetically."""
+    folder = profiles_folder()
+    return sorted(path.stem for path in folder.glob("*.toml")) if folder.is_dir() else []
+
+
+def save_profile(name: str, spec: RunSpec, passes: Sequence[str] = PASSES) -> Path:
+    """Keep the spec's settings under a name, replacing an older one of that name.
+
+    Raises:
+        SpecError: The name is not letters, digits, dot, dash and underscore.
+    """
+    path = profile_path(name)
+    lines = [f"# sysbench-tui run {name}", f"passes = {_toml(list(passes))}"]
+    lines += [f"{key} = {_toml(value)}" for key, value in spec.settings().items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
+    return path
+
+
+def load_profile(name: str) -> tuple[RunSpec, list[PassName]]:
+    """The spec and passes saved under a name.
+
+    Raises:
+        NotFoundError: No such profile.
+        ProfileError: It cannot be read, or holds what no spec allows.
+    """
+    path = profile_path(name)
+    if not path.is_file():
+        known = ", ".join(list_profiles()) or "none saved yet"
+        raise NotFoundError(f"no profile {name!r}: {known}")
+    settings, passes = read_spec_file(path)
+    return parse_spec(settings), passes or list(PASSES)
+
+
+def profile_path(name: str) -> Path:
+    """The file of a profile; refuses names that would leave the folder."""
+    if not NAME.fullmatch(name):
+        raise SpecError("profile", name, "letters, digits, dot, dash and underscore, up to 64")
+    return profiles_folder() / f"{name}.toml"
+
+
+def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
+    """Settings and passes of a TOML spec file, each key checked by itself.
+
+    Raises:
+        ProfileError: Names the file, and the line or the key at fault.
+    """
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise ProfileError(f"{path}: larger than {LARGEST_FILE_BYTES // 1024} KiB, not a spec")
+        settings = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(f"{path}: not UTF-8 text ({error.reason})") from error
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ProfileError(f"{path}: not TOML: {error}") from error
+    try:
+        passes = settings.pop("passes", None)
+        asked = None if passes is None else parse_passes(_texts(passes))
+        return {name: field_named(name).parse(value) for name, value in settings.items()}, asked
+    except SpecError as error:
+        raise ProfileError(f"{path}: {error}") from error
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    raise SpecError("passes", value, f"a list of {', '.join(PASSES)}")
+
+
+def _toml(value: object) -> str:
+    """A TOML literal; specs hold only these types."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

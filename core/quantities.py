@@ -1,0 +1,56 @@
+"""Text to quantities and back: bytes in binary units, ratios, counts."""
+
+from __future__ import annotations
+
+import re
+
+BINARY_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """``"24GiB"`` to bytes. Only binary units, so that GB and GiB are never confused.
+
+    Raises:
+        ValueError: Not a number followed by one of the binary units.
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    units = {unit.lower(): factor for unit, factor in BINARY_UNITS.items()}
+    if match is None or match[2].lower() not in units:
+        raise ValueError("bytes in binary units, such as 24GiB or 512MiB")
+    return round(float(match[1]) * units[match[2].lower()])
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in the largest binary unit that keeps the number at or above one.
+
+    Three significant digits: ``1.92 GiB``, ``0 B``, ``-35.5 MiB``.
+    """
+    magnitude, unit = float(abs(count)), "B"
+    for unit, factor in reversed(BINARY_UNITS.items()):
+        if unit and magnitude >= factor:
+            break
+    else:
+        unit = "B"
+    scaled = magnitude / BINARY_UNITS[unit]
+    digits = 0 if unit == "B" else max(0, 2 - len(str(int(scaled))) + 1)
+    return f"{'-' if count < 0 else ''}{scaled:.{digits}f} {unit}"
+
+
+def parse_ratio(text: str) -> float:
+    """``"0.5%"`` or ``"0.005"`` to 0.005.
+
+    Raises:
+        ValueError: Not a number, with or without a percent sign.
+    """
+    stripped = text.strip()
+    if stripped.endswith("%"):
+        return float(stripped[:-1]) / 100
+    return float(stripped)
+
+
+def format_count(count: float) -> str:
+    """A large count with a metric suffix and three digits: ``4.11 T``, ``969 M``."""
+    for suffix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(count) >= factor:
+            return f"{count / factor:.3g} {suffix}"
+    return f"{count:.3g} "

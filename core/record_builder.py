@@ -1,0 +1,239 @@
+"""Folds a run's events into its record: the same whether live or after a crash."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .analysis.findings import findings_of
+from .devices import nvml_index
+from .errors import DamagedFileError
+from .estimate.closed_form import predict
+from .events import (
+    AnyEvent,
+    DeviceDescribed,
+    Outcome,
+    OutOfMemory,
+    PassEnded,
+    PassStarted,
+    ResultReported,
+    RunEnded,
+    StageEntered,
+    TelemetrySampled,
+)
+from .machine import merged
+from .record import Compile, Kernels, Memory, PassRecord, Record, Telemetry, Timing
+from .rundir import Header, RunDirectory
+from .spec import RunSpec
+from .telemetry.sample import Sample
+from .telemetry.summary import summarise
+
+LOG_TAIL_LINES = 60
+BLOCK_OF_PASS = {"timing": "timing", "trace": "kernels", "memory": "memory"}
+
+
+class RecordBuilder:
+    """Collects events; `record` is the result so far.
+
+    Args:
+        run: Where the logs of the passes are read from.
+        header: What was asked for.
+        environment: Facts about the machine, without torch's.
+    """
+
+    def __init__(self, run: RunDirectory, header: Header, environment: dict[str, Any]) -> None:
+        self.run = run
+        self.header = header
+        self.environment = environment
+        self.status: Outcome | None = None
+        self.ended_ns: int | None = None
+        self.passes: dict[str, PassRecord] = {}
+        self.timing: Timing | None = None
+        self.kernels: Kernels | None = None
+        self.memory: Memory | None = None
+        self.compile: Compile | None = None
+        self._current = ""
+        self._oom: dict[str, Any] | None = None
+        self._samples: list[Sample] = []
+        self._measured: tuple[int, int] | None = None
+        self._worker_pids: set[int] = set()
+
+    def add(self, event: AnyEvent) -> None:
+        """Take one more event into account."""
+        match event:
+            case PassStarted():
+                self._current, self._oom = event.name, None
+                self._worker_pids.add(event.pid)
+            case DeviceDescribed():
+                self.environment = merged(self.environment, event.facts)
+            case StageEntered() if self._current == "timing" and event.stage == "measure":
+                self._measured = (event.t_ns, 2**63 - 1)
+            case OutOfMemory():
+                self._oom = msgspec.to_builtins(event)
+            case ResultReported():
+                self._take_block(event)
+            case TelemetrySampled():
+                self._samples.append(msgspec.convert(event.sample, Sample))
+            case PassEnded():
+                self._end_pass(event)
+            case RunEnded():
+                self.status, self.ended_ns = event.status, event.t_ns
+            case _:
+                pass
+
+    def _take_block(self, event: ResultReported) -> None:
+        match event.block:
+            case "timing":
+                self.timing = msgspec.convert(event.data, Timing)
+            case "kernels":
+                self.kernels = msgspec.convert(event.data, Kernels)
+            case "memory":
+                self.memory = msgspec.convert(event.data, Memory)
+            case "compile":
+                self.compile = msgspec.convert(event.data, Compile)
+
+    def _end_pass(self, event: PassEnded) -> None:
+        if event.name == "timing" and self._measured:
+            self._measured = (self._measured[0], event.t_ns)
+        self.passes[event.name] = PassRecord(
+            name=event.name,
+            outcome=event.outcome,
+            detail=event.detail,
+            seconds=event.seconds,
+            step_ms=self._step_ms(event.name),
+            log_tail=last_lines(self.run.log_path(event.name)),
+            oom=self._oom,
+        )
+
+    def _step_ms(self, name: str) -> float | None:
+        if name == "timing" and self.timing:
+            return self.timing.step.median_ms
+        if name == "trace" and self.kernels:
+            return self.kernels.step_ms
+        if name == "memory" and self.memory:
+            return self.memory.step_ms
+        return None
+
+    def record(self) -> Record:
+        """The record of everything so far, findings included."""
+        spec = self.header.spec
+        prediction = predict(spec)
+        record = Record(
+            id=self.header.id,
+            identity=spec.identity,
+            status=self.status or "running",
+            created_ns=self.header.created_ns,
+            ended_ns=self.ended_ns,
+            spec=msgspec.to_builtins(spec),
+            parameters=spec.dimensions.parameters,
+            environment=self.environment,
+            prediction=msgspec.to_builtins(prediction),
+            passes=list(self.passes.values()),
+            timing=self.timing,
+            kernels=self._kernels(),
+            memory=self._memory(prediction.peak_bytes),
+            compile=self.compile,
+            telemetry=self._telemetry(spec),
+            missing=self._missing(spec),
+        )
+        return msgspec.structs.replace(record, findings=findings_of(record))
+
+    def _kernels(self) -> Kernels | None:
+        if self.kernels is None or self.timing is None:
+            return self.kernels
+        perturbation = self.kernels.step_ms / self.timing.step.median_ms
+        return msgspec.structs.replace(self.kernels, perturbation=perturbation)
+
+    def _memory(self, predicted_bytes: int) -> Memory | None:
+        if self.memory is None:
+            return None
+        return msgspec.structs.replace(self.memory, predicted_peak_bytes=predicted_bytes)
+
+    def _telemetry(self, spec: RunSpec) -> Telemetry | None:
+        if not self._samples:
+            return None
+        return summarise(
+            self._samples,
+            device_index=nvml_index(spec.device, self._samples[0].devices),
+            between=self._measured,
+            own_pids=frozenset(self._worker_pids),
+        )
+
+    def _missing(self, spec: RunSpec) -> dict[str, str]:
+        missing = {}
+        for name, block in BLOCK_OF_PASS.items():
+            if getattr(self, block) is not None:
+                continue
+            if name not in self.header.passes:
+                missing[block] = f"the {name} pass was not asked for"
+            elif name in self.passes:
+                missing[block] = self.passes[name].detail
+            else:
+                missing[block] = f"the {name} pass did not run"
+        if self.compile is None:
+            off = spec.compile == "off"
+            missing["compile"] = "compile is off" if off else "the timing pass has no result"
+        if not self._samples:
+            missing["telemetry"] = "no sample was taken"
+        return missing
+
+
+def rebuild(run: RunDirectory, status: Outcome = "killed") -> Record:
+    """The record from the events alone, for a run whose supervisor did not end it.
+
+    Raises:
+        DamagedFileError: Not even ``run.json`` can be read.
+    """
+    builder = RecordBuilder(run, run.header(), _known_environment(run))
+    last_ns = 0
+    for event in run.tail().read():
+        builder.add(event)
+        last_ns = event.t_ns
+    record = builder.record()
+    if record.status != "running":
+        return record
+    return msgspec.structs.replace(record, status=status, ended_ns=last_ns or None)
+
+
+def _known_environment(run: RunDirectory) -> dict[str, Any]:
+    try:
+        return run.record().environment
+    except DamagedFileError:
+        return {}
+
+
+def settled_record(run: RunDirectory) -> Record:
+    """The record of a run; if its supervisor died before the end, rebuilt and kept.
+
+    Raises:
+        DamagedFileError: The run cannot be read at all.
+    """
+    try:
+        record = run.record()
+    except DamagedFileError:
+        if not run.header_path.is_file():
+            raise
+        record = None
+    if record is not None and (record.status != "running" or run.is_live()):
+        return record
+    if run.is_live():
+        return rebuild(run)
+    record = rebuild(run)
+    run.write_record(record)
+    return record
+
+
+def last_lines(path: Path, count: int = LOG_TAIL_LINES) -> list[str]:
+    """The last lines of a log, undecodable bytes replaced; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 65536))
+            lines: Iterable[str] = file.read().decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return list(deque(lines, maxlen=count))

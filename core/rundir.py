@@ -1,0 +1,251 @@
+"""A run's directory: the truth about a run. Paths, atomic writes, locks, listing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import platformdirs
+
+from .errors import DamagedFileError, DeviceBusyError, NotFoundError
+from .events import EventTail
+from .record import Record, decode_record, encode_record
+from .spec import PassName, RunSpec
+
+HOME_VARIABLE = "SYSBENCH_HOME"
+
+
+def home() -> Path:
+    """Where everything is kept: ``$SYSBENCH_HOME``, else the platform's data directory."""
+    override = os.environ.get(HOME_VARIABLE)
+    return Path(override).expanduser() if override else platformdirs.user_data_path("sysbench-tui")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file so that a reader sees the old or the new content, never a part.
+
+    Raises:
+        OSError: Nothing was replaced.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided before the run began: ``run.json``."""
+
+    id: str
+    created_ns: int
+    passes: list[PassName]
+    spec: RunSpec
+
+
+class RunDirectory:
+    """One run on disk.
+
+    ``run.json`` what to measure · ``events.jsonl`` every fact, append-only ·
+    ``record.json`` the result so far · ``supervisor.lock`` held while it is live ·
+    ``<pass>/log.txt`` and the pass's artifacts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+
+    def __repr__(self) -> str:
+        return f"RunDirectory({str(self.path)!r})"
+
+    @property
+    def header_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def events_path(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def record_path(self) -> Path:
+        return self.path / "record.json"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "supervisor.lock"
+
+    @property
+    def trace_path(self) -> Path:
+        """The chrome trace of the trace pass, gzip'd."""
+        return self.path / "trace" / "trace.json.gz"
+
+    @property
+    def snapshot_path(self) -> Path:
+        """The CUDA allocator snapshot of the memory pass, pickle protocol 4."""
+        return self.path / "memory" / "snapshot.pickle"
+
+    def pass_folder(self, name: str) -> Path:
+        """Where a pass keeps its log and artifacts."""
+        return self.path / name
+
+    def log_path(self, name: str) -> Path:
+        """What the worker of a pass printed, stdout and stderr together."""
+        return self.pass_folder(name) / "log.txt"
+
+    def header(self) -> Header:
+        """Read ``run.json``.
+
+        Raises:
+            DamagedFileError: Absent or unreadable.
+        """
+        try:
+            return msgspec.json.decode(self.header_path.read_bytes(), type=Header)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DamagedFileError(f"{self.header_path}: {error}") from error
+
+    def record(self) -> Record:
+        """Read ``record.json``.
+
+        Raises:
+            DamagedFileError: Absent (the run never got that far) or unreadable.
+        """
+        try:
+            data = self.record_path.read_bytes()
+        except OSError as error:
+            raise DamagedFileError(f"{self.record_path}: {error}") from error
+        return decode_record(data, self.record_path)
+
+    def write_record(self, record: Record) -> None:
+        """Replace ``record.json`` atomically."""
+        write_atomically(self.record_path, encode_record(record))
+
+    def tail(self) -> EventTail:
+        """A reader of the run's events, from the first."""
+        return EventTail(self.events_path)
+
+    def supervisor_pid(self) -> int | None:
+        """The process that holds the run, or None when no supervisor lives."""
+        return lock_holder(self.lock_path)
+
+    def is_live(self) -> bool:
+        """Whether a supervisor is working on the run right now."""
+        return self.supervisor_pid() is not None
+
+
+def create_run(spec: RunSpec, passes: Sequence[PassName], root: Path | None = None) -> RunDirectory:
+    """Make a new run directory under ``root`` (default: the home) with its header."""
+    created_ns = time.time_ns()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
+    label = re.sub(r"[^A-Za-z0-9.]+", "-", spec.model)
+    path = runs_folder(root) / f"{stamp}-{label}-{secrets.token_hex(2)}"
+    path.mkdir(parents=True)
+    run = RunDirectory(path)
+    header = Header(id=run.id, created_ns=created_ns, passes=list(passes), spec=spec)
+    write_atomically(run.header_path, msgspec.json.format(msgspec.json.encode(header), indent=2))
+    return run
+
+
+def runs_folder(root: Path | None = None) -> Path:
+    """The folder that holds all run directories."""
+    return (root or home()) / "runs"
+
+
+def list_runs(root: Path | None = None) -> list[RunDirectory]:
+    """All runs, newest first, unreadable ones included; a missing home is an empty list."""
+    folder = runs_folder(root)
+    if not folder.is_dir():
+        return []
+    paths = [path for path in folder.iterdir() if path.is_dir()]
+    return [RunDirectory(path) for path in sorted(paths, key=lambda path: path.name, reverse=True)]
+
+
+def find_run(text: str, root: Path | None = None) -> RunDirectory:
+    """The run with that id, a unique part of one, ``last``, or a path to its directory.
+
+    Raises:
+        NotFoundError: None, or several.
+    """
+    runs = list_runs(root)
+    if text == "last" and runs:
+        return runs[0]
+    as_path = Path(text)
+    if (as_path / "run.json").is_file():
+        return RunDirectory(as_path.resolve())
+    matches = [run for run in runs if run.id == text] or [run for run in runs if text in run.id]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        some = ", ".join(run.id for run in matches[:4])
+        raise NotFoundError(f"run {text!r} is ambiguous: {some}{' …' if len(matches) > 4 else ''}")
+    raise NotFoundError(f"no run {text!r} under {runs_folder(root)}; `sysbench-tui list` shows all")
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = False, who: str = "") -> Iterator[None]:
+    """Hold an advisory lock on ``path`` with this process's id inside.
+
+    The kernel drops it when the process ends, however it ends.
+
+    Raises:
+        DeviceBusyError: Another process holds it and ``wait`` is false.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        if not _take(file, wait=wait):
+            holder = _written_pid(path)
+            raise DeviceBusyError(f"{who or path.name} is held by process {holder or 'unknown'}")
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def _take(file: IO[bytes], *, wait: bool) -> bool:
+    """Take the lock; without ``wait`` tell whether it was free."""
+    if wait:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return True
+    # `lock_holder` takes the lock for an instant; a real holder keeps it longer.
+    for pause in (0.01, 0.04, 0.15, 0):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(pause)
+    return False
+
+
+def lock_holder(path: Path) -> int | None:
+    """The id of the process that holds the lock, or None when it is free."""
+    try:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _written_pid(path)
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def _written_pid(path: Path) -> int | None:
+    text = path.read_bytes().strip()
+    return int(text) if text.isdigit() else None

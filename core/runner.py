@@ -1,0 +1,73 @@
+"""Measuring from a script or a notebook: the same engine as the screens use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .events import AnyEvent
+from .prepare import parse_passes, resolved
+from .record import Record
+from .record_builder import settled_record
+from .rundir import RunDirectory, create_run, find_run
+from .spec import PASSES, RunSpec
+from .supervisor import supervise
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Run:
+    """A run on disk, read as a person would: record, tables, events.
+
+    Attributes:
+        directory: Where everything is.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self.id = directory.id
+
+    @property
+    def record(self) -> Record:
+        """The result so far."""
+        return settled_record(self.directory)
+
+    def events(self) -> Iterator[AnyEvent]:
+        """The facts written so far."""
+        return self.directory.tail().read()
+
+    def tables(self) -> dict[str, pandas.DataFrame]:
+        """Every table of the record as a data frame, by its name; units are in the columns."""
+        from .export.table import to_frame
+        from .export.tables import tables_of
+
+        return {table.name: to_frame(table) for table in tables_of(self.record)}
+
+
+def start(spec: RunSpec, passes: Sequence[str] = PASSES) -> tuple[Run, Iterator[AnyEvent]]:
+    """Prepare a run; it measures while the iterator of its events is consumed.
+
+    Raises:
+        SpecError: The spec cannot be measured on this machine.
+    """
+    directory = create_run(resolved(spec), list(parse_passes(passes)))
+    return Run(directory), supervise(directory)
+
+
+def run(spec: RunSpec, passes: Sequence[str] = PASSES) -> Run:
+    """Measure the spec, wait for the end, and return the run; how it ended is in its record.
+
+    Raises:
+        SpecError: The spec cannot be measured on this machine.
+    """
+    result, events = start(spec, passes)
+    for _ in events:
+        pass
+    return result
+
+
+def open_run(text: str, root: Path | None = None) -> Run:
+    """An earlier run by id, part of an id, ``last`` or path; raises NotFoundError."""
+    return Run(find_run(text, root))

@@ -1,0 +1,262 @@
+"""One row per key of a spec: what it may hold, how text becomes it, what it means.
+
+The form, ``--help``, the documentation and the checks all read this table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import SpecError
+from .quantities import parse_bytes, parse_ratio
+
+LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One key of a spec.
+
+    Attributes:
+        name: The key, as ``--set`` and TOML take it.
+        help: What it decides, in a line.
+        allowed: What it may hold, in words, as messages say it.
+        choices: The closed list of texts, or empty.
+        convert: Turns a text or a TOML value into the field's value; ValueError if it can't.
+        valid: Whether a converted value is in range.
+    """
+
+    name: str
+    help: str
+    allowed: str
+    choices: tuple[str, ...] = ()
+    convert: Callable[[Any], Any]
+    valid: Callable[[Any], bool]
+
+    def parse(self, value: object) -> Any:
+        """Convert and check one value; raises SpecError."""
+        try:
+            converted = self.convert(value)
+        except (ValueError, TypeError, OverflowError):
+            raise SpecError(self.name, value, self._message(value)) from None
+        self.check(converted)
+        return converted
+
+    def check(self, value: Any) -> None:
+        """Raise SpecError unless the value is of the right type and in range."""
+        try:
+            fine = self.valid(value)
+        except TypeError:
+            fine = False
+        if not fine:
+            raise SpecError(self.name, value, self._message(value))
+
+    def _message(self, value: object) -> str:
+        close = difflib.get_close_matches(str(value), self.choices, n=1, cutoff=0.5)
+        return f"{self.allowed}; did you mean {close[0]!r}?" if close else self.allowed
+
+
+def field_named(name: str) -> Field:
+    """The field of that name.
+
+    Raises:
+        SpecError: No such key; names the nearest one.
+    """
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise SpecError(name, "…", f"no such key; {hint}known: {', '.join(_BY_NAME)}")
+
+
+def _whole_number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError
+    return float(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = "") -> Field:
+    allowed = f"a whole number from {low} to {high}" + (f" ({zero})" if zero else "")
+    return Field(
+        name=name,
+        help=help,
+        allowed=allowed,
+        convert=_whole_number,
+        valid=lambda value: _is_whole(value) and low <= value <= high,
+    )
+
+
+def _choice(name: str, help: str, *choices: str) -> Field:
+    def convert(value: Any) -> str:
+        # TOML and people write on/off as booleans; no field here has both readings.
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return str(value).strip()
+
+    return Field(
+        name=name,
+        help=help,
+        allowed="one of " + ", ".join(choices),
+        choices=choices,
+        convert=convert,
+        valid=lambda value: value in choices,
+    )
+
+
+def _switch(name: str, help: str) -> Field:
+    words = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+
+    def convert(value: Any) -> bool:
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in words:
+            return words[str(value).lower()]
+        raise ValueError
+
+    return Field(
+        name=name,
+        help=help,
+        allowed="true or false",
+        choices=("false", "true"),
+        convert=convert,
+        valid=lambda value: isinstance(value, bool),
+    )
+
+
+def _decimal(
+    name: str,
+    help: str,
+    allowed: str,
+    low: float,
+    high: float,
+    convert: Callable[[Any], float] = _number,
+) -> Field:
+    return Field(
+        name=name,
+        help=help,
+        allowed=allowed,
+        convert=convert,
+        valid=lambda value: (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+            and low <= value <= high
+        ),
+    )
+
+
+def _ratio(value: Any) -> float:
+    return parse_ratio(value) if isinstance(value, str) else _number(value)
+
+
+def _bytes(value: Any) -> int:
+    return parse_bytes(value) if isinstance(value, str) else _whole_number(value)
+
+
+def _warmup(value: Any) -> int | str:
+    return "auto" if value == "auto" else _whole_number(value)
+
+
+FIELDS: tuple[Field, ...] = (
+    Field(
+        name="model",
+        help="preset of a model size",
+        allowed="the name of a preset, such as tiny or cs336-2025/large",
+        convert=lambda value: str(value).strip(),
+        valid=lambda value: isinstance(value, str) and len(value) <= 100,
+    ),
+    _count("vocab", "rows of the embedding and of the head", low=0, zero="0: from the preset"),
+    _count("d_model", "width of the residual stream", low=0, zero="0: from the preset"),
+    _count("d_ff", "inner width of the feed-forward", low=0, zero="0: from the preset"),
+    _count("layers", "number of blocks", low=0, high=10_000, zero="0: from the preset"),
+    _count("heads", "attention heads per block", low=0, zero="0: from the preset"),
+    _count("batch", "sequences per step", high=2**20),
+    _count("context", "tokens per sequence", high=2**24),
+    _choice(
+        "precision",
+        "fp32 is IEEE; tf32 lets matrix products round; bf16 and fp16 are autocast",
+        *("fp32", "tf32", "bf16", "fp16", "bf16-pure"),
+    ),
+    _choice(
+        "attention",
+        "naive materialises the scores; sdpa lets torch choose the kernel",
+        *("naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math"),
+    ),
+    _choice(
+        "step",
+        "what one step does; forward keeps the graph, inference does not",
+        *("inference", "forward", "forward+backward", "train"),
+    ),
+    _choice(
+        "optimizer",
+        "used by step = train",
+        *("adamw-loop", "adamw-foreach", "adamw-fused", "sgd"),
+    ),
+    _decimal("clip", "gradient norm to clip to; 0 is off", "a number from 0 to 1e9", 0, 1e9),
+    _choice(
+        "compile",
+        "torch.compile mode",
+        *("off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+    ),
+    _choice("compile_backend", "torch.compile backend", "inductor", "aot_eager", "eager"),
+    _choice("compile_scope", "compile the whole model, or each block", "whole", "block"),
+    _switch("compile_fullgraph", "refuse graph breaks"),
+    _choice("compile_dynamic", "dynamic shapes", "auto", "on", "off"),
+    _choice("compile_cache", "cold starts from empty compiler caches", "warm", "cold"),
+    Field(
+        name="warmup",
+        help="steps before measuring; auto goes on until they agree",
+        allowed="auto, or a whole number from 0 to 10000",
+        convert=_warmup,
+        valid=lambda value: value == "auto" or (_is_whole(value) and 0 <= value <= 10_000),
+    ),
+    _count("steps", "measure exactly so many steps", 0, 1_000_000, zero="0: until settled"),
+    _decimal(
+        "until",
+        "stop when the 95 % interval's half-width is this share of the median",
+        "a share above 0 up to 1, such as 0.005 or 0.5%",
+        1e-6,
+        1,
+        _ratio,
+    ),
+    _count("max_steps", "stop after so many steps even if not settled", high=1_000_000),
+    _decimal(
+        "max_seconds", "stop after so long even if not settled", "0.1 to 86400 seconds", 0.1, 86400
+    ),
+    _choice("sync", "every-step waits for the device after each step", "batched", "every-step"),
+    Field(
+        name="device",
+        help="auto is the first CUDA device, else the CPU",
+        allowed="auto, cpu, cuda or cuda:N",
+        convert=lambda value: "cuda:0" if str(value).strip() == "cuda" else str(value).strip(),
+        valid=lambda value: (
+            isinstance(value, str) and re.fullmatch(r"auto|cpu|cuda:\d{1,3}", value) is not None
+        ),
+    ),
+    _count("threads", "host threads for operators", 0, 4096, zero="0: all cores but one"),
+    _count("seed", "seed of weights and data", low=0),
+    Field(
+        name="memory_limit",
+        help="cap on what the allocator may hold, to emulate a smaller device",
+        allowed="bytes in binary units such as 24GiB, at least 1MiB; 0 is off",
+        convert=_bytes,
+        valid=lambda value: _is_whole(value) and (value == 0 or 2**20 <= value <= 2**50),
+    ),
+)
+
+_BY_NAME = {field.name: field for field in FIELDS}

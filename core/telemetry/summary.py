@@ -1,0 +1,134 @@
+"""What the samples of a run come to: pure functions."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from ..record import Telemetry
+from .sample import DeviceSample, Sample
+
+DEVICE_FIELDS = (
+    "utilization",
+    "sm_active",
+    "tensor_active",
+    "dram_active",
+    "memory_used_bytes",
+    "power_watts",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "temperature_celsius",
+)
+
+Series = dict[str, list[float]]
+Answers = list[tuple[int, DeviceSample]]
+"""Samples of one device while it answered, with their ``t_ns``."""
+
+
+def summarise(
+    samples: Sequence[Sample],
+    device_index: int | None,
+    between: tuple[int, int] | None = None,
+    own_pids: frozenset[int] = frozenset(),
+    *,
+    interval_seconds: float = 0.5,
+) -> Telemetry:
+    """Minimum, median, maximum and n of each series, and who else was there.
+
+    Series carry the names and units of `DeviceSample` after ``device0.``; the host's are
+    ``host.cpu_percent`` and ``host.memory_used_bytes``. ``device0.energy_watts`` is power
+    from the energy counter between two samples: ``power_watts`` is a sensor that some GPUs
+    read a quarter of the time, the counter misses less.
+
+    Args:
+        samples: In the order they were taken.
+        device_index: The run's device as NVML counts; None for a run on the CPU.
+        between: First and last ``t_ns`` that count; None counts all samples.
+        own_pids: Processes of the run itself, which are not "other".
+        interval_seconds: How often samples were asked for.
+    """
+    low, high = between or (0, 2**63)
+    counted = [sample for sample in samples if low <= sample.t_ns <= high]
+    answers = [
+        (sample.t_ns, device)
+        for sample in counted
+        for device in sample.devices
+        if device.index == device_index and not device.lost
+    ]
+    series = _host_series(counted) | _device_series(f"device{device_index}", answers)
+    empty = {key: "not reported, or too few samples" for key in series if not series[key]}
+    reasons = [reason for _, device in answers for reason in device.clock_reasons or ()]
+    return Telemetry(
+        interval_seconds=interval_seconds,
+        samples=len(counted),
+        series={key: _spread(values) for key, values in series.items() if values},
+        clock_reasons=list(dict.fromkeys(reasons)),
+        other_processes=_others(answers, own_pids),
+        missing=empty | _absence(counted, device_index, answers),
+    )
+
+
+def _host_series(samples: list[Sample]) -> Series:
+    return {
+        "host.cpu_percent": [100 * s.host.cpu for s in samples if s.host.cpu is not None],
+        "host.memory_used_bytes": [s.host.memory_used_bytes for s in samples],
+    }
+
+
+def _device_series(name: str, answers: Answers) -> Series:
+    if not answers:
+        return {}
+    series: Series = {}
+    for field in DEVICE_FIELDS:
+        values = [getattr(device, field) for _, device in answers]
+        series[f"{name}.{field}"] = [value for value in values if value is not None]
+    counter = [
+        (t_ns, device.energy_joules) for t_ns, device in answers if device.energy_joules is not None
+    ]
+    # The counter starts anew when the driver is reloaded: such a pair says nothing.
+    series[f"{name}.energy_watts"] = [
+        (after - before) / ((t1 - t0) / 1e9)
+        for (t0, before), (t1, after) in pairwise(counter)
+        if t1 > t0 and after >= before
+    ]
+    return series
+
+
+def _absence(samples: list[Sample], index: int | None, answers: Answers) -> dict[str, str]:
+    """Why the run's device has no series, or not all of it."""
+    if not samples:
+        return {"samples": "none was taken in the measured part"}
+    if index is None:
+        return {}
+    if any(device.lost for s in samples for device in s.devices if device.index == index):
+        return {f"device{index}": "the device was lost: it stopped answering"}
+    if not answers:
+        reason = samples[-1].no_devices or "the driver does not list this device"
+        return {f"device{index}": reason}
+    return {}
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {
+        "min": min(values),
+        "median": statistics.median(values),
+        "max": max(values),
+        "n": len(values),
+    }
+
+
+def _others(answers: Answers, own_pids: frozenset[int]) -> list[dict[str, Any]]:
+    """Processes not the run's own, with the most memory that each was seen to hold."""
+    others: dict[int, dict[str, Any]] = {}
+    for _, device in answers:
+        for process in device.processes or ():
+            if process.pid in own_pids:
+                continue
+            known = others.setdefault(
+                process.pid, {"pid": process.pid, "name": process.name, "memory_bytes": None}
+            )
+            held = [known["memory_bytes"], process.memory_bytes]
+            known["memory_bytes"] = max((one for one in held if one is not None), default=None)
+    return list(others.values())

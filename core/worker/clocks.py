@@ -1,0 +1,128 @@
+"""Times the phases of steps without disturbing them: host clock, or CUDA events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Protocol
+
+import msgspec
+import torch
+
+MAX_BATCH_STEPS = 10
+
+
+class TimedSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch of steps, one entry a step in each list, all in milliseconds.
+
+    Attributes:
+        step_ms: Each step by the clock's own time.
+        phases_ms: The same by phase.
+        issue_ms: The host's time to enqueue each step; empty when host and device are one.
+        wall_ms: The host's time for the whole batch, up to the synchronisation after it.
+    """
+
+    step_ms: list[float]
+    phases_ms: dict[str, list[float]]
+    issue_ms: list[float]
+    wall_ms: float
+
+
+class Clock(Protocol):
+    """Runs steps and tells how long each phase took."""
+
+    name: str
+
+    def time(self, step: Callable[[Callable[[str], None]], None], count: int) -> TimedSteps:
+        """Run ``count`` steps, with no synchronisation between them unless asked for."""
+        ...
+
+
+class HostClock:
+    """The CPU: work is done when the call returns."""
+
+    name = "host"
+
+    def time(self, step: Callable[[Callable[[str], None]], None], count: int) -> TimedSteps:
+        marks: list[tuple[str, int]] = []
+        now = time.perf_counter_ns
+
+        def enter(phase: str) -> None:
+            marks.append((phase, now()))
+
+        for _ in range(count):
+            step(enter)
+        return _from_marks(marks)
+
+
+class CudaClock:
+    """A CUDA device: events at the phase boundaries, one synchronisation a batch.
+
+    With ``every_step`` the device is waited for after each step and a step's time is the
+    host's, as the published loops do it; phases still come from events.
+    """
+
+    name = "cuda-events"
+
+    def __init__(self, device: torch.device, *, every_step: bool) -> None:
+        self.device = device
+        self.every_step = every_step
+        if every_step:
+            self.name = "host"
+        self._pool: list[torch.cuda.Event] = []
+
+    def time(self, step: Callable[[Callable[[str], None]], None], count: int) -> TimedSteps:
+        stream = torch.cuda.current_stream(self.device)
+        marks: list[tuple[str, torch.cuda.Event]] = []
+
+        def enter(phase: str) -> None:
+            if len(marks) == len(self._pool):
+                self._pool.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            event = self._pool[len(marks)]
+            event.record(stream)
+            marks.append((phase, event))
+
+        issue_ms, host_ms = [], []
+        torch.cuda.synchronize(self.device)
+        began = time.perf_counter_ns()
+        for _ in range(count):
+            step_began = time.perf_counter_ns()
+            step(enter)
+            issue_ms.append((time.perf_counter_ns() - step_began) / 1e6)
+            if self.every_step:
+                torch.cuda.synchronize(self.device)
+                host_ms.append((time.perf_counter_ns() - step_began) / 1e6)
+        torch.cuda.synchronize(self.device)
+        wall_ms = (time.perf_counter_ns() - began) / 1e6
+        first = marks[0][1]
+        timed = _from_marks([(name, round(first.elapsed_time(e) * 1e6)) for name, e in marks])
+        return TimedSteps(
+            step_ms=host_ms or timed.step_ms,
+            phases_ms=timed.phases_ms,
+            issue_ms=issue_ms,
+            wall_ms=wall_ms,
+        )
+
+
+def clock_for(device: torch.device, *, every_step: bool) -> Clock:
+    """The clock of a device."""
+    if device.type == "cuda":
+        return CudaClock(device, every_step=every_step)
+    return HostClock()
+
+
+def _from_marks(marks: list[tuple[str, int]]) -> TimedSteps:
+    """Durations from (phase, nanoseconds) marks; an empty phase ends a step."""
+    step_ms: list[float] = []
+    phases_ms: dict[str, list[float]] = {}
+    began = marks[0][1]
+    for (phase, start), (following, end) in pairwise(marks):
+        if phase:
+            phases_ms.setdefault(phase, []).append((end - start) / 1e6)
+            if not following:
+                step_ms.append((end - began) / 1e6)
+        else:
+            began = end
+    wall_ms = (marks[-1][1] - marks[0][1]) / 1e6
+    return TimedSteps(step_ms=step_ms, phases_ms=phases_ms, issue_ms=[], wall_ms=wall_ms)

@@ -1,0 +1,81 @@
+"""Record the CPU allocator: the profiler reports every request of torch to it."""
+
+from __future__ import annotations
+
+import gzip
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+from torch.autograd.profiler import profile
+
+from ..analysis.card import CardReading
+from ..analysis.memory import Recording
+from ..analysis.profiled_allocations import decode_profiled_allocations
+from .job import Job
+
+CLEAR_PEAK_RESIDENT = "5"
+"""What to write into ``clear_refs`` to restart the peak resident set: proc(5)."""
+
+
+class CpuRecorder:
+    """Records from ``with`` to its end; what libraries allocate without torch is not seen.
+
+    Leaves ``allocations.json.gz``, a chrome trace, in the job's folder.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._path = job.path / "allocations.json.gz"
+        # Not torch.profiler.profile: starting that one imports all of torch's compiler.
+        self._profile = profile(use_kineto=True, profile_memory=True, with_stack=True)
+        self._card = CardReading()
+
+    def __enter__(self) -> Self:
+        self._profile.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+
+    def begin_steady_step(self) -> None:
+        """The step that counts comes next."""
+        with suppress(OSError):  # then the peak is that of the whole process's life
+            Path("/proc/self/clear_refs").write_text(CLEAR_PEAK_RESIDENT)
+
+    def end_steady_step(self) -> None:
+        """The step that counts is over; read what will not wait."""
+        self._card = CardReading(used=_peak_resident_bytes())
+
+    def export(self) -> Recording:
+        """Write the artifact and return what was recorded, after the ``with`` block.
+
+        Raises:
+            OSError: The artifact could not be written.
+        """
+        plain = self._path.with_suffix("")
+        self._profile.export_chrome_trace(str(plain))  # type: ignore[no-untyped-call]
+        data = plain.read_bytes()
+        self._path.write_bytes(gzip.compress(data, compresslevel=1))
+        plain.unlink()
+        return Recording(
+            source="cpu-profiler",
+            history=decode_profiled_allocations(data),
+            card=self._card,
+            missing={"peak_reserved_bytes": "the CPU allocator reserves nothing ahead"},
+        )
+
+
+def _peak_resident_bytes() -> int:
+    """The most that was resident; where the system does not tell, what is resident now."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return int(psutil.Process().memory_info().rss)

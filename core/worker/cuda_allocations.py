@@ -1,0 +1,139 @@
+"""Record CUDA's caching allocator by its own history, and read its counters and the card."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from types import TracebackType
+from typing import Any, Self
+
+import pynvml
+import torch
+
+from ..analysis.card import CardReading
+from ..analysis.memory import Counters, Recording
+from ..analysis.snapshot import snapshot_from
+from .job import Job
+
+MAX_EVENTS = 400_000
+"""Size of the allocator's ring of events; the oldest go when it is full."""
+
+PICKLE_PROTOCOL = 4
+"""The newest that pytorch.org/memory_viz reads."""
+
+NO_PROCESS = "NVML does not tell this process's share of the device"
+
+
+class CudaRecorder:
+    """Records from ``with`` to the end of the steady step.
+
+    Leaves ``snapshot.pickle`` in the job's folder, also when memory runs out.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._path = job.path / "snapshot.pickle"
+        self._device = torch.device(job.spec.device)
+        self._snapshot: dict[str, Any] = {}
+        self._events_before = 0
+        self._events = 0
+        self._counters = Counters()
+        self._card = CardReading()
+
+    def __enter__(self) -> Self:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        self._events_before = self._count_events()
+        torch.cuda.memory._record_memory_history(
+            "all", stacks="python", max_entries=MAX_EVENTS, device=self._device, clear_history=True
+        )
+        attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+        if attach is not None:
+            attach(self._write_out_of_memory)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        torch.cuda.memory._record_memory_history(None, device=self._device)
+
+    def begin_steady_step(self) -> None:
+        """The step that counts comes next."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def end_steady_step(self) -> None:
+        """The step that counts is over; read what will not wait."""
+        torch.cuda.synchronize(self._device)
+        self._events = self._count_events() - self._events_before
+        self._counters = Counters(
+            peak_allocated=torch.cuda.max_memory_allocated(self._device),
+            peak_reserved=torch.cuda.max_memory_reserved(self._device),
+            end_allocated=torch.cuda.memory_allocated(self._device),
+        )
+        self._card = _read_card(self._device)
+        # Ending the recording empties the history, so it is taken here.
+        self._snapshot = torch.cuda.memory._snapshot()
+
+    def export(self) -> Recording:
+        """Write the artifact and return what was recorded.
+
+        Raises:
+            OSError: The artifact could not be written.
+            DamagedFileError: torch wrote a snapshot in a form that this version does not know.
+        """
+        self._write(self._snapshot)
+        index = self._device.index
+        history = snapshot_from(self._snapshot).history(
+            torch.cuda.current_device() if index is None else index
+        )
+        return Recording(
+            source="cuda-snapshot",
+            history=history,
+            counters=self._counters,
+            card=self._card,
+            events_dropped=max(0, self._events - len(history)),
+            missing={} if self._card.process is not None else {"card": NO_PROCESS},
+        )
+
+    def _count_events(self) -> int:
+        """Allocations and frees since the process began."""
+        stats = torch.cuda.memory_stats(self._device)
+        return int(stats.get("allocation.all.allocated", 0) + stats.get("allocation.all.freed", 0))
+
+    def _write(self, snapshot: dict[str, Any]) -> None:
+        with self._path.open("wb") as file:
+            pickle.dump(snapshot, file, protocol=PICKLE_PROTOCOL)
+
+    def _write_out_of_memory(self, *_: int) -> None:
+        """The allocator is about to raise, perhaps not for the first time; all is still held."""
+        if not self._path.exists():
+            self._write(torch.cuda.memory._snapshot())
+
+
+def _read_card(device: torch.device) -> CardReading:
+    free, total = torch.cuda.mem_get_info(device)
+    shares = _process_shares(device)
+    own = shares.pop(os.getpid(), None)
+    return CardReading(
+        used=total - free,
+        reserved=torch.cuda.memory_reserved(device),
+        process=own,
+        others=None if own is None else sum(shares.values()),
+    )
+
+
+def _process_shares(device: torch.device) -> dict[int, int]:
+    """Bytes on the device by process id; empty where NVML cannot tell."""
+    try:
+        pynvml.nvmlInit()
+        try:
+            uuid = torch.cuda.get_device_properties(device).uuid
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return {}
+    return {one.pid: one.usedGpuMemory for one in processes if one.usedGpuMemory is not None}

@@ -1,0 +1,35 @@
+"""What a worker is asked to do, and how it tells what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ..events import AnyEvent
+from ..spec import PassName, RunSpec
+
+Report = Callable[[AnyEvent], None]
+"""Sends one fact to the supervisor."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One pass over one spec.
+
+    Attributes:
+        spec: What to measure; its device is resolved.
+        name: Which pass.
+        folder: Where the pass keeps its artifacts; exists.
+        capture: An outside profiler watches: emit NVTX ranges, mark the measured steps.
+    """
+
+    spec: RunSpec
+    name: PassName
+    folder: str
+    capture: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The folder, as a path."""
+        return Path(self.folder)

@@ -1,0 +1,106 @@
+"""A worker as the supervisor sees it: start it, read its events, end it. No torch here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ..events import AnyEvent, decode_event
+from .job import Job
+
+EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
+PARENT_VARIABLE = "SYSBENCH_PARENT_PID"
+TERMINATE_SECONDS = 2.0
+
+
+class WorkerProcess:
+    """One pass under way.
+
+    Events come over a pipe of their own; what the worker prints goes to ``log``. The worker
+    leads a session, so that ending it ends the processes that it started.
+    """
+
+    def __init__(self, job: Job, log: Path) -> None:
+        read_end, write_end = os.pipe()
+        try:
+            with log.open("ab") as output:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-u", "-m", "sysbench.core.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(write_end,),
+                    start_new_session=True,
+                    env={
+                        **os.environ,
+                        EVENT_FD_VARIABLE: str(write_end),
+                        PARENT_VARIABLE: str(os.getpid()),
+                        "KINETO_LOG_LEVEL": "99",
+                    },
+                )
+        except BaseException:
+            os.close(read_end)
+            raise
+        finally:
+            # Only the worker may hold the writing end: its death is then the pipe's end.
+            os.close(write_end)
+        self.pid = self.process.pid
+        self._pipe = read_end
+        self._rest = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(read_end, selectors.EVENT_READ)
+        self.ended = False
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(msgspec.json.encode(job) + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            # It died at once; its end is found and told like any other.
+            self.ended = True
+
+    def events(self, timeout_seconds: float) -> Iterator[AnyEvent]:
+        """What arrived within the timeout; sets ``ended`` at the end of the pipe.
+
+        Raises:
+            DamagedFileError: A line that is not an event.
+        """
+        if not self._selector.select(timeout_seconds):
+            return
+        data = os.read(self._pipe, 2**20)
+        if not data:
+            self.ended = True
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            yield decode_event(line)
+
+    def wait(self) -> int:
+        """The exit code, once the pipe has ended; minus the signal's number if killed."""
+        try:
+            return self.process.wait(TERMINATE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.process.wait()
+
+    def kill(self) -> None:
+        """End the worker and everything it started, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill what still runs and free the pipes."""
+        self.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+        self._selector.close()
+        os.close(self._pipe)

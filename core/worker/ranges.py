@@ -1,0 +1,118 @@
+"""Named ranges around phases and modules, for whoever listens: torch.profiler, or NVIDIA's.
+
+The timing pass has none of these.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..analysis.scopes import MODULE_RANGE, PHASE_RANGE
+
+MakeRange = Callable[[str], AbstractContextManager[Any]]
+"""Makes a named range that is open inside ``with``."""
+
+ROOT = "model"
+NVTX_DOMAIN = "sysbench"
+LISTENER_VARIABLES = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+
+
+def profiler_range(name: str) -> AbstractContextManager[Any]:
+    """A range that torch.profiler records, at a tenth of the cost of ``record_function``."""
+    made: AbstractContextManager[Any] = torch._C._profiler._RecordFunctionFast(name)
+    return made
+
+
+def nvtx_ranges() -> tuple[MakeRange | None, str]:
+    """How to make NVTX ranges if a profiler listens, and a sentence on what was found.
+
+    Under some versions of nsys the ``nvtx`` package silently records nothing; its domain
+    is a dummy then, and torch's own binding is taken.
+    """
+    if not any(os.environ.get(variable) for variable in LISTENER_VARIABLES):
+        return None, f"no profiler listens for NVTX ranges ({LISTENER_VARIABLES[0]} is not set)"
+    import nvtx
+
+    if type(nvtx.get_domain(NVTX_DOMAIN)).__name__ != "DummyDomain":
+        return functools.partial(nvtx.annotate, domain=NVTX_DOMAIN), "NVTX by the nvtx package"
+    try:
+        torch.cuda.nvtx.mark("sysbench-tui")  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        return None, f"a profiler listens, but neither nvtx nor torch reaches it: {error}"
+    return torch.cuda.nvtx.range, "NVTX by torch.cuda.nvtx: the nvtx package is not heard"
+
+
+class PhaseRanges:
+    """A workload's ``enter``: keeps one range open, of the phase entered last."""
+
+    def __init__(self, make: MakeRange) -> None:
+        self.make = make
+        self._open: AbstractContextManager[Any] | None = None
+
+    def __call__(self, phase: str) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._open = None
+        if phase:
+            self._open = self.make(PHASE_RANGE + phase)
+            self._open.__enter__()
+
+
+@contextmanager
+def module_ranges(model: nn.Module, make: MakeRange) -> Iterator[None]:
+    """Open a range with its path around every module's forward, until the end of ``with``.
+
+    A compiled module gets its range from outside, and the modules inside it get none: what
+    is hooked there would be compiled in.
+    """
+    with ExitStack() as stack:
+        for path, module in _reachable(model, ""):
+            name = MODULE_RANGE + (path or ROOT)
+            if module._compiled_call_impl is None:
+                _hook(module, name, make, stack)
+            else:
+                _wrap(module, name, make, stack)
+        yield
+
+
+def _reachable(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """The module and all below it, but nothing inside a compiled one."""
+    yield path, module
+    if module._compiled_call_impl is None:
+        for name, child in module.named_children():
+            yield from _reachable(child, f"{path}.{name}" if path else name)
+
+
+def _hook(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> None:
+    """By hooks; ``always_call`` closes the range when forward raises, too."""
+    opened: list[AbstractContextManager[Any]] = []
+
+    def enter(*_: object) -> None:
+        opened.append(make(name))
+        opened[-1].__enter__()
+
+    def leave(*_: object) -> None:
+        opened.pop().__exit__(None, None, None)
+
+    stack.callback(module.register_forward_pre_hook(enter).remove)
+    stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+
+
+def _wrap(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> None:
+    """Around the call that ``Module.compile`` made: its own hooks run inside the graph."""
+    call = module._compiled_call_impl
+    assert call is not None
+
+    def call_in_range(*args: Any, **kwargs: Any) -> Any:
+        with make(name):
+            return call(*args, **kwargs)
+
+    module._compiled_call_impl = call_in_range
+    stack.callback(setattr, module, "_compiled_call_impl", call)

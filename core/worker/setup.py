@@ -1,0 +1,41 @@
+"""Puts torch into the state the spec asks for, and reads back what is in force."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..spec import RunSpec
+from .limits import set_threads
+from .workload import set_precision
+
+
+def prepare_torch(spec: RunSpec) -> dict[str, Any]:
+    """Set threads, precision and device; returns the settings in force, by name."""
+    threads = set_threads(spec)
+    settings = set_precision(spec)
+    if spec.on_cuda:
+        torch.cuda.set_device(torch.device(spec.device))
+    return settings | {"threads": threads}
+
+
+def describe_torch(spec: RunSpec) -> dict[str, Any]:
+    """What torch says of itself and of the device it will measure on, in two groups."""
+    facts: dict[str, Any] = {"version": str(torch.__version__), "cuda": torch.version.cuda}
+    if spec.on_cuda:
+        facts["cudnn"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        return {"torch": facts, "device": _describe_cuda(torch.device(spec.device))}
+    facts["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+    facts["mkldnn"] = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return {"torch": facts}
+
+
+def _describe_cuda(device: torch.device) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "name": properties.name,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory_total_bytes": properties.total_memory,
+    }

@@ -1,0 +1,78 @@
+"""The memory pass: every allocation from before the model is built to a steady step's end."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from ..analysis.memory import describe_memory
+from ..events import ResultReported, StageEntered, StepCounted, WorkStepped
+from ..spec import RunSpec
+from .cpu_allocations import CpuRecorder
+from .cuda_allocations import CudaRecorder
+from .job import Job, Report
+from .tags import Tagger
+from .workload import Workload
+
+WARMUP_STEPS = 2
+"""The first makes the optimizer's state and the libraries' workspaces; one more settles."""
+
+STEADY_STEP = WARMUP_STEPS
+STEPS = WARMUP_STEPS + 1
+
+
+def measure(job: Job, report: Report) -> None:
+    """Record the allocator over build, warm-up and one steady step, and report the ledger.
+
+    Leaves ``snapshot.pickle`` (CUDA) or ``allocations.json.gz`` (CPU, a chrome trace) and
+    ``notes.json`` in the job's folder. Running out of memory propagates as torch raises it.
+    """
+    report(StageEntered(stage="build"))
+    recorder = CudaRecorder(job) if job.spec.on_cuda else CpuRecorder(job)
+    tagger = Tagger()
+    if not job.spec.on_cuda:
+        _rehearse(job.spec)
+    with recorder:
+        tagger.enter("build")
+        workload = Workload(job.spec)
+        with tagger.watching(workload):
+            report(StageEntered(stage="warmup"))
+            for index in range(WARMUP_STEPS):
+                _step(workload, tagger, index)
+                report(StepCounted(done=index + 1, total=STEPS))
+            report(StageEntered(stage="measure"))
+            recorder.begin_steady_step()
+            began_ns = time.perf_counter_ns()
+            _step(workload, tagger, STEADY_STEP)
+            recorder.end_steady_step()
+            step_ms = (time.perf_counter_ns() - began_ns) / 1e6
+            report(StepCounted(done=STEPS, total=STEPS))
+    report(StageEntered(stage="export"))
+    (job.path / "notes.json").write_bytes(msgspec.json.encode(tagger.notes))
+    recording = recorder.export()
+    events = len(recording.history)
+    report(WorkStepped(what="allocation events", done=events, total=events))
+    report(StageEntered(stage="analyse"))
+    memory = describe_memory(recording, tagger.notes, step_ms=step_ms)
+    report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
+
+
+def _step(workload: Workload, tagger: Tagger, index: int) -> None:
+    tagger.begin_step(index)
+    workload.step(tagger.enter)
+    if workload.loss is not None:
+        tagger.tag(workload.loss, "outputs")
+
+
+def _rehearse(spec: RunSpec) -> None:
+    """Run a step of the smallest model, unrecorded.
+
+    Parts of torch are imported when they are first used. The CPU's recorder traces Python
+    calls, and would take longer over those imports than over all the rest.
+    """
+    size = {"vocab": 2, "d_model": 2, "d_ff": 2, "layers": 1, "heads": 1}
+    workload = Workload(spec.changed(**size, batch=1, context=2, compile="off"))
+    tagger = Tagger()
+    with tagger.watching(workload):
+        workload.step(tagger.enter)

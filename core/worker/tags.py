@@ -1,0 +1,169 @@
+"""Notes who owns which storage, and what is being computed, while a workload runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..analysis.notes import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
+from ..analysis.scopes import MODULE_RANGE
+from .ranges import module_ranges
+from .workload import AUTOCAST_DTYPES, Workload
+
+BUILD_STEP = -1
+CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)
+"""How autocast casts a weight: the first under gradients, the other in inference mode."""
+
+
+class Tagger:
+    """Writes `Notes`: phases, open modules, and the owners of storages by address.
+
+    Addresses are those of storages, so that views count once. Nothing is kept alive: only
+    addresses and times are held.
+    """
+
+    def __init__(self) -> None:
+        self._step = BUILD_STEP
+        self._open: list[str] = [WHOLE_MODEL]
+        self._notes = Notes()
+        self._weights: dict[int, str] = {}  # address to module
+        self._casts: AbstractContextManager[object] = nullcontext()
+
+    @property
+    def notes(self) -> Notes:
+        """Everything that was noted so far."""
+        return self._notes
+
+    def begin_step(self, index: int) -> None:
+        """The phases that follow belong to this step, counted from 0."""
+        self._step = index
+
+    def enter(self, phase: str) -> None:
+        """A phase begins; the empty name ends the step."""
+        self._notes.phases.append(PhaseMark(time.time_ns(), self._step, phase))
+
+    def tag(self, tensor: Tensor, owner: Owner, module: str = WHOLE_MODEL) -> None:
+        """The tensor's storage belongs to an owner, now."""
+        self._notes.tags.append(Tag(time.time_ns(), _address(tensor), owner, module))
+
+    @contextmanager
+    def watching(self, workload: Workload) -> Iterator[None]:
+        """Tag what the workload owns, and what its steps make, until the block ends."""
+        self._tag_residents(workload)
+        spec = workload.spec
+        if spec.precision in AUTOCAST_DTYPES and spec.compile == "off":
+            self._casts = _CastWatcher(self._weights, self.tag)
+        with ExitStack() as stack:
+            stack.enter_context(module_ranges(workload.model, self._computing))
+            for handle in self._hooks(workload):
+                stack.callback(handle.remove)
+            stack.enter_context(saved_tensors_hooks(self._pack, self._unpack))
+            yield
+
+    def _tag_residents(self, workload: Workload) -> None:
+        for name, parameter in workload.model.named_parameters():
+            module = _module_of(name)
+            self._weights[_address(parameter)] = module
+            self.tag(parameter, "parameters", module)
+        for name, buffer in workload.model.named_buffers():
+            self.tag(buffer, "buffers", _module_of(name))
+        self.tag(workload.tokens, "inputs")
+        self.tag(workload.targets, "inputs")
+
+    def _hooks(self, workload: Workload) -> Iterator[Any]:
+        if workload.model._compiled_call_impl is None:  # a hook would be compiled in
+            yield workload.model.register_forward_hook(self._tag_output)
+        modules: dict[Tensor, str] = {
+            parameter: _module_of(name) for name, parameter in workload.model.named_parameters()
+        }
+        for parameter, module in modules.items():
+            if parameter.requires_grad:
+                yield parameter.register_post_accumulate_grad_hook(self._grad_tagger(module))  # type: ignore[no-untyped-call]
+        if workload.optimizer is not None:
+            yield workload.optimizer.register_step_post_hook(self._state_tagger(modules))
+
+    @contextmanager
+    def _computing(self, range_name: str) -> Iterator[None]:
+        """A module's forward runs inside; the whole model's watches for casts, too."""
+        path = range_name.removeprefix(MODULE_RANGE)
+        self._open.append(path)
+        self._compute(path)
+        try:
+            with self._casts if path == WHOLE_MODEL else nullcontext():
+                yield
+        finally:
+            self._open.pop()
+            self._compute(self._open[-1])
+
+    def _compute(self, path: str) -> None:
+        modules = self._notes.modules
+        if not modules or modules[-1].module != path:
+            modules.append(ModuleMark(time.time_ns(), path))
+
+    def _tag_output(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        self.tag(output, "outputs")
+
+    def _grad_tagger(self, module: str) -> Callable[[Tensor], None]:
+        def tag_gradient(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            self.tag(parameter.grad, "gradients", module)
+
+        return tag_gradient
+
+    def _state_tagger(self, modules: Mapping[Tensor, str]) -> Callable[..., None]:
+        def tag_state(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            for parameter, state in optimizer.state.items():
+                for value in state.values():
+                    if isinstance(value, Tensor):
+                        self.tag(value, "optimizer state", modules[parameter])
+
+        return tag_state
+
+    def _pack(self, tensor: Tensor) -> tuple[str, Tensor]:
+        """A tensor is saved for backward; parameters are not activations."""
+        module = self._open[-1]
+        if _address(tensor) not in self._weights:
+            self.tag(tensor, "activations", module)
+        return module, tensor.detach()
+
+    def _unpack(self, saved: tuple[str, Tensor]) -> Tensor:
+        """Backward wants a saved tensor: it has come to the module that saved it."""
+        module, tensor = saved
+        self._compute(module)
+        return tensor
+
+
+class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees autocast cast a weight, which happens below Python's reach otherwise."""
+
+    def __init__(self, weights: Mapping[int, str], tag: Callable[..., None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._weights = weights
+        self._tag = tag
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in CASTS:
+            module = self._weights.get(_address(args[0]))
+            if module is not None and _address(result) not in self._weights:
+                self._tag(result, "autocast weight copies", module)
+        return result
+
+
+def _module_of(name: str) -> str:
+    """The path of the module that holds a parameter or buffer of this name."""
+    return name.rpartition(".")[0] or WHOLE_MODEL
+
+
+def _address(tensor: Tensor) -> int:
+    """Where the tensor's storage begins; views share it."""
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,147 @@
+"""The timing pass: how long a step takes when nothing watches it."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+
+import msgspec
+
+from ..analysis.statistics import half_width, settled, spread, stop_reason
+from ..estimate.closed_form import predict
+from ..events import (
+    FirstStepTimed,
+    ResultReported,
+    StageEntered,
+    StepsTimed,
+    WarmupSettled,
+    WarmupStepTimed,
+)
+from ..record import Timing
+from ..spec import RunSpec
+from .clocks import MAX_BATCH_STEPS, Clock, TimedSteps, clock_for
+from .compiling import describe_compilation
+from .job import Job, Report
+from .workload import Workload
+
+BATCH_SECONDS = 0.25
+WARMUP_LEAST, WARMUP_MOST = 5, 20
+
+
+def measure(job: Job, report: Report) -> None:
+    """Build, warm up, time steps until the median is known; reports the timing block."""
+    spec = job.spec
+    report(StageEntered(stage="build"))
+    workload = Workload(spec)
+    clock = clock_for(workload.device, every_step=spec.sync == "every-step")
+    warmup_ms = _warm_up(workload, clock, report)
+    loss_first = workload.loss_value()
+    report(StageEntered(stage="measure"))
+    # What was built so far will not become garbage; collections then stay short.
+    gc.collect()
+    gc.freeze()
+    batches, reason = _measure_steps(workload, clock, report)
+    timing = _result(spec, clock, warmup_ms, batches, reason)
+    losses = {"loss_first": loss_first, "loss_last": workload.loss_value()}
+    timing = msgspec.structs.replace(timing, **losses)
+    report(ResultReported(block="timing", data=msgspec.to_builtins(timing)))
+    if spec.compile != "off":
+        compilation = describe_compilation(spec, timing.first_step_ms)
+        report(ResultReported(block="compile", data=msgspec.to_builtins(compilation)))
+
+
+def _warm_up(workload: Workload, clock: Clock, report: Report) -> list[float]:
+    """Run steps one by one, each synchronised, until they agree or as many as asked."""
+    wanted = workload.spec.warmup
+    times: list[float] = []
+    report(StageEntered(stage="warmup" if workload.spec.compile == "off" else "compile"))
+    while not _warm_enough(wanted, times):
+        times.append(clock.time(workload.step, 1).wall_ms)
+        if len(times) == 1:
+            report(FirstStepTimed(step_ms=times[0]))
+            report(StageEntered(stage="warmup"))
+        report(WarmupStepTimed(index=len(times) - 1, step_ms=times[-1]))
+    report(WarmupSettled(steps=len(times), settled=settled(times)))
+    return times
+
+
+def _warm_enough(wanted: int | str, times: list[float]) -> bool:
+    if isinstance(wanted, int):
+        return len(times) >= wanted
+    # The first step pays for things once and never counts towards agreement.
+    return len(times) >= WARMUP_MOST or (len(times) >= WARMUP_LEAST and settled(times[1:]))
+
+
+def _measure_steps(
+    workload: Workload, clock: Clock, report: Report
+) -> tuple[list[TimedSteps], str]:
+    """Batches of steps until the spec's stop rule holds; returns them and the rule's words."""
+    spec = workload.spec
+    batches: list[TimedSteps] = []
+    samples: list[float] = []
+    began = time.perf_counter()
+    reason = None
+    while reason is None:
+        batch = clock.time(workload.step, _batch_steps(spec, samples))
+        batches.append(batch)
+        samples += batch.step_ms
+        width = half_width(samples)
+        report(
+            StepsTimed(
+                first_index=len(samples) - len(batch.step_ms),
+                step_ms=batch.step_ms,
+                phases_ms=batch.phases_ms,
+                median_ms=statistics.median(samples),
+                half_width=width if math.isfinite(width) else None,
+            )
+        )
+        reason = stop_reason(
+            samples,
+            time.perf_counter() - began,
+            steps=spec.steps,
+            until=spec.until,
+            max_steps=spec.max_steps,
+            max_seconds=spec.max_seconds,
+        )
+    return batches, reason
+
+
+def _batch_steps(spec: RunSpec, samples: list[float]) -> int:
+    """About a quarter second of steps, so that the screen lives and the queue stays full."""
+    if not samples:
+        return 1
+    wanted = max(1, min(MAX_BATCH_STEPS, round(BATCH_SECONDS * 1e3 / statistics.median(samples))))
+    return min(wanted, (spec.steps or spec.max_steps) - len(samples))
+
+
+def _result(
+    spec: RunSpec, clock: Clock, warmup_ms: list[float], batches: list[TimedSteps], reason: str
+) -> Timing:
+    samples = [ms for batch in batches for ms in batch.step_ms]
+    names = list(batches[0].phases_ms)
+    phases = {name: [ms for batch in batches for ms in batch.phases_ms[name]] for name in names}
+    issue = [ms for batch in batches for ms in batch.issue_ms]
+    step = spread(samples)
+    flops = predict(spec).step_flops
+    return Timing(
+        clock="cuda-events" if clock.name == "cuda-events" else "host",
+        step=step,
+        phases={name: spread(times) for name, times in phases.items()},
+        issue=spread(issue) if issue else None,
+        wall_ms=sum(batch.wall_ms for batch in batches) / len(samples),
+        first_step_ms=(warmup_ms or samples)[0],
+        warmup_ms=warmup_ms,
+        warmup_settled=settled(warmup_ms[1:]),
+        samples_ms=samples,
+        phase_samples_ms=phases,
+        stop_reason=reason,
+        settled=step.half_width <= spec.until,
+        tokens_per_second=spec.tokens_per_step / step.median_ms * 1e3,
+        model_flops=flops,
+        tflops=flops / step.median_ms * 1e3 / 1e12,
+        mfu=None,
+        missing={"mfu": "the peak rate of this device is not in the tables yet"}
+        | ({} if issue else {"issue": "on the CPU issuing and running are one"}),
+    )

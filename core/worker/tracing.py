@@ -1,0 +1,96 @@
+"""The trace pass: a few steps under torch.profiler, and the kernel table made of them."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+from torch.autograd.profiler import record_function
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from ..analysis.chrome_trace import read_trace
+from ..analysis.kernels import kernel_table
+from ..analysis.scopes import STEPS_RANGE
+from ..analysis.time_ledger import time_ledger
+from ..events import ResultReported, StageEntered, StepCounted, WorkStepped
+from ..rundir import write_atomically
+from ..spec import RunSpec
+from .job import Job, Report
+from .ranges import PhaseRanges, module_ranges, profiler_range
+from .workload import Workload
+
+WARMUP_STEPS = 3
+TRACED_STEPS = 3
+LONG_SECONDS = 2.0  # fewer steps are traced where three would take longer than this
+COPY_BYTES = 8 * 2**20
+
+
+def measure(job: Job, report: Report) -> None:
+    """Trace a few warm steps; write ``trace.json.gz`` and ``kernels.json``, report the table.
+
+    ``kernels.json`` has a row for every layer, the reported block folds layers together.
+    """
+    report(StageEntered(stage="build"))
+    workload = Workload(job.spec)
+    raw = job.path / "trace.json"
+    with module_ranges(workload.model, profiler_range):
+        _record(workload, report, raw)
+    report(StageEntered(stage="export"))
+    _compress(raw, job.path / "trace.json.gz", report)
+    report(StageEntered(stage="analyse"))
+    trace = read_trace(
+        raw, lambda done, size: report(WorkStepped(what="decode", done=done, total=size))
+    )
+    raw.unlink()
+    ledger = time_ledger(trace)
+    detailed = kernel_table(ledger, by_layer=True)
+    write_atomically(job.path / "kernels.json", msgspec.json.encode(detailed))
+    report(ResultReported(block="kernels", data=msgspec.to_builtins(kernel_table(ledger))))
+
+
+def _record(workload: Workload, report: Report, path: Path) -> None:
+    """Warm up, trace, and write the profiler's JSON."""
+    enter = PhaseRanges(profiler_range)
+    spec = workload.spec
+    report(StageEntered(stage="warmup"))
+    warmup = WARMUP_STEPS if spec.warmup == "auto" else spec.warmup
+    seconds = 0.0
+    for _ in range(warmup):
+        began = time.perf_counter()
+        workload.step(enter)
+        _synchronise(spec)
+        seconds = time.perf_counter() - began
+    steps = max(1, min(TRACED_STEPS, int(LONG_SECONDS / max(seconds, 1e-9))))
+    report(StageEntered(stage="measure"))
+    activities = [ProfilerActivity.CPU]
+    if spec.on_cuda:
+        activities.append(ProfilerActivity.CUDA)
+    # One profiler step holds all: its own range would cut ours in two.
+    plan = schedule(wait=0, warmup=1, active=1)
+    with profile(activities=activities, schedule=plan, acc_events=True) as profiler:
+        workload.step(enter)
+        _synchronise(spec)
+        profiler.step()
+        with record_function(f"{STEPS_RANGE}{steps}"):
+            for done in range(steps):
+                workload.step(enter)
+                report(StepCounted(done=done + 1, total=steps))
+            _synchronise(spec)
+    profiler.export_chrome_trace(str(path))
+
+
+def _synchronise(spec: RunSpec) -> None:
+    if spec.on_cuda:
+        torch.cuda.synchronize()
+
+
+def _compress(source: Path, target: Path, report: Report) -> None:
+    """Copy into gzip, fast rather than small."""
+    size = source.stat().st_size
+    with source.open("rb") as plain, gzip.open(target, "wb", compresslevel=1) as packed:
+        while piece := plain.read(COPY_BYTES):
+            packed.write(piece)
+            report(WorkStepped(what="compress", done=plain.tell(), total=size))

@@ -1,0 +1,127 @@
+"""Bad input is one clear message on stderr and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.rundir import RunDirectory, list_runs
+from sysbench.tui.cli import main
+
+
+def message(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    """What a command that must fail says."""
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("sysbench-tui: ")
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["model=tiny", "heads=3"], ["heads = 3", "tiny has heads = 4"]),
+        (["layers=2", "d_model=64", "d_ff=64", "vocab=10", "heads=7"], ["heads = 7", "divide"]),
+        (["batch=0"], ["batch = 0", "from 1 to"]),
+        (["batch=-4"], ["batch", "-4"]),
+        (["batch=four"], ["batch = 'four'", "whole number"]),
+        (["btach=4"], ["btach", "did you mean 'batch'?"]),
+        (["model=tinny"], ["model = 'tinny'", "did you mean 'tiny'?"]),
+        (["model=large"], ["ambiguous", "cs336-2025/large", "cs336-2026/large"]),
+        (["precision=fp31"], ["precision = 'fp31'", "fp32, tf32"]),
+        (["device=cpu", "precision=tf32"], ["precision = 'tf32'", "CUDA"]),
+        (["device=tpu"], ["device = 'tpu'", "auto, cpu, cuda"]),
+        (["memory_limit=24GB"], ["memory_limit = '24GB'", "24GiB"]),
+        (["batch"], ["--set = 'batch'", "KEY=VALUE"]),
+        (["=4"], ["--set = '=4'", "KEY=VALUE"]),
+        (["batch=\x1b[31m4"], ["batch"]),
+    ],
+)
+def test_bad_setting_names_the_key_the_value_and_what_is_allowed(
+    sysbench_home: Path, capsys: pytest.CaptureFixture[str], settings: list[str], words: list[str]
+) -> None:
+    options = [part for setting in settings for part in ("--set", setting)]
+    for command in ("run", "estimate"):
+        text = message(capsys, command, *options)
+        assert all(word in text for word in words)
+        assert "\x1b" not in text
+    assert list_runs() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"batch = 1\nstep = ,", ["line 2"]),
+        (b"batch = 0", ["batch = 0"]),
+        (b"wings = 2", ["wings"]),
+        (b"passes = ['flying']", ["passes", "timing, trace, memory"]),
+        (b"\xff\xfe", ["UTF-8"]),
+        (b"batch = {a = 1}", ["batch"]),
+        (b"x = " + b"[" * 5000, ["TOML"]),
+        (b"# long\n" * 100_000, ["KiB"]),
+    ],
+)
+def test_bad_spec_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: list[str]
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    text = message(capsys, "estimate", str(path))
+    assert all(word in text for word in (str(path), *words))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["estimate", "nowhere.toml"], ["nowhere.toml", "No such file"]),
+        (["estimate", "nobody"], ["no profile 'nobody'"]),
+        (["estimate", "tiny"], ["--set model=tiny"]),
+        (["run", "cs336-2025/xl"], ["--set model=cs336-2025/xl"]),
+        (["run", "--passes", "timing,flying"], ["passes", "flying", "timing, trace, memory"]),
+        (["run", "--passes", ","], ["passes"]),
+        (["show", "nothing"], ["no run 'nothing'", "sysbench-tui list"]),
+        (["attach", "nothing"], ["no run 'nothing'"]),
+        (["stop", "nothing"], ["no run 'nothing'"]),
+        (["export", "nothing", "csv"], ["no run 'nothing'"]),
+        (["compare", "one", "other"], ["no run 'one'"]),
+    ],
+)
+def test_what_is_not_there_is_named(
+    sysbench_home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    text = message(capsys, *arguments)
+    assert all(word in text for word in words)
+    assert list_runs() == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fly"], ["show"], ["export", "last", "html"], ["show", "last", "--section", "x"]]
+)
+def test_wrong_arguments_are_exit_code_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(arguments)
+    assert exit_info.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_export_over_a_file_is_refused(
+    gpu_run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "report.md"
+    target.write_text("mine")
+    assert "--force" in message(capsys, "export", "last", "md", "-o", str(target))
+    assert target.read_text() == "mine"
+    assert main(["export", "last", "md", "-o", str(target), "--force"]) == 0
+
+
+def test_home_that_cannot_be_made_is_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SYSBENCH_HOME", "/dev/null/home")
+    assert os.strerror(20) in message(capsys, "run", code=1)

@@ -1,0 +1,71 @@
+"""Tables and prose as lines: they fit, and what is cut is cut where it tells least."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from sysbench.core.export.table import Table
+from sysbench.tui.commands.layout import Line, flowing, prose, shortened, table_lines
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z", "M"]), max_size=60)
+
+
+def text(line: Line) -> str:
+    return "".join(part for part, _ in line)
+
+
+def table(*rows: tuple[str, float]) -> Table:
+    return Table(
+        name="t",
+        title="",
+        columns=("name", "total_ms", "share"),
+        rows=tuple((name, value, 0.5) for name, value in rows),
+    )
+
+
+def test_numbers_are_flush_right_and_texts_flush_left() -> None:
+    lines = [text(line) for line in table_lines(table(("ab", 10.0), ("abcd", 2.5)), 80)]
+    assert lines == [
+        "  name  total ms   share",
+        "  ab      10.000  50.0 %",
+        "  abcd     2.500  50.0 %",
+    ]
+
+
+def test_columns_fall_away_before_names_are_cut() -> None:
+    lines = [text(line) for line in table_lines(table(("a" * 20, 1.0)), 33, drop=("share",))]
+    assert lines == ["  name                  total ms", f"  {'a' * 20}     1.000"]
+
+
+@given(NAMES, st.integers(40, 120))
+def test_table_fits_its_width_whatever_the_name(name: str, width: int) -> None:
+    lines = table_lines(table((name, 1.0), ("x", 20.0)), width)
+    assert all(cell_len(text(line)) <= width for line in lines)
+
+
+@given(NAMES, st.integers(4, 40))
+def test_shortened_text_fits_and_keeps_both_ends(name: str, width: int) -> None:
+    short = shortened(name, width)
+    assert cell_len(short) <= width
+    if cell_len(name) <= width:
+        assert short == name
+    else:
+        assert "…" in short
+
+
+def test_flowing_items_break_between_items_only() -> None:
+    lines = [text(line) for line in flowing(["peak in backward", "end 3 MiB", "n/a"], 28)]
+    assert lines == ["peak in backward · end 3 MiB", "· n/a"] or lines == [
+        "peak in backward · end 3 MiB ·",
+        "n/a",
+    ]
+    assert all("end 3 MiB" in line or "end" not in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_prose_fits(width: int) -> None:
+    lines = prose("word " * 50, width, hang=2)
+    assert all(len(text(line)) <= width for line in lines)

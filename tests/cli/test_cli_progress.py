@@ -1,0 +1,79 @@
+"""What a run's events look like while it measures."""
+
+from __future__ import annotations
+
+import pytest
+
+from sysbench.core.events import (
+    AnyEvent,
+    FirstStepTimed,
+    Noticed,
+    PassEnded,
+    PassStarted,
+    StepsTimed,
+    TelemetrySampled,
+    WarmupSettled,
+)
+from sysbench.tui.commands.live_progress import sparkline
+from sysbench.tui.commands.progress import PlainProgress
+
+SECOND_NS = 1_000_000_000
+
+
+def steps(t_ns: int, index: int) -> StepsTimed:
+    return StepsTimed(
+        t_ns=t_ns,
+        first_index=index,
+        step_ms=[12.5] * 10,
+        phases_ms={},
+        median_ms=12.5,
+        half_width=0.004,
+    )
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], *events: AnyEvent) -> list[str]:
+    with PlainProgress() as progress:
+        for event in events:
+            progress.show(event)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()
+
+
+def test_each_line_names_its_pass_and_its_fact(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lines_of(
+        capsys,
+        PassStarted(name="timing", pid=7),
+        FirstStepTimed(step_ms=35.0),
+        WarmupSettled(steps=4, settled=False),
+        PassEnded(name="timing", outcome="finished", detail="finished", seconds=1.25, exit_code=0),
+        PassStarted(name="trace", pid=8),
+    ) == [
+        "timing  started, process 7",
+        "timing  first step 35.00 ms",
+        "timing  warm-up did not settle after 4 steps",
+        "timing  finished, 1.2 s",
+        "trace   started, process 8",
+    ]
+
+
+def test_steps_are_told_at_most_every_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    events = [steps(5 * SECOND_NS + index * SECOND_NS // 2, 10 * index) for index in range(9)]
+    assert lines_of(capsys, *events) == [
+        "run     step 10: median 12.50 ms ±0.4 %",
+        "run     step 50: median 12.50 ms ±0.4 %",
+        "run     step 90: median 12.50 ms ±0.4 %",
+    ]
+
+
+def test_telemetry_is_not_a_line_and_messages_are_literal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    events = (TelemetrySampled(sample={}), Noticed(message="a\r\x1b[2Kb"))
+    assert lines_of(capsys, *events) == [r"run     a\r\x1b[2Kb"]
+
+
+def test_sparkline_spans_its_values() -> None:
+    assert sparkline([1.0, 2.0, 3.0]) == "▁▄█" or sparkline([1.0, 2.0, 3.0]) == "▁▅█"
+    assert sparkline([5.0, 5.0]) == "▁▁"
+    assert sparkline([]) == ""

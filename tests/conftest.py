@@ -1,0 +1,229 @@
+"""What all tests share: an isolated home, one real run made only once, one run written by hand."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sysbench.core.record import (
+    Allocation,
+    CategoryRow,
+    Coverage,
+    Finding,
+    IdleRow,
+    KernelRow,
+    Kernels,
+    LedgerRow,
+    Memory,
+    ModuleMemory,
+    PassRecord,
+    Record,
+    Spread,
+    Telemetry,
+    Timeline,
+    Timing,
+)
+from sysbench.core.rundir import HOME_VARIABLE, RunDirectory, create_run, list_runs
+from sysbench.core.spec import RunSpec
+
+TINY_RUN = ("run", "--set", "model=tiny", "--set", "steps=12", "--json")
+
+
+@pytest.fixture
+def sysbench_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home of the test's own, for this process and those it starts."""
+    home = tmp_path / "home"
+    monkeypatch.setenv(HOME_VARIABLE, str(home))
+    return home
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A finished real run of tiny with all passes, made by the command line. Do not change it.
+
+    What the command printed is beside its home's ``runs``: ``stdout.json``, ``stderr.txt``.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    home = base / "tiny-home"
+    home.mkdir(exist_ok=True)
+    with (home / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "stdout.json").exists():
+            _make_run(home)
+    (run,) = list_runs(home)
+    return run
+
+
+def _make_run(home: Path) -> None:
+    environment = {**os.environ, HOME_VARIABLE: str(home), "CUDA_VISIBLE_DEVICES": ""}
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "sysbench.tui.cli", *TINY_RUN],
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr.decode() + result.stdout.decode()[-4000:]
+    (home / "stderr.txt").write_bytes(result.stderr)
+    (home / "stdout.json").write_bytes(result.stdout)
+
+
+# A name that attacks every output format: markup, columns, lines, quotes, a terminal.
+HOSTILE = 'void k<float, 4>(int*) | [bold]"x",\n=1+1\x1b[31m'
+
+
+def _spread(median: float) -> Spread:
+    return Spread(
+        median_ms=median,
+        ci_low_ms=median * 0.99,
+        ci_high_ms=median * 1.01,
+        mad_ms=0.1,
+        iqr_ms=0.2,
+        mean_ms=median,
+        std_ms=0.15,
+        min_ms=median * 0.9,
+        max_ms=median * 1.2,
+        p10_ms=median * 0.95,
+        p90_ms=median * 1.1,
+        n=40,
+        drift=0.001,
+    )
+
+
+TIMING = Timing(
+    clock="cuda-events",
+    step=_spread(10.0),
+    phases={"forward": _spread(3.0), "backward": _spread(6.0), "optimizer": _spread(1.0)},
+    issue=_spread(8.0),
+    wall_ms=10.2,
+    first_step_ms=900.0,
+    warmup_ms=[900.0, 11.0, 10.1],
+    warmup_settled=True,
+    samples_ms=[10.0] * 40,
+    phase_samples_ms={},
+    stop_reason="settled to 0.5 %",
+    settled=True,
+    tokens_per_second=51_200.0,
+    model_flops=2.2e9,
+    tflops=0.22,
+    mfu=None,
+    missing={"mfu": "the peak of this device is not known"},
+)
+
+
+def _kernel(name: str, ns: float, category: str) -> KernelRow:
+    return KernelRow(
+        name=name,
+        category=category,
+        phase="forward",
+        module="blocks.0",
+        op="aten::mm",
+        calls=2.5,
+        total_ns=ns,
+        exclusive_ns=ns,
+        mean_ns=ns / 2.5,
+        min_ns=1.0,
+        max_ns=ns,
+        share=ns / 10e6,
+    )
+
+
+KERNELS = Kernels(
+    source="kernels",
+    steps=3,
+    step_ms=10.0,
+    busy_ns=8e6,
+    span_ns=9e6,
+    phases_ns={"forward": 10e6},
+    rows=[
+        _kernel(HOSTILE, 4e6, "gemm"),
+        *(_kernel(f"kernel_{index}", 100e3, "elementwise") for index in range(40)),
+    ],
+    categories=[
+        CategoryRow("gemm", "forward", 2.5, 4e6, 0.4),
+        CategoryRow("elementwise", "forward", 100, 4e6, 0.4),
+    ],
+    idle=[IdleRow("host late", 1.5e6, 0.15)],
+    unattributed_ns=0.5e6,
+    coverage=Coverage(launches=120, kernels=120, unlinked=3, explained=0.95, with_module=0.9),
+)
+
+MEMORY = Memory(
+    source="cuda-snapshot",
+    peak_allocated_bytes=2**30,
+    peak_reserved_bytes=2**30 + 2**28,
+    end_allocated_bytes=2**29,
+    driver_used_bytes=2**31,
+    baseline_bytes=0,
+    peak_phase="backward",
+    peak_ms=4.0,
+    first_step_peak_bytes=2**29,
+    ledger=[LedgerRow("parameters", 2**29), LedgerRow("activations", 2**29)],
+    card=[LedgerRow("allocated", 2**30), LedgerRow("outside the allocator", 2**30)],
+    columns={"steady end": [LedgerRow("parameters", 2**29)]},
+    modules=[ModuleMemory("blocks.0", 1, 2, 3, 4)],
+    largest=[
+        Allocation(2**28, "activations", "forward", HOSTILE, 1.0, None, ["f (a.py:1)", "g"]),
+    ],
+    timeline=Timeline([0.0], [2**30], {}, []),
+    predicted_peak_bytes=2**30,
+)
+
+
+@pytest.fixture
+def gpu_run(sysbench_home: Path) -> RunDirectory:
+    """A run directory as a finished CUDA run leaves it, with every block and artifact."""
+    spec = RunSpec(model="tiny", device="cuda:0", precision="bf16")
+    run = create_run(spec, ["timing", "trace", "memory"])
+    run.write_record(
+        Record(
+            id=run.id,
+            identity=spec.identity,
+            status="finished",
+            created_ns=run.header().created_ns,
+            spec=msgspec.to_builtins(spec),
+            parameters=spec.dimensions.parameters,
+            environment={
+                "device": {"name": "NVIDIA H100 80GB HBM3"},
+                "torch": {"version": "2.13.0"},
+                "settings": {"threads": 3},
+                "cpu": {"model": "EPYC", "quota": None},
+                "missing": {"cpu.quota": "no limit is set"},
+            },
+            passes=[
+                PassRecord("timing", "finished", "finished", 5.0, 10.0),
+                PassRecord("trace", "finished", "finished", 6.0, 10.5),
+                PassRecord("memory", "finished", "finished", 7.0, 12.0),
+            ],
+            findings=[Finding("settled", "good", "Settled *well*.", HOSTILE, "Rest.")],
+            timing=TIMING,
+            kernels=KERNELS,
+            memory=MEMORY,
+            telemetry=Telemetry(
+                interval_seconds=0.5,
+                samples=12,
+                series={
+                    "device0.power_watts": {"min": 80, "median": 600.5, "max": 700, "n": 12},
+                    "device0.memory_used_bytes": {"min": 1, "median": 2**30, "max": 2**31, "n": 12},
+                },
+                clock_reasons=["power cap"],
+                other_processes=[{"pid": 7, "name": "python"}],
+            ),
+            missing={"compile": "compile is off"},
+        )
+    )
+    run.trace_path.parent.mkdir()
+    run.trace_path.write_bytes(gzip.compress(json.dumps({"traceEvents": []}).encode()))
+    run.snapshot_path.parent.mkdir()
+    run.snapshot_path.write_bytes(pickle.dumps({"segments": []}, protocol=4))
+    return run

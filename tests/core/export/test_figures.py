@@ -1,0 +1,69 @@
+"""Cells as text: units, digits, and nothing a terminal would obey."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench.core.export.figures import (
+    cells_as_text,
+    decimal,
+    heading,
+    is_numeric,
+    literal,
+    one_figure,
+)
+from sysbench.core.export.table import Table, facts
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("peak_bytes", 3 * 2**30, "3.00 GiB"),
+        ("share", 0.1234, "12.3 %"),
+        ("total_ns", 1_234_567.0, "1.235"),
+        ("mean_ns", 1500.0, "1.500"),
+        ("over_bare", 0.05, "+5.0 %"),
+        ("median_ms", 1071.2345, "1,071.23"),
+        ("calls", 4016.0, "4,016"),
+        ("mfu", None, "n/a"),
+        ("settled", False, "no"),
+        ("stop_reason", "a\tb", "a\\tb"),
+    ],
+)
+def test_one_figure_shows_its_unit(key: str, value: str | float | None, text: str) -> None:
+    assert one_figure(key, value) == text
+
+
+def test_numbers_of_one_unit_share_their_decimals() -> None:
+    table = Table(name="t", title="", columns=("a_ms", "b_ms"), rows=((1200.5, 0.25), (None, 2.0)))
+    assert cells_as_text(table) == [["1,200.50", "0.25"], ["–", "2.00"]]
+    assert is_numeric(table, "a_ms")
+
+
+def test_rows_of_quantities_have_each_their_own_unit() -> None:
+    table = facts("t", "", {"peak_bytes": 1024, "mfu": None, "n": 3}, {"mfu": "no peak"})
+    assert cells_as_text(table) == [
+        ["peak", "1.00 KiB", ""],
+        ["MFU", "n/a", "no peak"],
+        ["n", "3", ""],
+    ]
+
+
+def test_headings_say_the_unit_once() -> None:
+    assert heading("median_ms") == "median ms"
+    assert heading("forward_ns") == "forward ms"
+    assert heading("steady_end_bytes") == "steady end"
+
+
+@given(st.floats(1e-12, 1e9), st.integers(0, 5))
+def test_what_is_not_zero_is_never_written_as_zero(value: float, decimals: int) -> None:
+    assert decimal(value, decimals).strip("0.,") != ""
+
+
+@given(st.text())
+def test_literal_text_is_printable_and_keeps_printable_text(text: str) -> None:
+    assert literal(text).isprintable()
+    if text.isprintable():
+        assert literal(text) == text

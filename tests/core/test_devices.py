@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sysbench.core.devices import capacity_bytes, nvml_index, torch_facts, visible_devices
+from sysbench.core.telemetry.sample import DeviceSample
+
+RunPython = Callable[..., Any]
+
+# With a resolved device its capacity, with a refused one the message.
+RESOLVE = """
+import json, os, sys
+from sysbench.core.devices import capacity_bytes, resolve_device
+from sysbench.core.errors import SpecError
+try:
+    device = resolve_device(os.environ["DEVICE"])
+    answer = device, capacity_bytes(device)
+except SpecError as error:
+    assert error.field == "device"
+    answer = "refused", str(error)
+assert "torch" not in sys.modules
+print(json.dumps(answer))
+"""
+
+
+@pytest.fixture(scope="module")
+def cuda_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder whose torch says that it was built for CUDA, and cannot be imported."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").write_text("raise RuntimeError('torch was imported')\n")
+    (folder / "torch" / "version.py").write_text(
+        "from typing import Optional\n__version__ = '2.13.0+cu130'\n"
+        "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
+    )
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"), [("auto", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")]
+)
+def test_a_gpu_that_torch_can_use_is_taken(
+    on_stub: RunPython, cuda_torch: str, asked: str, got: str
+) -> None:
+    answer = on_stub(RESOLVE, DEVICE=asked, NVML_STUB_GPUS="2", PYTHONPATH=cuda_torch)
+    assert answer == [got, 79 * 2**30]
+
+
+def test_a_device_beyond_the_last_names_those_there(on_stub: RunPython, cuda_torch: str) -> None:
+    kind, message = on_stub(RESOLVE, DEVICE="cuda:2", NVML_STUB_GPUS="2", PYTHONPATH=cuda_torch)
+    assert kind == "refused"
+    assert "cuda:0, cuda:1" in message
+
+
+@pytest.mark.parametrize("hidden", ["", "-1", "7", "GPU-nobody"])
+def test_hidden_gpus_leave_the_cpu_and_are_named(
+    on_stub: RunPython, cuda_torch: str, hidden: str
+) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": hidden, "PYTHONPATH": cuda_torch}
+    assert on_stub(RESOLVE, DEVICE="auto", **environ)[0] == "cpu"
+    kind, message = on_stub(RESOLVE, DEVICE="cuda:0", **environ)
+    assert kind == "refused"
+    assert f"CUDA_VISIBLE_DEVICES={hidden!r}" in message
+
+
+def test_a_torch_for_the_cpu_is_the_reason_on_a_gpu_box(on_stub: RunPython, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.9.1+cpu'\ncuda = None\n")
+    environ = {"PYTHONPATH": str(tmp_path)}
+    assert on_stub(RESOLVE, DEVICE="auto", **environ)[0] == "cpu"
+    kind, message = on_stub(RESOLVE, DEVICE="cuda", **environ)
+    assert kind == "refused"
+    assert "torch 2.9.1+cpu was built without CUDA" in message
+
+
+def test_no_driver_is_the_reason_without_one(without_nvml: RunPython, cuda_torch: str) -> None:
+    assert without_nvml(RESOLVE, DEVICE="auto", PYTHONPATH=cuda_torch)[0] == "cpu"
+    kind, message = without_nvml(RESOLVE, DEVICE="cuda:0", PYTHONPATH=cuda_torch)
+    assert kind == "refused"
+    assert "no NVIDIA driver" in message
+    assert "take cpu" in message
+
+
+def gpus(*names: str, mig: bool = False) -> list[DeviceSample]:
+    return [
+        DeviceSample(index=n, name=name, uuid=f"GPU-{n}f00", mig=mig)
+        for n, name in enumerate(names)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environ", "indices"),
+    [
+        ({}, [0, 1, 2]),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, [2, 0]),
+        ({"CUDA_VISIBLE_DEVICES": " 1 , GPU-2"}, [1, 2]),
+        ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-"}, []),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1234,0"}, [None, 0]),
+    ],
+)
+def test_cuda_numbers_become_nvml_numbers(
+    environ: dict[str, str], indices: list[int | None]
+) -> None:
+    found = visible_devices(gpus("A", "A", "A"), environ)
+    assert [device and device.index for device in found] == indices
+
+
+def test_unlike_gpus_are_known_in_bus_order_only() -> None:
+    devices = gpus("A", "B")
+    assert visible_devices(devices, {}) == [None, None]
+    assert visible_devices(devices, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == devices
+    assert visible_devices(devices, {"CUDA_VISIBLE_DEVICES": "GPU-1"}) == [devices[1]]
+
+
+def test_a_gpu_in_mig_mode_is_not_what_a_run_gets() -> None:
+    assert visible_devices(gpus("A", mig=True), {}) == [None]
+
+
+def test_nvml_index_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    devices = gpus("A", "A")
+    assert nvml_index("cuda:0", devices) == 1
+    assert nvml_index("cuda:1", devices) is None
+    assert nvml_index("cpu", devices) is None
+
+
+def test_capacity_of_the_cpu_is_the_machine_at_most() -> None:
+    capacity = capacity_bytes("cpu")
+    assert capacity is not None
+    assert 0 < capacity <= psutil.virtual_memory().total
+
+
+def test_facts_of_the_torch_that_is_installed() -> None:
+    import torch
+
+    facts = torch_facts()
+    assert facts["version"] == torch.__version__
+    assert facts["cuda"] == torch.version.cuda

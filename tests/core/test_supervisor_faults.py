@@ -1,0 +1,310 @@
+"""Every way a run can end badly, with real processes: typed, told, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sysbench.core.errors import DeviceBusyError
+from sysbench.core.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
+from sysbench.core.launch import start_detached, stop
+from sysbench.core.library import Library
+from sysbench.core.record import Record
+from sysbench.core.record_builder import settled_record
+from sysbench.core.rundir import RunDirectory, create_run
+from sysbench.core.spec import PassName, RunSpec
+from sysbench.core.supervisor import Cancellation, supervise
+
+ENDLESS = RunSpec(device="cpu", steps=1_000_000, warmup=1, step="inference", threads=1)
+SHORT = ENDLESS.changed(steps=12)
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SYSBENCH_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def new_run(spec: RunSpec, *passes: PassName) -> RunDirectory:
+    return create_run(spec, passes or ("timing",))
+
+
+def play(
+    run: RunDirectory, on_steps: Callable[[int], None], cancel: Cancellation | None = None
+) -> list[AnyEvent]:
+    """Supervise in this process; call ``on_steps`` with the worker's pid at the first steps."""
+    events, pid, done = [], 0, False
+    for event in supervise(run, cancel=cancel):
+        events.append(event)
+        if isinstance(event, PassStarted):
+            pid = event.pid
+        if isinstance(event, StepsTimed) and not done:
+            on_steps(pid)
+            done = True
+    return events
+
+
+def the_end(events: list[AnyEvent]) -> tuple[PassEnded, RunEnded]:
+    ends = [event for event in events if isinstance(event, PassEnded)]
+    assert isinstance(events[-1], RunEnded)
+    return ends[-1], events[-1]
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS} s for {what}"
+        time.sleep(0.05)
+
+
+def live_worker(run: RunDirectory) -> int | None:
+    """The worker's pid once the detached run has measured steps."""
+    pid = None
+    for event in run.tail().read():
+        if isinstance(event, PassStarted):
+            pid = event.pid
+        if isinstance(event, StepsTimed):
+            return pid
+    return None
+
+
+@pytest.fixture
+def detached() -> Iterator[RunDirectory]:
+    """An endless run under a detached supervisor, already measuring."""
+    run = new_run(ENDLESS)
+    pid = start_detached(run)
+    try:
+        wait_until(lambda: live_worker(run) is not None, "the first steps")
+        yield run
+    finally:
+        stop(run)
+        if psutil.pid_exists(pid):
+            os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_a_worker_killed_by_a_signal_is_told_by_name(number: signal.Signals) -> None:
+    run = new_run(ENDLESS)
+    ended, run_ended = the_end(play(run, lambda pid: os.kill(pid, number)))
+    assert (ended.outcome, run_ended.status) == ("killed", "killed")
+    assert number.name in ended.detail
+    record = run.record()
+    assert record.status == "killed"
+    assert record.missing["timing"] == ended.detail
+
+
+def test_a_crash_leaves_the_python_stack_in_the_log_tail() -> None:
+    run = new_run(ENDLESS)
+    play(run, lambda pid: os.kill(pid, signal.SIGSEGV))
+    assert any("Segmentation fault" in line for line in run.record().passes[0].log_tail)
+
+
+def test_a_silent_worker_is_ended_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSBENCH_HANG_SECONDS", "8")
+    run = new_run(ENDLESS)
+    ended, run_ended = the_end(play(run, lambda pid: os.kill(pid, signal.SIGSTOP)))
+    assert (ended.outcome, run_ended.status) == ("hung", "hung")
+    assert "8 s" in ended.detail
+    assert "measure" in ended.detail
+
+
+def test_cancelling_ends_the_worker_and_is_told() -> None:
+    cancel = Cancellation()
+    pids: list[int] = []
+
+    def cancel_now(pid: int) -> None:
+        pids.append(pid)
+        cancel.set()
+
+    ended, run_ended = the_end(play(new_run(ENDLESS), cancel_now, cancel))
+    assert (ended.outcome, run_ended.status) == ("cancelled", "cancelled")
+    assert not psutil.pid_exists(pids[0])
+
+
+def test_a_failing_pass_keeps_what_earlier_passes_measured() -> None:
+    run = new_run(SHORT, "timing", "trace")
+    killed: list[int] = []
+    pid = 0
+    for event in supervise(run):
+        if isinstance(event, PassStarted):
+            pid = event.pid
+            if event.name == "trace":
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+    record = run.record()
+    assert killed
+    assert record.status == "killed"
+    assert record.timing is not None
+    assert [(one.name, one.outcome) for one in record.passes] == [
+        ("timing", "finished"),
+        ("trace", "killed"),
+    ]
+
+
+def test_no_worker_survives_a_killed_supervisor(detached: RunDirectory) -> None:
+    worker = live_worker(detached)
+    supervisor = detached.supervisor_pid()
+    assert worker is not None
+    assert supervisor is not None
+    os.kill(supervisor, signal.SIGKILL)
+    os.waitpid(supervisor, 0)
+    wait_until(lambda: not psutil.pid_exists(worker), "the worker to die")
+    assert not detached.is_live()
+
+
+def test_a_killed_supervisor_leaves_a_record_that_says_so(detached: RunDirectory) -> None:
+    supervisor = detached.supervisor_pid()
+    assert supervisor is not None
+    os.kill(supervisor, signal.SIGKILL)
+    os.waitpid(supervisor, 0)
+    assert settled_record(detached).status == "killed"
+    assert [entry.status for entry in Library().entries()] == ["killed"]
+
+
+def test_stop_ends_a_detached_run_as_cancelled(detached: RunDirectory) -> None:
+    assert stop(detached)
+    wait_until(lambda: not detached.is_live(), "the supervisor to end")
+    assert detached.record().status == "cancelled"
+    assert not stop(detached)
+
+
+def test_a_second_run_is_refused_with_the_holder(detached: RunDirectory) -> None:
+    second = new_run(SHORT)
+    with pytest.raises(DeviceBusyError, match=str(detached.supervisor_pid())):
+        list(supervise(second, wait=False))
+    assert second.record().status == "cancelled"
+
+
+def test_a_second_run_waits_for_the_first(detached: RunDirectory) -> None:
+    second = new_run(SHORT)
+    told = []
+    for event in supervise(second):
+        if type(event).__name__ == "Noticed" and not told:
+            told.append(event)
+            stop(detached)
+    assert told
+    assert second.record().status == "finished"
+
+
+def test_two_supervisors_cannot_run_the_same_run(detached: RunDirectory) -> None:
+    with pytest.raises(DeviceBusyError):
+        next(supervise(RunDirectory(detached.path)))
+
+
+def test_out_of_memory_on_the_cpu_names_phase_and_bytes() -> None:
+    spec = RunSpec(device="cpu", batch=32, context=512, memory_limit=300 * 2**20)
+    run = new_run(spec, "timing")
+    ended, run_ended = the_end(play(run, lambda pid: None))
+    assert (ended.outcome, run_ended.status) == ("oom", "oom")
+    oom = run.record().passes[0].oom
+    assert oom is not None
+    # One score matrix: batch × heads × context² × 4 bytes.
+    assert oom["requested_bytes"] == 32 * 4 * 512 * 512 * 4
+    assert oom["phase"] == "forward"
+    assert any("naive_attention" in frame for frame in oom["stack"])
+
+
+def supervise_with(run: RunDirectory, setup: str) -> None:
+    """Supervise in a child whose limits ``setup`` changes first."""
+    code = (
+        f"import resource; {setup}\n"
+        "from pathlib import Path\n"
+        "from sysbench.core.rundir import RunDirectory\n"
+        "from sysbench.core.supervisor import supervise\n"
+        f"for _ in supervise(RunDirectory(Path({str(run.path)!r}))): pass\n"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=PATIENCE_SECONDS)
+
+
+def test_a_file_that_may_not_grow_ends_the_run_as_disk_full() -> None:
+    run = new_run(ENDLESS)
+    limit = 20_000
+    supervise_with(run, f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))")
+    assert run.events_path.stat().st_size <= limit
+    record = settled_record(run)
+    assert record.status == "disk-full"
+    assert any(isinstance(event, StepsTimed) for event in run.tail().read())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB; needs the right to mount."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)],
+        check=False,
+        capture_output=True,
+    )
+    if mounted.returncode:
+        pytest.skip("no right to mount a small tmpfs")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_still_holds_its_record(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYSBENCH_HOME", str(small_disk))
+    run = new_run(ENDLESS)
+
+    def fill(pid: int) -> None:
+        with (small_disk / "ballast").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"\0" * 4096)
+            except OSError:
+                return
+
+    ended, run_ended = the_end(play(run, fill))
+    assert (ended.outcome, run_ended.status) == ("disk-full", "disk-full")
+    assert run.record().status == "disk-full"
+
+
+def finished_run() -> tuple[RunDirectory, Record]:
+    run = new_run(SHORT)
+    for _ in supervise(run):
+        pass
+    return run, run.record()
+
+
+def test_torn_and_foreign_event_lines_are_skipped_and_counted() -> None:
+    run, record = finished_run()
+    whole = len(list(run.tail().read()))
+    with run.events_path.open("ab") as file:
+        file.write(b'{"event":"Martian","t_ns":1}\n\xff\xfe\n{"event":"RunEnded","sta')
+    tail = run.tail()
+    assert len(list(tail.read())) == whole
+    assert tail.skipped == 2
+    run.record_path.unlink()
+    rebuilt = settled_record(run)
+    assert rebuilt.timing == record.timing
+    assert rebuilt.status == "finished"
+
+
+def test_a_record_cut_in_half_is_rebuilt_from_the_events() -> None:
+    run, record = finished_run()
+    data = run.record_path.read_bytes()
+    run.record_path.write_bytes(data[: len(data) // 2])
+    assert settled_record(run).timing == record.timing
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"not a database" * 100])
+def test_the_library_is_rebuilt_when_missing_or_damaged(damage: bytes | None) -> None:
+    finished_run()
+    before = Library().entries()
+    assert len(before) == 1
+    if damage is None:
+        Library().path.unlink()
+    else:
+        Library().path.write_bytes(damage)
+    assert Library().entries() == before

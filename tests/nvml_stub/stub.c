@@ -1,0 +1,286 @@
+/* A small stand-in for libnvidia-ml.so.1, so that the real pynvml runs in tests.
+ *
+ * Driven by the environment:
+ *   NVML_STUB_GPUS=2                     how many GPUs (1)
+ *   NVML_STUB_INIT=9                     what initialising returns (0)
+ *   NVML_STUB_REFUSE=NAME:3,field186:3   what a function, or one batched field, returns
+ *   NVML_STUB_LOST=1:20                  GPU 1 is lost once it answered 20 calls
+ *   NVML_STUB_MIG=0                      GPU 0 is in MIG mode
+ *   NVML_STUB_REASONS=0x24               clock event reasons (0)
+ *   NVML_STUB_PROCESSES=4211:1024,77:-   pid and bytes on GPU 0; - is "not available"
+ *   NVML_STUB_CUDA=12040                 CUDA version of the driver (13000)
+ *   NVML_STUB_LOG=FILE                   one line for each call on a GPU: its name and index
+ * Compiled with -DOLD_DRIVER it lacks the functions that came with newer drivers.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, TOO_SMALL = 7, GPU_IS_LOST = 15 };
+enum { LARGEST = 8 };
+typedef unsigned long long u64;
+typedef struct { unsigned index, calls; u64 millijoules; } Gpu;
+
+static Gpu gpus[LARGEST];
+
+static long number(const char *name, long otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? strtol(text, NULL, 0) : otherwise;
+}
+
+/* The code that NVML_STUB_REFUSE holds for a name, or 0. */
+static int refusal(const char *name) {
+    const char *at = getenv("NVML_STUB_REFUSE");
+    size_t length = strlen(name);
+    while (at && *at) {
+        if (!strncmp(at, name, length) && at[length] == ':') return atoi(at + length + 1);
+        at = strchr(at, ',');
+        if (at) at++;
+    }
+    return SUCCESS;
+}
+
+static int in_mig_mode(const Gpu *gpu) { return number("NVML_STUB_MIG", -1) == (long)gpu->index; }
+
+static int enter(Gpu *gpu, const char *name) {
+    const char *path = getenv("NVML_STUB_LOG"), *lost = getenv("NVML_STUB_LOST");
+    unsigned which, after;
+    gpu->calls++;
+    if (path) {
+        FILE *file = fopen(path, "a");
+        if (file) {
+            fprintf(file, "%s %u\n", name, gpu->index);
+            fclose(file);
+        }
+    }
+    if (lost && sscanf(lost, "%u:%u", &which, &after) == 2 && which == gpu->index &&
+        gpu->calls > after)
+        return GPU_IS_LOST;
+    return refusal(name);
+}
+
+#define ENTER(gpu) do { int code = enter(gpu, __func__); if (code) return code; } while (0)
+
+/* Life and system */
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    for (unsigned i = 0; i < LARGEST; i++) gpus[i].index = i;
+    return (int)number("NVML_STUB_INIT", SUCCESS);
+}
+int nvmlShutdown(void) { return SUCCESS; }
+const char *nvmlErrorString(int code) { (void)code; return "stub error"; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size) {
+    snprintf(text, size, "580.95.05");
+    return SUCCESS;
+}
+int nvmlSystemGetNVMLVersion(char *text, unsigned size) {
+    snprintf(text, size, "13.580.95.05");
+    return SUCCESS;
+}
+int nvmlSystemGetCudaDriverVersion(int *version) {
+    *version = (int)number("NVML_STUB_CUDA", 13000);
+    return SUCCESS;
+}
+
+/* Handles */
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = (unsigned)number("NVML_STUB_GPUS", 1);
+    return SUCCESS;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **gpu) {
+    if (index >= (unsigned)number("NVML_STUB_GPUS", 1)) return INVALID;
+    *gpu = &gpus[index];
+    ENTER(*gpu);
+    return SUCCESS;
+}
+int nvmlDeviceGetName(Gpu *gpu, char *text, unsigned size) {
+    ENTER(gpu);
+    snprintf(text, size, "NVIDIA Stub [red]H[/]");
+    return SUCCESS;
+}
+int nvmlDeviceGetUUID(Gpu *gpu, char *text, unsigned size) {
+    ENTER(gpu);
+    snprintf(text, size, "GPU-%08x-0000-4000-8000-000000000000", 0xa0 + gpu->index);
+    return SUCCESS;
+}
+
+/* Load, power, clocks */
+
+int nvmlDeviceGetUtilizationRates(Gpu *gpu, unsigned rates[2]) {
+    ENTER(gpu);
+    if (in_mig_mode(gpu)) return NOT_SUPPORTED;
+    rates[0] = 40 + 10 * gpu->index;
+    rates[1] = 20;
+    return SUCCESS;
+}
+typedef struct { unsigned version; u64 total, reserved, free, used; } Memory;
+
+int nvmlDeviceGetMemoryInfo_v2(Gpu *gpu, Memory *memory) {
+    ENTER(gpu);
+    if (memory->version != 0x02000028) return 25;
+    memory->total = 80ull << 30;
+    memory->reserved = 1ull << 30;
+    memory->used = (10ull + gpu->index) << 30;
+    memory->free = memory->total - memory->reserved - memory->used;
+    return SUCCESS;
+}
+int nvmlDeviceGetPowerUsage(Gpu *gpu, unsigned *milliwatts) {
+    ENTER(gpu);
+    *milliwatts = 300000;
+    return SUCCESS;
+}
+int nvmlDeviceGetEnforcedPowerLimit(Gpu *gpu, unsigned *milliwatts) {
+    ENTER(gpu);
+    *milliwatts = 700000;
+    return SUCCESS;
+}
+int nvmlDeviceGetTemperature(Gpu *gpu, int sensor, unsigned *celsius) {
+    ENTER(gpu);
+    if (sensor != 0) return INVALID;
+    *celsius = 61;
+    return SUCCESS;
+}
+int nvmlDeviceGetClockInfo(Gpu *gpu, int clock, unsigned *mhz) {
+    ENTER(gpu);
+    *mhz = clock == 2 ? 2619 : 1755;
+    return SUCCESS;
+}
+int nvmlDeviceGetMaxClockInfo(Gpu *gpu, int clock, unsigned *mhz) {
+    ENTER(gpu);
+    *mhz = clock == 2 ? 2619 : 1980;
+    return SUCCESS;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu *gpu, u64 *reasons) {
+    ENTER(gpu);
+    *reasons = (u64)number("NVML_STUB_REASONS", 0);
+    return SUCCESS;
+}
+
+/* Power 186 (mW, unsigned int) and energy 83 (mJ, unsigned long long, growing by 500 J a call) */
+
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    int type, code;
+    union { unsigned ui; u64 ull; } value;
+} FieldValue;
+
+int nvmlDeviceGetFieldValues(Gpu *gpu, int count, FieldValue *values) {
+    ENTER(gpu);
+    for (int i = 0; i < count; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "field%u", values[i].field);
+        values[i].code = refusal(name);
+        if (values[i].field == 186) {
+            values[i].type = 1;
+            values[i].value.ui = 612000;
+        } else if (values[i].field == 83) {
+            values[i].type = 3;
+            values[i].value.ull = gpu->millijoules += 500000;
+        } else {
+            values[i].code = NOT_SUPPORTED;
+        }
+    }
+    return SUCCESS;
+}
+
+/* Modes and facts */
+
+int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending) {
+    ENTER(gpu);
+    *current = *pending = (unsigned)in_mig_mode(gpu);
+    return SUCCESS;
+}
+int nvmlDeviceGetEccMode(Gpu *gpu, int *current, int *pending) {
+    ENTER(gpu);
+    *current = *pending = 1;
+    return SUCCESS;
+}
+int nvmlDeviceGetMemoryBusWidth(Gpu *gpu, unsigned *bits) {
+    ENTER(gpu);
+    *bits = 5120;
+    return SUCCESS;
+}
+int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor) {
+    ENTER(gpu);
+    *major = 9;
+    *minor = 0;
+    return SUCCESS;
+}
+
+/* Processes */
+
+typedef struct { unsigned pid; u64 bytes; unsigned gpu_instance, compute_instance; } Process;
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *processes) {
+    const char *at = gpu->index == 0 ? getenv("NVML_STUB_PROCESSES") : NULL;
+    unsigned found = 0, room = processes ? *count : 0;
+    ENTER(gpu);
+    while (at && *at) {
+        char *end;
+        unsigned pid = (unsigned)strtoul(at, &end, 10);
+        u64 bytes = end[1] == '-' ? ~0ull : strtoull(end + 1, NULL, 10);
+        if (found < room) processes[found] = (Process){pid, bytes, ~0u, ~0u};
+        found++;
+        at = strchr(end, ',');
+        if (at) at++;
+    }
+    *count = found;
+    return found > room ? TOO_SMALL : SUCCESS;
+}
+
+#ifndef OLD_DRIVER
+
+int nvmlDeviceGetCurrentClocksEventReasons(Gpu *gpu, u64 *reasons) {
+    ENTER(gpu);
+    *reasons = (u64)number("NVML_STUB_REASONS", 0);
+    return SUCCESS;
+}
+typedef struct { unsigned version; int sensor, celsius; } Temperature;
+
+int nvmlDeviceGetTemperatureV(Gpu *gpu, Temperature *asked) {
+    ENTER(gpu);
+    if (asked->version != 0x0100000C || asked->sensor != 0) return INVALID;
+    asked->celsius = 61;
+    return SUCCESS;
+}
+
+/* GPM: two samples, then metrics between them */
+
+typedef struct { unsigned id; int code; double value; const char *words[3]; } Metric;
+typedef struct { unsigned version, count; int *first, *second; Metric metrics[]; } MetricsGet;
+
+int nvmlGpmQueryDeviceSupport(Gpu *gpu, unsigned support[2]) {
+    ENTER(gpu);
+    support[1] = !in_mig_mode(gpu);
+    return SUCCESS;
+}
+int nvmlGpmSampleAlloc(int **sample) {
+    *sample = calloc(1, sizeof **sample);
+    return SUCCESS;
+}
+int nvmlGpmSampleFree(int *sample) {
+    free(sample);
+    return SUCCESS;
+}
+int nvmlGpmSampleGet(Gpu *gpu, int *sample) {
+    static int taken = 0;
+    ENTER(gpu);
+    *sample = ++taken;
+    return SUCCESS;
+}
+int nvmlGpmMetricsGet(MetricsGet *asked) {
+    if (asked->version != 1 || !*asked->first || *asked->first >= *asked->second) return INVALID;
+    for (unsigned i = 0; i < asked->count; i++) {
+        Metric *metric = &asked->metrics[i];
+        char name[32];
+        snprintf(name, sizeof name, "metric%u", metric->id);
+        metric->code = refusal(name);
+        metric->value = metric->id == 2 ? 92.5 : metric->id == 5 ? 61.0 : 38.0;
+    }
+    return SUCCESS;
+}
+
+#endif

@@ -1,0 +1,91 @@
+"""What is shipped, and what may import what."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("core", "tui", "profiles")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+WITHOUT_TORCH = (
+    "sysbench.core.spec",
+    "sysbench.core.record",
+    "sysbench.core.supervisor",
+    "sysbench.core.library",
+    "sysbench.core.runner",
+    "sysbench.core.record_builder",
+    "sysbench.core.doctor",
+    "sysbench.core.export",
+    "sysbench.core.estimate.closed_form",
+    "sysbench.core.telemetry.sampler",
+    "sysbench.tui.cli",
+    "sysbench.tui.app",
+)
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level modules in memory after a statement, in a fresh interpreter."""
+    code = f"{statement}; import sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    output = subprocess.run(
+        [sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    return set(output.split())
+
+
+def test_every_package_is_listed_for_the_wheel() -> None:
+    found = {
+        ".".join(("sysbench", *init.parent.relative_to(ROOT).parts))
+        for top in FOLDERS
+        for init in (ROOT / top).rglob("__init__.py")
+    }
+    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == found
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    without = {path.parent for top in FOLDERS for path in (ROOT / top).rglob("*.py")} - {
+        path.parent for top in FOLDERS for path in (ROOT / top).rglob("__init__.py")
+    }
+    assert not without
+
+
+def test_every_data_file_is_matched_for_the_wheel() -> None:
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["*"]
+    suffixes = {pattern.rpartition("*")[2] for pattern in patterns}
+    for top in FOLDERS:
+        for path in (ROOT / top).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".py":
+                assert path.suffix in suffixes or path.name in patterns, path
+
+
+def test_no_bare_imports_of_our_top_level_folders() -> None:
+    bare = re.compile(r"^\s*(?:from|import) (?:core|tui|profiles)\b", re.MULTILINE)
+    for top in (*FOLDERS, "tests"):
+        for path in (ROOT / top).rglob("*.py"):
+            assert not bare.search(path.read_text()), path
+
+
+def test_no_file_has_grown_into_a_god() -> None:
+    for top in FOLDERS:
+        for path in (ROOT / top).rglob("*.py"):
+            assert len(path.read_text().splitlines()) <= 400, path
+
+
+@pytest.mark.parametrize("module", WITHOUT_TORCH)
+def test_only_the_worker_loads_torch(module: str) -> None:
+    assert not {"torch", "pandas"} & loaded_by(f"import {module}")
+
+
+def test_the_engine_loads_nothing_of_the_screens() -> None:
+    loaded = loaded_by("import sysbench.core.runner, sysbench.core.doctor, sysbench.core.export")
+    assert not {"textual", "rich"} & loaded
+
+
+def test_constraints_pin_the_tested_torch() -> None:
+    assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()

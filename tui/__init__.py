@@ -1,0 +1,1 @@
+"""The terminal front end. It never imports torch: everything measured runs elsewhere."""

@@ -1,0 +1,47 @@
+"""The command `sysbench-tui`: without arguments the workstation, with them one job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from ..core.errors import SysbenchError
+from .commands.arguments import build_parser
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: the only place that turns errors into text."""
+    arguments = build_parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        # A locale that lacks a character must not end a command half-way.
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        # Imported only when called: `--help` must not wait for what one command needs.
+        command = import_module(f".commands.{arguments.module}", __package__)
+        code: int = command.main(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has seen enough (`| head`). Nothing more may be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _explain("interrupted", INTERRUPTED)
+    except SysbenchError as error:
+        return _explain(str(error), error.exit_code)
+    except OSError as error:
+        return _explain(str(error), 1)
+
+
+def _explain(message: str, code: int) -> int:
+    visible = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
+    print(f"sysbench-tui: {visible}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

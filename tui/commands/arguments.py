@@ -1,0 +1,263 @@
+"""Every command's arguments and help. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from typing import TypeAlias
+
+from ...core.export_kinds import EXPORTS
+from ...core.spec import DIMENSION_NAMES, RunSpec
+from ...core.spec_fields import FIELDS
+
+SECTIONS = (
+    "timing",
+    "kernels",
+    "memory",
+    "telemetry",
+    "compile",
+    "log",
+    "findings",
+    "environment",
+)
+
+_RUN_HELP = "id of a run, a unique part of it, `last`, or the path of its directory"
+_EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
+
+# Generic for type checkers only.
+_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class _Version(argparse.Action):
+    """Prints the version; the 50 ms that metadata takes are spent only here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"sysbench-tui {version('sysbench-tui')}")
+        parser.exit()
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="sysbench-tui",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Where a transformer's time and memory go on this machine.\n"
+        "Without a command: the workstation, in this terminal.",
+        epilog=_examples(
+            ("sysbench-tui", "open the workstation"),
+            ("sysbench-tui run --set model=tiny", "measure, print the tables"),
+            ("sysbench-tui show last", "print the newest run's tables again"),
+            ("sysbench-tui doctor", "what is missing here, and what it costs"),
+        )
+        + f"\n{_EXIT_CODES}",
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.set_defaults(module="workstation")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_run(commands)
+    _add_estimate(commands)
+    _add_list(commands)
+    _add_show(commands)
+    _add_compare(commands)
+    _add_export(commands)
+    _add_attach(commands)
+    _add_stop(commands)
+    _add_doctor(commands)
+    return parser
+
+
+def _add_run(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "run",
+        "measure a spec: one fresh process per pass, then the tables",
+        "Measure a spec. Each pass is a process of its own; progress goes to stderr, the\n"
+        "report (or with --json the record, as one JSON document) to stdout.",
+        _examples(
+            ("sysbench-tui run", "the default spec, all passes"),
+            ("sysbench-tui run --set model=cs336-2025/small --set precision=bf16", ""),
+            ("sysbench-tui run mine.toml --set batch=8 --passes timing", "a file, one change"),
+            ("sysbench-tui run --json > record.json", "for scripts"),
+            ("sysbench-tui run --detach", "return at once; `attach last` follows it"),
+        )
+        + f"\n\n{spec_keys()}\n\n{_EXIT_CODES}",
+    )
+    _add_spec(parser)
+    parser.add_argument(
+        "--passes",
+        metavar="LIST",
+        help="passes to run, with commas (default: timing,trace,memory)",
+    )
+    parser.add_argument("--detach", action="store_true", help="start it and return at once")
+    parser.add_argument(
+        "--no-wait", action="store_true", help="fail if another run holds the device"
+    )
+
+
+def _add_estimate(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "estimate",
+        "parameters, FLOPs and peak memory of a spec, without running it",
+        "Predict a spec from closed forms: nothing is measured and torch is not needed.",
+        _examples(
+            ("sysbench-tui estimate --set model=cs336-2025/xl --set batch=4", ""),
+            ("sysbench-tui estimate mine.toml --json", "for scripts"),
+        )
+        + "\n\nThe keys of --set are listed by `sysbench-tui run --help`.",
+    )
+    _add_spec(parser)
+
+
+def _add_list(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "list",
+        "all runs of this machine, newest first",
+        "List runs. Words filter: every one must occur in the run's id, model or settings.",
+        _examples(
+            ("sysbench-tui list", ""),
+            ("sysbench-tui list large bf16", "only these"),
+            ("sysbench-tui list --json | jq '.[0].median_ms'", ""),
+        ),
+        module="listing",
+    )
+    parser.add_argument("words", nargs="*", metavar="WORD", help="show runs with all these words")
+    parser.add_argument("-n", "--limit", type=int, metavar="N", help="show the newest N")
+
+
+def _add_show(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "show",
+        "the report of a run, or one section in full",
+        "Print what a run found. A section in full has every row; into a pipe its names\n"
+        "are not cut.",
+        _examples(
+            ("sysbench-tui show last", ""),
+            ("sysbench-tui show last --section kernels | grep softmax", ""),
+            ("sysbench-tui show 20261121-1204 --json", "the record"),
+        ),
+    )
+    parser.add_argument("run", metavar="RUN", help=_RUN_HELP)
+    parser.add_argument("--section", choices=SECTIONS, help="print only this, in full")
+
+
+def _add_compare(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "compare",
+        "two runs side by side: faster, slower, same, or not decidable",
+        "Compare run B against run A: medians with their 95 % intervals, peak memory, and\n"
+        "every factor in which the two specs differ.",
+        _examples(("sysbench-tui compare 1204 1211", "parts of ids are enough")),
+    )
+    parser.add_argument("a", metavar="A", help=_RUN_HELP)
+    parser.add_argument("b", metavar="B", help="the run that is compared against A")
+
+
+def _add_export(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "export",
+        "carry a run's artifacts and tables away",
+        "Write one export of a run:\n"
+        + "\n".join(f"  {kind:<11} {purpose}" for kind, purpose in EXPORTS.items()),
+        _examples(
+            ("sysbench-tui export last perfetto", ""),
+            ("sysbench-tui export last csv -o tables/", ""),
+            ("sysbench-tui export last nsys -o profile.sh && bash profile.sh", ""),
+        ),
+    )
+    parser.add_argument("run", metavar="RUN", help=_RUN_HELP)
+    parser.add_argument("kind", metavar="KIND", choices=EXPORTS, help="one of the above")
+    parser.add_argument("-o", "--output", metavar="PATH", help="file or folder (default: here)")
+    parser.add_argument("--force", action="store_true", help="replace what is there already")
+
+
+def _add_attach(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "attach",
+        "follow a live run until it ends, then print its report",
+        "Follow a run from any terminal. Ctrl+C leaves the run going.",
+        _examples(("sysbench-tui attach last", "")),
+    )
+    parser.add_argument("run", metavar="RUN", help=_RUN_HELP)
+
+
+def _add_stop(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "stop",
+        "end a live run; what it has measured is kept",
+        "Ask a run's supervisor to end it. Passes that are finished stay in the record.",
+        _examples(("sysbench-tui stop last", "")),
+    )
+    parser.add_argument("run", metavar="RUN", help=_RUN_HELP)
+
+
+def _add_doctor(commands: _Commands) -> None:
+    _command(
+        commands,
+        "doctor",
+        "what is here, what is missing, and what each missing thing costs",
+        "Look at the GPU, driver, torch, nsys, permissions, the terminal and the home.",
+        _examples(("sysbench-tui doctor", "")),
+    )
+
+
+def _add_spec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "spec", nargs="?", metavar="SPEC.toml|PROFILE", help="a TOML file or a saved profile"
+    )
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one key of the spec; may be repeated",
+    )
+
+
+def _command(
+    commands: _Commands, name: str, summary: str, description: str, epilog: str, module: str = ""
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.set_defaults(module=module or name)
+    return parser
+
+
+def _examples(*lines: tuple[str, str]) -> str:
+    width = max((len(command) for command, note in lines if note), default=0)
+    rows = (f"  {command:<{width}}  {note}".rstrip() for command, note in lines)
+    return "examples:\n" + "\n".join(rows)
+
+
+def spec_keys() -> str:
+    """Every key of a spec with its default, what it means and what it may hold."""
+    default = RunSpec()
+    lines = ["keys of a spec, for --set and TOML, with their defaults:"]
+    for field in FIELDS:
+        value = getattr(default, field.name)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        key = field.name if field.name in DIMENSION_NAMES else f"{field.name}={text}"
+        lines += textwrap.wrap(
+            f"{field.help}: {field.allowed}",
+            width=100,
+            initial_indent=f"  {key:<26}",
+            subsequent_indent=" " * 28,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)

@@ -1,0 +1,47 @@
+"""`attach`: follow a live run from any terminal until it ends."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+
+from ...core.events import AnyEvent, RunEnded
+from ...core.rundir import RunDirectory, find_run
+from .ending import print_ending
+from .progress import progress_for
+
+POLL_SECONDS = 0.2
+GRACE_SECONDS = 20.0
+"""How long a run that was just created may take until its supervisor lives."""
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The exit code of the run, as `run` would have returned it."""
+    run = find_run(arguments.run)
+    try:
+        with progress_for(json=arguments.json) as progress:
+            for event in follow(run):
+                progress.show(event)
+    except KeyboardInterrupt:
+        print(f"left {run.id} running", file=sys.stderr)
+        raise
+    return print_ending(run, json=arguments.json)
+
+
+def follow(run: RunDirectory) -> Iterator[AnyEvent]:
+    """The run's events from its first, as they are written, to its end or its death."""
+    tail = run.tail()
+    created_ns = run.header().created_ns
+    while True:
+        # Looked at before the events: whoever was alive may have written more since.
+        alive = run.is_live()
+        for event in tail.read():
+            yield event
+            if isinstance(event, RunEnded):
+                return
+        young = time.time_ns() - created_ns < GRACE_SECONDS * 1e9
+        if not alive and not (young and not run.events_path.exists()):
+            return
+        time.sleep(POLL_SECONDS)

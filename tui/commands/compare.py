@@ -1,0 +1,102 @@
+"""`compare`: run B against run A."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from ...core.analysis.compare import Comparison, compare
+from ...core.export.figures import literal, one_figure, signed_percent
+from ...core.export.table import Table
+from ...core.record_builder import settled_record
+from ...core.rundir import find_run
+from .layout import Line, blank, prose, table_lines, title
+from .output import page_width, print_json, print_lines
+
+_STYLES = {
+    "FASTER": "bold green",
+    "SLOWER": "bold red",
+    "SAME": "bold",
+    "AMBIGUOUS": "bold yellow",
+}
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Always 0 when both runs could be read: a slower run is an answer, not a failure."""
+    a, b = (settled_record(find_run(name)) for name in (arguments.a, arguments.b))
+    comparison = compare(a, b)
+    if arguments.json:
+        print_json(comparison)
+    else:
+        print_lines(_lines(comparison, page_width()))
+    return 0
+
+
+def _lines(comparison: Comparison, width: int) -> Iterator[Line]:
+    yield from prose(f"A  {comparison.a}", width)
+    yield from prose(f"B  {comparison.b}", width)
+    yield blank()
+    style = _STYLES[comparison.verdict]
+    yield from prose(f"B is {comparison.verdict}: {_change(comparison)}", width, style=style)
+    yield from prose(
+        "One process each: how much two processes of one spec differ is not in the interval.",
+        width,
+        style="dim",
+    )
+    yield blank()
+    if len(comparison.factors) > 1:
+        warning = (
+            f"Warning: {len(comparison.factors)} factors differ, the change has no single cause."
+        )
+        yield from prose(warning, width, style="bold yellow")
+    if comparison.factors:
+        yield title("What differs")
+        yield from table_lines(_factors(comparison), width)
+    else:
+        yield from prose("Nothing differs: the same spec on the same machine.", width)
+    yield from (blank(), title("Medians"))
+    yield from table_lines(_phases(comparison), width)
+    yield from (blank(), title("Peak allocated"))
+    yield from table_lines(_peaks(comparison), width)
+
+
+def _change(comparison: Comparison) -> str:
+    if comparison.change is None or comparison.change_low is None or comparison.change_high is None:
+        return literal(comparison.why)
+    return (
+        f"{signed_percent(comparison.change)} step time, "
+        f"{signed_percent(comparison.change_low)} to {signed_percent(comparison.change_high)} "
+        f"by the intervals; {comparison.why}"
+    )
+
+
+def _factors(comparison: Comparison) -> Table:
+    rows = tuple(
+        (one.name, one_figure(one.name, one.a), one_figure(one.name, one.b))
+        for one in comparison.factors
+    )
+    return Table(name="factors", title="What differs", columns=("factor", "A", "B"), rows=rows)
+
+
+def _phases(comparison: Comparison) -> Table:
+    rows = tuple(
+        (one.name, one.a_ms, one.b_ms, _difference(one.a_ms, one.b_ms), _share(one.a_ms, one.b_ms))
+        for one in comparison.phases
+    )
+    columns = ("phase", "A_ms", "B_ms", "change_ms", "over_a")
+    return Table(name="phases", title="Medians", columns=columns, rows=rows)
+
+
+def _peaks(comparison: Comparison) -> Table:
+    a, b = comparison.a_peak_bytes, comparison.b_peak_bytes
+    row = (a, b, _difference(a, b), _share(a, b))
+    columns = ("A_bytes", "B_bytes", "change_bytes", "over_a")
+    return Table(name="peaks", title="Peak allocated", columns=columns, rows=(row,))
+
+
+def _difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else b - a
+
+
+def _share(a: float | None, b: float | None) -> float | None:
+    return None if not a or b is None else b / a - 1

@@ -1,0 +1,34 @@
+"""`doctor`: what is here, what is missing, and what each missing thing costs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from ...core.check import Check
+from ...core.doctor import examine
+from ...core.export.figures import literal
+from .layout import Line, labelled
+from .output import page_width, print_json, print_lines
+
+_STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
+_COLUMN = 24
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Always 0: what is missing is an answer, not a failure."""
+    checks = examine()
+    if arguments.json:
+        print_json(checks)
+    else:
+        print_lines(line for check in checks for line in _lines(check, page_width()))
+    return 0
+
+
+def _lines(check: Check, width: int) -> Iterator[Line]:
+    label = f"{check.status:<8} {check.name}"
+    style = _STYLES[check.status]
+    yield from labelled(label, literal(check.found), width, column=_COLUMN, label_style=style)
+    for name, text in (("costs", check.costs), ("do", check.remedy)):
+        if text:
+            yield from labelled("", f"{name}: {literal(text)}", width, column=_COLUMN, style="dim")

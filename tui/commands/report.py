@@ -1,0 +1,195 @@
+"""The report of a run as lines: what was measured, the findings, trust, then the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...core.export.figures import heading, literal, one_figure
+from ...core.export.headline import headline
+from ...core.export.kernel_tables import category_table, top_kernels
+from ...core.export.memory_tables import card_table, largest_table, ledger_table
+from ...core.export.table import Table, with_total
+from ...core.export.timing_tables import compile_table, timing_table
+from ...core.export.trust import trust_lines
+from ...core.record import Finding, Memory, Record, Timing
+from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, title
+
+KERNEL_ROWS = 15
+LARGEST_ROWS = 8
+SEVERITY_STYLES = {
+    "good": "bold green",
+    "note": "bold",
+    "warning": "bold yellow",
+    "problem": "bold red",
+}
+WIDE = 100
+_BAR_CELLS = 20
+_LABELS = 12
+
+
+def report_lines(record: Record, width: int) -> Iterator[Line]:
+    """Everything a person needs of a run, at most ``width`` cells wide."""
+    yield from _headline(record, width)
+    for finding in record.findings:
+        yield blank()
+        yield from finding_lines(finding, width)
+    yield from _unfinished(record, width)
+    if trust := trust_lines(record):
+        yield from (blank(), title("Trust"))
+        for name, text in trust:
+            yield from labelled(name, text, width, column=_LABELS)
+    if record.timing:
+        yield from timing_section(record.timing, width)
+    if record.kernels:
+        table = top_kernels(record.kernels, KERNEL_ROWS)
+        yield from _titled(kernel_lines(table, width, total=True), table.title)
+        yield from category_section(record, width)
+    if record.memory:
+        yield from memory_section(record.memory, width)
+    if record.compile:
+        yield from _titled_table(compile_table(record.compile), width)
+
+
+def finding_lines(finding: Finding, width: int) -> Iterator[Line]:
+    """Verdict / Why / Next, the severity in words as well as in colour."""
+    style = SEVERITY_STYLES[finding.severity]
+    verdict = f"{finding.severity.capitalize()}: {literal(finding.verdict)}"
+    yield from prose(verdict, width, hang=2, style=style)
+    for label, text in (("why", finding.why), ("next", finding.next)):
+        if text:
+            yield from labelled(label, literal(text), width, column=6)
+
+
+def timing_section(timing: Timing, width: int) -> Iterator[Line]:
+    """The phases, then what follows from them in one paragraph."""
+    table = timing_table(timing)
+    columns = table.columns[: table.columns.index("n") + 1]
+    drop = ("max_ms", "min_ms", "std_ms", "mean_ms")
+    yield from _titled(table_lines(table, width, columns=columns, drop=drop), table.title)
+    yield from note(_speed(timing), width)
+
+
+def kernel_lines(table: Table, width: int, *, total: bool = False) -> list[Line]:
+    """A kernel table with the columns that fit, the names last."""
+    columns = ["exclusive_ns", "share", "calls", "mean_ns", "category", "phase", "name"]
+    if any(table.column("fused")):
+        columns.insert(5, "fused")
+    if any(table.column("module")):
+        columns.append("module")
+    drop = ("mean_ns",) if width < WIDE else ()
+    return table_lines(table, width, columns=columns, drop=drop, total=total)
+
+
+def category_section(record: Record, width: int) -> Iterator[Line]:
+    """Categories by phase with a bar for each share; the sum is the step."""
+    if record.kernels is None:
+        return
+    table = category_table(record.kernels)
+    numbers = tuple(name for name in table.columns if name != "category")
+    bars = ["bar", *map(_bar, table.column("share")), ""]
+    drop = ("calls", *reversed(numbers[3:]))
+    rows = table_lines(
+        with_total(table, "category", "step", numbers),
+        width - _BAR_CELLS - 2,
+        drop=drop,
+        total=True,
+    )
+    bars[0] = ""
+    yield from _titled(
+        [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)], table.title
+    )
+
+
+def memory_section(memory: Memory, width: int) -> Iterator[Line]:
+    """The totals in a paragraph, then both ledgers and the largest allocations."""
+    ledger = ledger_table(memory)
+    numbers = tuple(name for name in ledger.columns if name != "name")
+    yield from _titled(
+        table_lines(
+            with_total(ledger, "name", "peak allocated", numbers),
+            width,
+            drop=tuple(reversed(numbers[2:])),
+            total=True,
+        ),
+        ledger.title,
+    )
+    yield from note(_totals(memory), width)
+    if memory.card:
+        card = with_total(card_table(memory), "name", "all", ("bytes", "share"))
+        yield from _titled(table_lines(card, width, total=True), card.title)
+    if memory.largest:
+        yield from _titled(largest_lines(memory, width, LARGEST_ROWS), "Largest allocations")
+
+
+def largest_lines(memory: Memory, width: int, limit: int | None = None) -> list[Line]:
+    """The largest allocations with the innermost frame that asked for each."""
+    table = largest_table(memory)
+    where = [str(stack).partition(" < ")[0] for stack in table.column("stack")]
+    rows = tuple((*row[:4], frame) for row, frame in zip(table.rows, where, strict=True))
+    columns = (*table.columns[:4], "where")
+    shown = Table(name=table.name, title=table.title, columns=columns, rows=rows[:limit])
+    return table_lines(shown, width, drop=("module", "phase") if width < 80 else ())
+
+
+def _headline(record: Record, width: int) -> Iterator[Line]:
+    first, *others = headline(record)
+    yield from prose(literal(first), width, hang=2, style="bold")
+    for line in others:
+        yield from flowing(literal(line).split(" · "), width, hang=2)
+
+
+def _unfinished(record: Record, width: int) -> Iterator[Line]:
+    for one in record.passes:
+        if one.outcome == "finished":
+            continue
+        yield blank()
+        yield from prose(f"{one.name} pass: {literal(one.detail)}", width, hang=2, style="bold red")
+        for line in one.log_tail[-5:]:
+            yield [("  | " + shortened(literal(line), width - 4), "dim")]
+
+
+def _speed(timing: Timing) -> list[str]:
+    return [
+        f"first step {timing.first_step_ms:,.2f} ms",
+        f"{len(timing.warmup_ms)} warm-up steps",
+        f"{timing.tokens_per_second:,.0f} tokens/s",
+        f"{timing.tflops:.3g} TFLOP/s",
+        f"MFU {_figure('mfu', timing.mfu, timing.missing)}",
+    ]
+
+
+def _totals(memory: Memory) -> list[str]:
+    keys = {
+        "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "end_allocated_bytes": memory.end_allocated_bytes,
+        "driver_used_bytes": memory.driver_used_bytes,
+        "first_step_peak_bytes": memory.first_step_peak_bytes,
+        "predicted_peak_bytes": memory.predicted_peak_bytes,
+    }
+    names = {} if memory.source == "cuda-snapshot" else {"driver_used_bytes": "resident set"}
+    figures = (
+        f"{names.get(key, heading(key))} {_figure(key, value, memory.missing)}"
+        for key, value in keys.items()
+    )
+    return [f"peak in {literal(memory.peak_phase)}", *figures]
+
+
+def _figure(key: str, value: float | None, missing: Mapping[str, str]) -> str:
+    """A figure, or that it is not known and why."""
+    reason = missing.get(key) if value is None else None
+    return one_figure(key, value) + (f" ({literal(reason)})" if reason else "")
+
+
+def _bar(share: object) -> str:
+    filled = round(float(share) * _BAR_CELLS) if isinstance(share, int | float) else 0
+    return "█" * max(0, min(filled, _BAR_CELLS))
+
+
+def _titled_table(table: Table, width: int) -> Iterator[Line]:
+    yield from _titled(table_lines(table, width), table.title)
+
+
+def _titled(lines: list[Line], text: str) -> Iterator[Line]:
+    yield blank()
+    yield title(literal(text))
+    yield from lines

@@ -1,0 +1,33 @@
+"""`run`: measure a spec here and now, or start it and leave."""
+
+from __future__ import annotations
+
+import argparse
+
+from ...core.launch import start_detached
+from ...core.rundir import create_run
+from ...core.supervisor import Cancellation, supervise
+from .ending import print_ending
+from .output import print_json
+from .progress import progress_for
+from .signals import cancelled_by_signals
+from .spec_arguments import chosen_passes, chosen_spec
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The run's exit code: 0 finished, 130 cancelled, 1 anything else."""
+    spec, passes = chosen_spec(arguments), chosen_passes(arguments)
+    run = create_run(spec, passes)
+    if arguments.detach:
+        pid = start_detached(run)
+        if arguments.json:
+            print_json({"id": run.id, "pid": pid, "path": str(run.path)})
+        else:
+            print(f"{run.id} started, process {pid}")
+            print(f"follow it with `sysbench-tui attach {run.id}`, end it with `stop`")
+        return 0
+    cancel = Cancellation()
+    with cancelled_by_signals(cancel), progress_for(json=arguments.json) as progress:
+        for event in supervise(run, wait=not arguments.no_wait, cancel=cancel):
+            progress.show(event)
+    return print_ending(run, json=arguments.json)

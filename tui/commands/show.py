@@ -1,0 +1,25 @@
+"""`show`: the report of a run, or one section in full."""
+
+from __future__ import annotations
+
+import argparse
+
+from ...core.record_builder import settled_record
+from ...core.rundir import find_run
+from .ending import full_report
+from .output import page_width, print_json, print_lines
+from .sections import section_as_json, section_lines
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Always 0 when the run could be read, however it ended."""
+    run = find_run(arguments.run)
+    record = settled_record(run)
+    section = arguments.section
+    if arguments.json:
+        print_json(section_as_json(run, record, section) if section else record)
+    elif section:
+        print_lines(section_lines(run, record, section, page_width(cut=False), page_width()))
+    else:
+        print_lines(full_report(run, record, page_width()))
+    return 0

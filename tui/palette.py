@@ -1,0 +1,51 @@
+"""The command palette: ``area: Verb object``, only what is valid now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from .app import SysbenchApp
+from .screens.base import WorkScreen
+
+
+class Command(NamedTuple):
+    """One entry of the palette."""
+
+    title: str
+    help: str
+    call: Callable[[], Any]
+
+
+class WorkstationCommands(Provider):
+    """The screen's own commands first, then those that work everywhere."""
+
+    async def discover(self) -> Hits:
+        for command in self._commands():
+            yield DiscoveryHit(command.title, command.call, help=command.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for command in self._commands():
+            score = matcher.match(command.title)
+            if score > 0:
+                yield Hit(score, matcher.highlight(command.title), command.call, help=command.help)
+
+    def _commands(self) -> Iterator[Command]:
+        app, screen = self.app, self.screen
+        assert isinstance(app, SysbenchApp)
+        if isinstance(screen, WorkScreen):
+            for title, help, call in screen.palette_commands():
+                yield Command(title, help, call)
+        for name in app.MODES:
+            if app.check_action("mode", (name,)):
+                yield Command(f"go: Open {name.title()}", "", partial(app.action_mode, name))
+        yield Command("app: Show keys", "every key of this screen", app.action_help)
+        for theme in sorted(app.available_themes):
+            if theme != app.theme:
+                yield Command(f"theme: Use {theme}", "", partial(setattr, app, "theme", theme))
+        yield Command("app: Save screenshot", "an SVG of this screen", app.deliver_screenshot)
+        yield Command("app: Quit", "a live run goes on if you want it to", app.action_quit)

@@ -1,0 +1,62 @@
+"""A question with a few answers, one key each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+
+class Answer(NamedTuple):
+    """One way out: what the screen dismisses with, its words, its key."""
+
+    name: str
+    label: str
+    key: str
+
+
+LEAVING = (
+    Answer("leave", "Leave it running", "l"),
+    Answer("stop", "Stop it", "s"),
+    Answer("stay", "Stay", "escape"),
+)
+STOPPING = (Answer("stop", "Stop it", "s"), Answer("stay", "Let it run", "escape"))
+
+
+class AskScreen(ModalScreen[str]):
+    """Dismisses with the name of the answer; escape is the last one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
+    ]
+
+    def __init__(self, title: str, text: str, answers: Sequence[Answer]) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+        self.answers = answers
+        for answer in answers:
+            self._bindings.bind(answer.key, f"choose('{answer.name}')", answer.label)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = self._title
+            yield Static(self._text, markup=False)
+            with Horizontal(classes="buttons"):
+                for answer in self.answers:
+                    key = "esc" if answer.key == "escape" else answer.key
+                    yield Button(f"{answer.label} ({key})", id=answer.name, compact=True)
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id)
+
+    def action_choose(self, name: str) -> None:
+        self.dismiss(name)

@@ -1,0 +1,82 @@
+"""What every screen has: the strip above, the footer below, copy and explain."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual import getters
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.screen import Screen
+from textual.widgets import Footer
+
+from ..app import SysbenchApp
+from ..widgets.strip import LiveStrip
+
+WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
+HEIGHTS = [(0, "-short"), (36, "-tall")]
+
+
+class WorkScreen(Screen[None]):
+    """The base of the four modes. Subclasses fill `body` and may override the rest."""
+
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+    VERTICAL_BREAKPOINTS = HEIGHTS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "y", "copy", "Copy", id="copy", tooltip="Copy the table as Markdown, or the command"
+        ),
+        Binding("question_mark", "explain", "Explain", id="explain", tooltip="Where it comes from"),
+    ]
+
+    app = getters.app(SysbenchApp)
+
+    def compose(self) -> ComposeResult:
+        yield LiveStrip(self.app.strip)
+        yield from self.body()
+        yield Footer(compact=self.app.size.width < 100)
+
+    def on_resize(self, event: Resize) -> None:
+        self.query_one(Footer).compact = event.size.width < 100
+
+    def body(self) -> ComposeResult:
+        """The widgets between strip and footer."""
+        yield from ()
+
+    def paint(self) -> None:
+        """Show what changed; called twice a second while the screen is visible."""
+        self.query_one(LiveStrip).refresh()
+
+    def command(self) -> str:
+        """The shell command that reproduces what is shown."""
+        return "sysbench-tui"
+
+    def copyable(self) -> tuple[str, str]:
+        """What `y` copies: a name for it, and the text."""
+        return "the command", self.command()
+
+    def explanations(self) -> list[str]:
+        """Keys of `sysbench.tui.explanations.EXPLANATIONS` that belong to what is shown."""
+        return []
+
+    def action_copy(self) -> None:
+        name, text = self.copyable()
+        self.app.copy_to_clipboard(text)
+        self.notify(f"Copied {name}.", markup=False, timeout=2)
+
+    def action_explain(self) -> None:
+        from .explain import ExplainScreen
+
+        self.app.push_screen(ExplainScreen(self.explanations()))
+
+    def action_copy_command(self) -> None:
+        self.app.copy_to_clipboard(self.command())
+        self.notify("Copied the command.", markup=False, timeout=2)
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        """Commands valid on this screen now: title, help, and what to call."""
+        return [
+            ("screen: Copy command", self.command(), self.action_copy_command),
+            ("screen: Explain numbers", "formula, clock and source", self.action_explain),
+        ]

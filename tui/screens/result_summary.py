@@ -1,0 +1,127 @@
+"""Summary: Verdict / Why / Next, then what the numbers stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from ...core.export.context_tables import environment_table
+from ...core.export.figures import cells_as_text
+from ...core.export.trust import trust_lines
+from ...core.record import PassRecord, Record
+from ..numerals import amount, interval, milliseconds, percent, signed_percent
+from ..widgets.facts import Facts, Pair, hanging
+from ..wording import outcome_glyph, outcome_words
+from .result_tab import ResultTab
+
+SEVERITY = {
+    "problem": ("✗", "$error"),
+    "warning": ("!", "$warning"),
+    "note": ("·", "$secondary"),
+    "good": ("✓", "$success"),
+}
+TELLING_FACTS = 14
+
+
+class Findings(Static):
+    """The most severe finding in full, the others shorter."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(id="findings", markup=False)
+        self._record = record
+
+    def on_resize(self) -> None:
+        lines = finding_lines(self._record, self.content_size.width)
+        self.update(Content("\n").join(lines))
+
+
+class SummaryTab(ResultTab):
+    """Findings, key figures, trust, passes, machine."""
+
+    EXPLAINS = ("timing.step", "memory.peak", "trust.perturbation")
+
+    def compose(self) -> ComposeResult:
+        record = self.record
+        with VerticalScroll():
+            yield Findings(record)
+            with Horizontal(classes="side"):
+                yield Facts("Figures", figures(record), id="figures")
+                with Vertical(id="beside"):
+                    yield Facts("Passes", passes(record))
+                    yield Facts("Trust", trust_lines(record))
+            yield Facts("Machine", machine(record))
+
+    def copyable(self) -> tuple[str, str]:
+        from ...core.export.markdown import record_as_markdown
+
+        return "the report as Markdown", record_as_markdown(self.record)
+
+
+def finding_lines(record: Record, width: int) -> Iterator[Content]:
+    """Verdict, Why and Next of the first; verdict and Next of the rest."""
+    if not record.findings:
+        yield Content.styled("✓ No rule found anything to say about this run.", "$foreground 80%")
+        return
+    first, *others = record.findings
+    glyph, colour = SEVERITY[first.severity]
+    rows = (("", f"{glyph} {first.verdict}", "bold"), ("Why", first.why, ""))
+    for name, text, style in (*rows, ("Next", first.next, "")):
+        prefix = Content.styled(f"{name:<6}" if name else "", "$foreground 60%")
+        for line in hanging(prefix, text, width - 2, style):
+            yield Content.styled("▌ ", colour) + line
+    for finding in others:
+        glyph, colour = SEVERITY[finding.severity]
+        prefix = Content.styled(f"  {glyph} ", colour)
+        yield from hanging(prefix, f"{finding.verdict} {finding.next}", width)
+
+
+def figures(record: Record) -> Iterator[Pair]:
+    """The few numbers that everyone asks for first."""
+    timing, memory = record.timing, record.memory
+    if timing is not None:
+        width = interval(timing.step.half_width)
+        yield "step", f"{milliseconds(timing.step.median_ms)} {width}, n {timing.step.n}"
+        for name, spread in timing.phases.items():
+            yield f"  {name}", milliseconds(spread.median_ms)
+        yield "tokens/s", f"{timing.tokens_per_second:,.0f}"
+        mfu = f"MFU {percent(timing.mfu)}"
+        yield "TFLOP/s", f"{timing.tflops:.3g}, {mfu}"
+        yield "first step", milliseconds(timing.first_step_ms)
+    if memory is not None:
+        yield "peak memory", f"{amount(memory.peak_allocated_bytes)} in {memory.peak_phase}"
+        if memory.predicted_peak_bytes:
+            off = memory.peak_allocated_bytes / memory.predicted_peak_bytes - 1
+            foretold = amount(memory.predicted_peak_bytes)
+            yield "  predicted", f"{foretold}, measured {signed_percent(off)}"
+    yield "parameters", f"{record.parameters:,}"
+
+
+def passes(record: Record) -> Iterator[Pair]:
+    """How each pass ended, in plain words."""
+    for one in record.passes:
+        words = f"{outcome_words(one.outcome)} in {one.seconds:.1f} s"
+        if one.outcome != "finished":
+            words += f". {one.detail}{_oom_words(one)}"
+        yield f"{outcome_glyph(one.outcome)} {one.name}", words
+
+
+def _oom_words(one: PassRecord) -> str:
+    """What the allocator was asked for, when it refused."""
+    if not one.oom:
+        return ""
+    asked, free = one.oom.get("requested_bytes"), one.oom.get("free_bytes")
+    phase = one.oom.get("phase") or "an unknown phase"
+    return f" Asked {amount(asked)} in {phase}, {amount(free)} free."
+
+
+def machine(record: Record) -> list[Pair]:
+    """The first facts of the environment table, as its own cells say them."""
+    rows = cells_as_text(environment_table(record))
+    return [(row[0], " ".join(cell for cell in row[1:] if cell)) for row in rows][:TELLING_FACTS]
+
+
+TAB = SummaryTab

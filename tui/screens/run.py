@@ -1,0 +1,141 @@
+"""Run: decide what to measure with the prediction in view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from textual import getters, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.events import DescendantFocus
+from textual.widgets import Button, Static
+
+from ...core.errors import SysbenchError
+from ...core.launch import command_line, start_detached
+from ...core.prepare import resolved
+from ...core.rundir import create_run
+from ...core.spec import PassName, RunSpec
+from ..outlook import foresee
+from ..widgets.command_line import CommandLine
+from ..widgets.form import FieldRow, Filled, SpecForm
+from ..widgets.prediction import PredictionView
+from .base import WorkScreen
+
+
+class RunScreen(WorkScreen):
+    """The form on the left, what will happen on the right, the command below."""
+
+    CSS_PATH = "run.tcss"
+    BINDING_GROUP_TITLE = "Run"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "start", "Start", id="run.start", tooltip="Start this run, detached"),
+        Binding("ctrl+s", "save", "Save", id="run.save", tooltip="Save the form as a profile"),
+        Binding("ctrl+o", "load", "Load", id="run.load", tooltip="Load a saved profile"),
+        Binding("y", "copy", "Copy", show=False, id="copy", tooltip="Copy the command"),
+        Binding("question_mark", "explain", "Explain", show=False, id="explain"),
+    ]
+
+    form = getters.query_one(SpecForm)
+    prediction = getters.query_one(PredictionView)
+    command_view = getters.query_one(CommandLine)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filled = Filled(spec=RunSpec(), passes=[], errors={})
+
+    def body(self) -> ComposeResult:
+        with Horizontal(id="upper"):
+            with Vertical(id="what", classes="panel") as what:
+                what.border_title = "What to run"
+                yield SpecForm(RunSpec())
+                yield Static(id="hint", markup=False)
+            with VerticalScroll(id="outlook", classes="panel", can_focus=False) as outlook:
+                outlook.border_title = "What will happen"
+                yield PredictionView()
+        yield CommandLine()
+        with Horizontal(id="actions"):
+            yield Button("Start ^r", variant="primary", id="start", compact=True)
+            yield Button("Save as profile", id="save", compact=True)
+            yield Button("Load profile", id="load", compact=True)
+
+    @on(SpecForm.Edited)
+    def _show_outlook(self, message: SpecForm.Edited) -> None:
+        """Predict for what the form says now."""
+        self.filled = message.filled
+        spec = self.filled.spec
+        self.query_one("#start", Button).disabled = bool(self.filled.errors)
+        self.prediction.show(
+            foresee(spec, self.app.strip.latest) if spec else None, self.filled.errors
+        )
+        self.command_view.show(self.command())
+
+    @on(DescendantFocus)
+    def _show_hint(self, event: DescendantFocus) -> None:
+        """The help of the focused field, where the eye is."""
+        row = next((one for one in event.widget.ancestors if isinstance(one, FieldRow)), None)
+        self.query_one("#hint", Static).update(row.help if row else "")
+
+    def command(self) -> str:
+        if self.filled.spec is None or not self.filled.passes:
+            return "sysbench-tui run …  (the form is not complete)"
+        return command_line(self.filled.spec, self.filled.passes)
+
+    def explanations(self) -> list[str]:
+        return ["prediction.parameters", "prediction.flops", "prediction.peak"]
+
+    @on(Button.Pressed, "#start")
+    def action_start(self) -> None:
+        """Write the run's header, start its supervisor, follow it."""
+        spec, errors = self.filled.spec, self.filled.errors
+        if spec is None or errors:
+            text = "; ".join(f"{field}: {allowed}" for field, allowed in errors.items())
+            self.notify(text, title="Not started", severity="error", markup=False)
+            return
+        if self.app.live:
+            self.notify(
+                "A run is live on this machine. Watch or stop it first (F3).",
+                title="Not started",
+                severity="warning",
+                markup=False,
+            )
+            return
+        try:
+            run = create_run(resolved(spec), self.filled.passes)
+            start_detached(run)
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), title="Not started", severity="error", markup=False)
+            return
+        self.app.follow(run)
+
+    @on(Button.Pressed, "#save")
+    def action_save(self) -> None:
+        from .profiles import SaveScreen
+
+        if self.filled.spec is None:
+            self.notify("Only a valid form can be saved.", severity="error", markup=False)
+            return
+        self.app.push_screen(SaveScreen(self.filled.spec, self.filled.passes))
+
+    @on(Button.Pressed, "#load")
+    def action_load(self) -> None:
+        from .profiles import LoadScreen
+
+        self.app.push_screen(LoadScreen(), self._fill)
+
+    def _fill(self, loaded: tuple[RunSpec, list[PassName]] | None) -> None:
+        if loaded is not None:
+            self.form.fill(*loaded)
+
+    def fill(self, spec: RunSpec, passes: Sequence[PassName]) -> None:
+        """Put a spec into the form, such as that of an earlier run."""
+        self.form.fill(spec, passes)
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands = [
+            ("run: Start", "start what the form says, detached", self.action_start),
+            ("run: Save profile", "keep the form under a name", self.action_save),
+            ("run: Load profile", "fill the form from a saved one", self.action_load),
+        ]
+        return [*commands, *super().palette_commands()]

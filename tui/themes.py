@@ -1,0 +1,65 @@
+"""Our theme: near-black greys, one accent; and the swatches of the stacked charts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from textual.theme import Theme
+
+DARK = Theme(
+    name="sysbench",
+    primary="#4fc1b0",
+    secondary="#7f93a8",
+    accent="#4fc1b0",
+    foreground="#d3dae3",
+    background="#0f1317",
+    surface="#151a20",
+    panel="#1c232b",
+    success="#8fb573",
+    warning="#d9a65a",
+    error="#e0706d",
+    variables={
+        "border": "#4fc1b0",
+        "border-blurred": "#33404c",
+        "input-selection-background": "#4fc1b0 30%",
+        "block-cursor-background": "#24544f",
+        "block-cursor-foreground": "#f2f6f8",
+        "block-cursor-text-style": "none",
+        "block-cursor-blurred-background": "#20303a",
+        "footer-background": "#151a20",
+        "footer-key-foreground": "#4fc1b0",
+        "scrollbar": "#33404c",
+        "scrollbar-hover": "#4a5a68",
+        "scrollbar-background": "#12171c",
+        "scrollbar-background-hover": "#12171c",
+        "scrollbar-corner-color": "#12171c",
+    },
+)
+
+
+class Swatch(NamedTuple):
+    """How a part of a stacked chart looks; the glyph tells it apart without colour."""
+
+    glyph: str
+    colour: str
+
+
+_COLOURS = (
+    "#4fc1b0",
+    "#6c9ef8",
+    "#d9a65a",
+    "#a78bda",
+    "#8fb573",
+    "#d77fa1",
+    "#63b3d1",
+    "#e08a6d",
+    "#b5b35f",
+    "#7f93a8",
+)
+_GLYPHS = "█▓▒"
+IDLE = Swatch("░", "#5d6b78")
+
+
+def swatch(position: int) -> Swatch:
+    """The look of the part at that position; neighbours always differ in glyph and colour."""
+    return Swatch(_GLYPHS[position % len(_GLYPHS)], _COLOURS[position % len(_COLOURS)])

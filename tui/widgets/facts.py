@@ -1,0 +1,41 @@
+"""Names beside texts, the texts wrapped in their own column."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from textual.content import Content
+from textual.widgets import Static
+
+Pair = tuple[str, str]
+
+
+def hanging(prefix: Content, text: str, width: int, style: str = "") -> list[Content]:
+    """The text after its prefix, further lines indented under the first."""
+    indent = len(prefix)
+    lines = textwrap.wrap(text, max(width - indent, 12)) or [""]
+    first = prefix + Content.styled(lines[0], style)
+    return [first, *(Content(" " * indent) + Content.styled(line, style) for line in lines[1:])]
+
+
+def pair_lines(pairs: Sequence[Pair], width: int) -> list[Content]:
+    """One or more lines a pair; all names as wide as the widest."""
+    names = max((len(name) for name, _ in pairs), default=0)
+    return [
+        line
+        for name, text in pairs
+        for line in hanging(Content.styled(f"{name:<{names}}  ", "$foreground 60%"), text, width)
+    ]
+
+
+class Facts(Static):
+    """A panel of pairs that wraps anew when its width changes."""
+
+    def __init__(self, title: str, pairs: Iterable[Pair], *, id: str | None = None) -> None:
+        super().__init__(id=id, classes="panel", markup=False)
+        self.border_title = title
+        self.pairs = list(pairs)
+
+    def on_resize(self) -> None:
+        self.update(Content("\n").join(pair_lines(self.pairs, self.content_size.width)))

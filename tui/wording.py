@@ -1,0 +1,78 @@
+"""The sentences that several screens share: what was measured, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.spec import RunSpec
+from .numerals import amount
+
+STATE_GLYPHS = {"waiting": "○", "running": "●", "finished": "✓"}
+FAILED_GLYPH = "✗"
+
+OUTCOME_WORDS = {
+    "running": "running",
+    "finished": "finished",
+    "oom": "out of memory",
+    "cuda-error": "CUDA error",
+    "failed": "failed",
+    "killed": "killed",
+    "hung": "hung",
+    "cancelled": "stopped",
+    "disk-full": "disk full",
+    "lost": "supervisor died",
+}
+
+STAGE_WORDS = {
+    "import": "loading torch",
+    "build": "building the model",
+    "compile": "compiling",
+    "warmup": "warming up",
+    "measure": "measuring",
+    "export": "writing artifacts",
+    "analyse": "reading the results",
+}
+
+STAGE_MARKS = {"compile": "compile", "warmup": "warm", "measure": "measure"}
+"""The stages worth a mark under a time axis; each pass is marked by its name."""
+
+
+def headline(spec: Mapping[str, Any]) -> str:
+    """The columns that decide a number: ``tiny · B4 · ctx 128 · fp32 · naive · train``."""
+    parts = [
+        str(spec.get("model", "?")),
+        f"B{spec.get('batch', '?')}",
+        f"ctx {spec.get('context', '?')}",
+        str(spec.get("precision", "?")),
+        str(spec.get("attention", "?")),
+        str(spec.get("step", "?")),
+    ]
+    if spec.get("step") == "train":
+        parts.append(str(spec.get("optimizer", "?")))
+    if spec.get("compile", "off") != "off":
+        parts.append(f"compile {spec['compile']}")
+    if spec.get("memory_limit"):
+        parts.append(f"limit {amount(spec['memory_limit'])}")
+    return " · ".join(parts)
+
+
+def shape(spec: RunSpec) -> list[str]:
+    """The dimensions behind a model's name: ``d 1280``, ``ff 5120``, ``36 layers`` …"""
+    return [
+        f"d {spec.d_model}",
+        f"ff {spec.d_ff}",
+        f"{spec.layers} layers",
+        f"{spec.heads} heads",
+        f"vocab {spec.vocab:,}",
+    ]
+
+
+def outcome_words(outcome: str) -> str:
+    """How a pass or a run ended, in plain words."""
+    return OUTCOME_WORDS.get(outcome, outcome)
+
+
+def outcome_glyph(outcome: str) -> str:
+    """The mark beside an outcome or a state."""
+    return STATE_GLYPHS.get(outcome, FAILED_GLYPH)
