@@ -28,7 +28,8 @@ class SpecError(SysbenchError, ValueError):
         self.field = field
         self.value = value
         self.allowed = allowed
-        super().__init__(f"{field} = {_short(value)}: {allowed}")
+        name = field if field.isprintable() else _short(field)
+        super().__init__(f"{name} = {_short(value)}: {allowed}")
 
 
 class ProfileError(SysbenchError):
@@ -56,5 +57,8 @@ class WorkerFailed(SysbenchError):
 
 
 def _short(value: object, limit: int = 80) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python writes out
+        text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 BINARY_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -17,7 +18,7 @@ def parse_bytes(text: str) -> int:
     units = {unit.lower(): factor for unit, factor in BINARY_UNITS.items()}
     if match is None or match[2].lower() not in units:
         raise ValueError("bytes in binary units, such as 24GiB or 512MiB")
-    return round(float(match[1]) * units[match[2].lower()])
+    return round(Decimal(match[1]) * units[match[2].lower()])
 
 
 def format_bytes(count: float) -> str:
@@ -26,14 +27,14 @@ def format_bytes(count: float) -> str:
     Three significant digits: ``1.92 GiB``, ``0 B``, ``-35.5 MiB``.
     """
     magnitude, unit = float(abs(count)), "B"
-    for unit, factor in reversed(BINARY_UNITS.items()):
-        if unit and magnitude >= factor:
-            break
-    else:
-        unit = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        # Half a unit below 1024 it would be written as 1024 already.
+        if magnitude >= BINARY_UNITS[larger] * (1 - 1 / 2048):
+            unit = larger
     scaled = magnitude / BINARY_UNITS[unit]
-    digits = 0 if unit == "B" else max(0, 2 - len(str(int(scaled))) + 1)
-    return f"{'-' if count < 0 else ''}{scaled:.{digits}f} {unit}"
+    whole = unit == "B" or scaled >= 999.5
+    number = f"{scaled:.0f}" if whole else f"{scaled:#.3g}".rstrip(".")
+    return f"{'-' if count < 0 else ''}{number} {unit}"
 
 
 def parse_ratio(text: str) -> float:
@@ -50,7 +51,8 @@ def parse_ratio(text: str) -> float:
 
 def format_count(count: float) -> str:
     """A large count with a metric suffix and three digits: ``4.11 T``, ``969 M``."""
+    rounded = float(f"{count:.3g}")
     for suffix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(count) >= factor:
-            return f"{count / factor:.3g} {suffix}"
-    return f"{count:.3g} "
+        if abs(rounded) >= factor:
+            return f"{rounded / factor:.7g} {suffix}"
+    return f"{rounded:.3g} "

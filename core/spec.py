@@ -70,7 +70,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         for field in FIELDS:
-            field.check(getattr(self, field.name))
+            value = field.parse(getattr(self, field.name))
+            msgspec.structs.force_setattr(self, field.name, value)
         self._settle_model()
         _check_dimensions(self.dimensions)
         _check_device(self)
@@ -81,10 +82,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.model in ("", CUSTOM) and given:
             missing = [name for name in DIMENSION_NAMES if name not in given]
             if missing:
+                name, value = next(iter(given.items()))
                 raise SpecError(
-                    missing[0],
-                    0,
-                    "a model without a preset needs all of " + ", ".join(DIMENSION_NAMES),
+                    name, value, f"a model without a preset also needs {', '.join(missing)}"
                 )
             msgspec.structs.force_setattr(self, "model", CUSTOM)
             return
@@ -139,26 +139,31 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def settings(self) -> dict[str, Any]:
         """The keys that differ from the defaults, as ``--set`` and TOML take them."""
         default = RunSpec()
-        hidden = DIMENSION_NAMES if self.model != CUSTOM else ("model",)
+        custom = self.model == CUSTOM
+        always, never = (DIMENSION_NAMES, ("model",)) if custom else ((), DIMENSION_NAMES)
         return {
             name: getattr(self, name)
             for name in self.__struct_fields__
-            if name not in hidden and getattr(self, name) != getattr(default, name)
+            if name in always
+            or (name not in never and getattr(self, name) != getattr(default, name))
         }
 
 
 def parse_spec(values: Mapping[str, object]) -> RunSpec:
-    """A spec from TOML values or ``--set`` texts; texts are converted by field.
+    """A spec from TOML values or ``--set`` texts.
 
     Raises:
         SpecError: An unknown key, or a value that the field does not allow.
     """
-    return RunSpec(**{name: field_named(name).parse(value) for name, value in values.items()})
+    known: dict[str, Any] = {field_named(name, values[name]).name: values[name] for name in values}
+    return RunSpec(**known)
 
 
 def _check_dimensions(size: Dimensions) -> None:
+    if size.d_model % 2:
+        raise SpecError("d_model", size.d_model, "must be even, rotary embeddings turn pairs")
     if size.d_model % size.heads:
-        divisors = [n for n in range(1, 257) if size.d_model % n == 0]
+        divisors = [n for n in range(1, 257) if size.d_model % (2 * n) == 0]
         near = sorted(divisors, key=lambda n: abs(math.log(n / size.heads)))[:3]
         raise SpecError(
             "heads",
@@ -174,6 +179,15 @@ def _check_dimensions(size: Dimensions) -> None:
 
 
 def _check_device(spec: RunSpec) -> None:
+    if spec.on_cuda:
+        halves_only = spec.attention in ("sdpa-flash", "sdpa-cudnn")
+        if halves_only and spec.precision in ("fp32", "tf32"):
+            raise SpecError(
+                "attention",
+                spec.attention,
+                f"this CUDA kernel takes bf16 and fp16 only; for {spec.precision} take naive, "
+                "sdpa, sdpa-efficient or sdpa-math",
+            )
     if spec.device != "cpu":
         return
     if spec.precision == "tf32":

@@ -6,7 +6,6 @@ The form, ``--help``, the documentation and the checks all read this table.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +26,8 @@ class Field:
         help: What it decides, in a line.
         allowed: What it may hold, in words, as messages say it.
         choices: The closed list of texts, or empty.
-        convert: Turns a text or a TOML value into the field's value; ValueError if it can't.
+        convert: A value of the field's type from a text or a TOML value; ValueError or
+            TypeError if it can't be.
         valid: Whether a converted value is in range.
     """
 
@@ -39,30 +39,32 @@ class Field:
     valid: Callable[[Any], bool]
 
     def parse(self, value: object) -> Any:
-        """Convert and check one value; raises SpecError."""
+        """The field's value, in its one canonical form.
+
+        Raises:
+            SpecError: Not of the field's type, or out of its range.
+        """
         try:
             converted = self.convert(value)
+            fine = self.valid(converted)
         except (ValueError, TypeError, OverflowError):
-            raise SpecError(self.name, value, self._message(value)) from None
-        self.check(converted)
-        return converted
-
-    def check(self, value: Any) -> None:
-        """Raise SpecError unless the value is of the right type and in range."""
-        try:
-            fine = self.valid(value)
-        except TypeError:
             fine = False
         if not fine:
             raise SpecError(self.name, value, self._message(value))
+        return converted
 
     def _message(self, value: object) -> str:
-        close = difflib.get_close_matches(str(value), self.choices, n=1, cutoff=0.5)
+        typed = value if isinstance(value, str) else ""
+        close = difflib.get_close_matches(typed, self.choices, n=1, cutoff=0.5)
         return f"{self.allowed}; did you mean {close[0]!r}?" if close else self.allowed
 
 
-def field_named(name: str) -> Field:
+def field_named(name: str, value: object = "…") -> Field:
     """The field of that name.
+
+    Args:
+        name: The key.
+        value: What it was given, for the message.
 
     Raises:
         SpecError: No such key; names the nearest one.
@@ -71,7 +73,13 @@ def field_named(name: str) -> Field:
         return _BY_NAME[name]
     close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise SpecError(name, "…", f"no such key; {hint}known: {', '.join(_BY_NAME)}")
+    raise SpecError(name, value, f"no such key; {hint}known: {', '.join(_BY_NAME)}")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value.strip()
 
 
 def _whole_number(value: Any) -> int:
@@ -83,11 +91,7 @@ def _whole_number(value: Any) -> int:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError
-    return float(value)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return float(value) + 0.0  # one zero, not two
 
 
 def _count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = "") -> Field:
@@ -97,7 +101,7 @@ def _count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = 
         help=help,
         allowed=allowed,
         convert=_whole_number,
-        valid=lambda value: _is_whole(value) and low <= value <= high,
+        valid=lambda value: low <= value <= high,
     )
 
 
@@ -106,7 +110,7 @@ def _choice(name: str, help: str, *choices: str) -> Field:
         # TOML and people write on/off as booleans; no field here has both readings.
         if isinstance(value, bool):
             return "on" if value else "off"
-        return str(value).strip()
+        return _text(value)
 
     return Field(
         name=name,
@@ -120,21 +124,13 @@ def _choice(name: str, help: str, *choices: str) -> Field:
 
 def _switch(name: str, help: str) -> Field:
     words = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
-
-    def convert(value: Any) -> bool:
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in words:
-            return words[str(value).lower()]
-        raise ValueError
-
     return Field(
         name=name,
         help=help,
         allowed="true or false",
         choices=("false", "true"),
-        convert=convert,
-        valid=lambda value: isinstance(value, bool),
+        convert=lambda value: value if isinstance(value, bool) else words.get(_text(value).lower()),
+        valid=lambda value: value is not None,
     )
 
 
@@ -151,12 +147,7 @@ def _decimal(
         help=help,
         allowed=allowed,
         convert=convert,
-        valid=lambda value: (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and math.isfinite(value)
-            and low <= value <= high
-        ),
+        valid=lambda value: low <= value <= high,  # which nan is not
     )
 
 
@@ -169,7 +160,12 @@ def _bytes(value: Any) -> int:
 
 
 def _warmup(value: Any) -> int | str:
-    return "auto" if value == "auto" else _whole_number(value)
+    return "auto" if isinstance(value, str) and value.strip() == "auto" else _whole_number(value)
+
+
+def _device(value: Any) -> str:
+    text = _text(value)
+    return "cuda:0" if text == "cuda" else text
 
 
 FIELDS: tuple[Field, ...] = (
@@ -177,8 +173,8 @@ FIELDS: tuple[Field, ...] = (
         name="model",
         help="preset of a model size",
         allowed="the name of a preset, such as tiny or cs336-2025/large",
-        convert=lambda value: str(value).strip(),
-        valid=lambda value: isinstance(value, str) and len(value) <= 100,
+        convert=_text,
+        valid=lambda value: len(value) <= 100,
     ),
     _count("vocab", "rows of the embedding and of the head", low=0, zero="0: from the preset"),
     _count("d_model", "width of the residual stream", low=0, zero="0: from the preset"),
@@ -223,13 +219,13 @@ FIELDS: tuple[Field, ...] = (
         help="steps before measuring; auto goes on until they agree",
         allowed="auto, or a whole number from 0 to 10000",
         convert=_warmup,
-        valid=lambda value: value == "auto" or (_is_whole(value) and 0 <= value <= 10_000),
+        valid=lambda value: value == "auto" or 0 <= value <= 10_000,
     ),
     _count("steps", "measure exactly so many steps", 0, 1_000_000, zero="0: until settled"),
     _decimal(
         "until",
         "stop when the 95 % interval's half-width is this share of the median",
-        "a share above 0 up to 1, such as 0.005 or 0.5%",
+        "a share from 0.000001 to 1, such as 0.005 or 0.5%",
         1e-6,
         1,
         _ratio,
@@ -243,10 +239,8 @@ FIELDS: tuple[Field, ...] = (
         name="device",
         help="auto is the first CUDA device, else the CPU",
         allowed="auto, cpu, cuda or cuda:N",
-        convert=lambda value: "cuda:0" if str(value).strip() == "cuda" else str(value).strip(),
-        valid=lambda value: (
-            isinstance(value, str) and re.fullmatch(r"auto|cpu|cuda:\d{1,3}", value) is not None
-        ),
+        convert=_device,
+        valid=lambda value: bool(re.fullmatch(r"auto|cpu|cuda:(0|[1-9][0-9]{0,2})", value)),
     ),
     _count("threads", "host threads for operators", 0, 4096, zero="0: all cores but one"),
     _count("seed", "seed of weights and data", low=0),
@@ -255,7 +249,7 @@ FIELDS: tuple[Field, ...] = (
         help="cap on what the allocator may hold, to emulate a smaller device",
         allowed="bytes in binary units such as 24GiB, at least 1MiB; 0 is off",
         convert=_bytes,
-        valid=lambda value: _is_whole(value) and (value == 0 or 2**20 <= value <= 2**50),
+        valid=lambda value: value == 0 or 2**20 <= value <= 2**50,
     ),
 )
 

@@ -35,7 +35,8 @@ from sysbench.core.record import (
 from sysbench.core.rundir import HOME_VARIABLE, RunDirectory, create_run, list_runs
 from sysbench.core.spec import RunSpec
 
-TINY_RUN = ("run", "--set", "model=tiny", "--set", "steps=12", "--json")
+# One thread: with more, a busy machine makes operators wait for each other.
+TINY_RUN = ("run", "--set", "model=tiny", "--set", "steps=12", "--set", "threads=1", "--json")
 
 
 @pytest.fixture

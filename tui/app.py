@@ -6,7 +6,7 @@ import asyncio
 import re
 import signal
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -19,7 +19,9 @@ from .glyphs import AsciiFilter, ascii_only
 from .polling import StripSampler
 from .sensors import StripState
 from .themes import DARK
-from .watching import RunWatch
+
+if TYPE_CHECKING:
+    from .watching import RunWatch
 
 REFRESH_SECONDS = 0.5
 RECENT_RUNS = 40
@@ -79,12 +81,18 @@ class SysbenchApp(App[None]):
         Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Leave; asks if a run is live"),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: StripSampler | None = None) -> None:
         super().__init__()
         self.strip = StripState()
         self.shown: RunDirectory | None = None
-        self._sampler = StripSampler()
+        self._sampler = sampler or StripSampler()
         self._ascii = [AsciiFilter()] if ascii_only() else []
+        self.register_theme(DARK)
+        if self.no_color:
+            # Without colours these two paint black on black.
+            for name in ("ansi-dark", "ansi-light"):
+                self.unregister_theme(name)
+        self.theme = DARK.name
 
     @property
     def watch_run(self) -> RunWatch | None:
@@ -104,12 +112,6 @@ class SysbenchApp(App[None]):
         return shown.upper() if re.fullmatch(r"f\d+", shown) else shown
 
     def on_mount(self) -> None:
-        self.register_theme(DARK)
-        if self.no_color:
-            # Without colours these two paint black on black.
-            for name in ("ansi-dark", "ansi-light"):
-                self.unregister_theme(name)
-        self.theme = DARK.name
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit, None, 128 + number)
@@ -128,9 +130,14 @@ class SysbenchApp(App[None]):
 
     def follow(self, run: RunDirectory) -> None:
         """Watch a run and show it."""
+        from .watching import RunWatch
+
         self._sampler.stop()
-        self.strip.watch = RunWatch(run)
-        self._tick()
+        watch = RunWatch(run)
+        watch.poll()
+        self.strip.watch = watch
+        if watch.over:
+            self.shown = run
         self.switch_mode("live")
 
     def open_result(self, run: RunDirectory) -> None:
@@ -151,9 +158,12 @@ class SysbenchApp(App[None]):
         elif (sample := self._sampler.latest()) is not None:
             self.strip.take(sample)
         from .screens.base import WorkScreen
+        from .widgets.strip import LiveStrip
 
-        if isinstance(self.screen, WorkScreen) and self.screen.is_mounted:
-            self.screen.paint()
+        screen = self.screen
+        # On the way out a screen outlives its widgets for a moment.
+        if isinstance(screen, WorkScreen) and screen.is_mounted and screen.query(LiveStrip):
+            screen.paint()
 
     def _run_ended(self, watch: RunWatch) -> None:
         self.shown = watch.run

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from ..core.errors import SysbenchError
 from .commands.arguments import build_parser
+from .commands.output import flush
 
 INTERRUPTED = 130
 
@@ -23,18 +23,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported only when called: `--help` must not wait for what one command needs.
         command = import_module(f".commands.{arguments.module}", __package__)
         code: int = command.main(arguments)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # The reader has seen enough (`| head`). Nothing more may be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
-        return _explain("interrupted", INTERRUPTED)
+        code = _explain("interrupted", INTERRUPTED)
     except SysbenchError as error:
-        return _explain(str(error), error.exit_code)
+        code = _explain(str(error), error.exit_code)
     except OSError as error:
-        return _explain(str(error), 1)
+        place = f"{error.filename}: " if error.filename else ""
+        code = _explain(f"{place}{error.strerror or error}", 1)
+    flush()
+    return code
 
 
 def _explain(message: str, code: int) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.telemetry.sample import DeviceSample, HostSample, Sample
 from .numerals import UNKNOWN, amount, percent
-from .watching import RunWatch
 from .widgets.traces import block_rows
+
+if TYPE_CHECKING:
+    from .watching import RunWatch
 
 HISTORY = 6
 GIB = 2**30
@@ -92,8 +94,11 @@ class StripState:
 
     def take(self, sample: Sample, device: str = "auto") -> None:
         """Show this sample from now on."""
-        self.latest, self.device = sample, device
         gpu = device_of(sample, device)
+        if gpu is None and sample.host.cpu is None:
+            # A sampler's first look has no CPU share yet; the next one has.
+            return
+        self.latest, self.device = sample, device
         self._busy.append(gpu.utilization if gpu else sample.host.cpu)
 
     def parts(self) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ..core import events
+from ..core.export.figures import literal
 from ..core.rundir import RunDirectory
 from ..core.telemetry.sample import Sample
 from .numerals import milliseconds, time_of_day
@@ -48,7 +49,7 @@ class LiveView:
     status: str = "running"
 
     def say(self, line: str) -> None:
-        """Add a line to the log; ``line_count`` counts the forgotten ones too."""
+        """Add a printable line to the log; ``line_count`` counts the forgotten ones too."""
         self.lines.append(line)
         self.line_count += 1
 
@@ -59,7 +60,7 @@ class LiveView:
     def take(self, event: events.AnyEvent) -> None:
         """Fold one event in."""
         self.last_ns = max(self.last_ns, event.t_ns)
-        if mark := mark_of(event):
+        if mark := mark_of(event, self.current):
             self.marks.append((event.t_ns, mark))
         match event:
             case events.TelemetrySampled():
@@ -115,15 +116,18 @@ class LiveView:
                 self.status = event.status
                 text = f"run {outcome_words(event.status)}"
         if text:
-            self.say(f"{time_of_day(event.t_ns)}  {text}")
+            self.say(f"{time_of_day(event.t_ns)}  {literal(text)}")
 
 
-def mark_of(event: events.AnyEvent) -> str:
-    """The label of an event under a time axis; empty for most events."""
+def mark_of(event: events.AnyEvent, current: str) -> str:
+    """The label of an event under a time axis; empty for most events.
+
+    Each pass is marked, and the stages of the timing pass.
+    """
     match event:
         case events.PassStarted():
             return event.name
-        case events.StageEntered():
+        case events.StageEntered() if current == "timing":
             return STAGE_MARKS.get(event.stage, "")
         case _:
             return ""
@@ -187,5 +191,5 @@ class RunWatch:
         whole, newline, _ = data.rpartition(b"\n")
         self._log_offsets[name] = self._log_offsets.get(name, 0) + len(whole) + len(newline)
         for line in whole.decode("utf-8", "replace").splitlines():
-            self.view.say(f"{name}│ {line}")
+            self.view.say(f"{name}│ {literal(line.expandtabs())}")
         return bool(whole)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from .chrome_trace import Events, Kind, Trace
+from .chrome_trace import DeviceEvents, HostEvents, Kind, Trace
 from .classify import classify
 from .intervals import Times
 from .nesting import NONE, Index, follow, self_times
@@ -55,7 +55,7 @@ class Activities:
 
 def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
     """What one device ran; phase, module and operator by the call that launched it."""
-    events = trace.device()
+    events = trace.device
     events = events.take(events.device == device)
     launch = launches_of(events, scopes.events)
     unknown = scopes.phases.index(UNKNOWN_PHASE)
@@ -72,7 +72,7 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
     )
 
 
-def launches_of(events: Events, host: Events) -> Index:
+def launches_of(events: DeviceEvents, host: HostEvents) -> Index:
     """For each device event the index of the runtime call with its correlation id, or -1."""
     calls = np.flatnonzero((host.kind == Kind.RUNTIME) & (host.correlation > 0))
     ids, first = np.unique(host.correlation[calls], return_index=True)
@@ -108,7 +108,7 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
     )
 
 
-def _ranks(trace: Trace, events: Events) -> Index:
+def _ranks(trace: Trace, events: DeviceEvents) -> Index:
     used = np.unique(events.name)
     of_name = np.full(len(trace.names), COMPUTE)
     of_name[used] = [

@@ -88,8 +88,8 @@ def _tags_by_allocation(
 ) -> dict[int, Tag]:
     """The tag that counts for each allocation that has any."""
     at_address: defaultdict[int, list[int]] = defaultdict(list)
-    for index in np.argsort(allocations.born, kind="stable").tolist():
-        at_address[int(allocations.address[index])].append(index)
+    for index, address in enumerate(allocations.address.tolist()):
+        at_address[address].append(index)
     found: dict[int, Tag] = {}
     for tag in tags:
         here = at_address.get(tag.address, [])
@@ -98,11 +98,11 @@ def _tags_by_allocation(
         def gap(index: int, time_ns: int = tag.time_ns) -> int:
             return max(births[index] - time_ns, time_ns - deaths[index], 0)
 
-        index = min(here[max(0, later - 1) : later + 1], key=gap, default=None)
-        if index is None or gap(index) > CLOCK_SLACK_NS:
+        near = min(here[max(0, later - 1) : later + 1], key=gap, default=None)
+        if near is None or gap(near) > CLOCK_SLACK_NS:
             continue
-        if index not in found or OWNERS.index(tag.owner) < OWNERS.index(found[index].owner):
-            found[index] = tag
+        if near not in found or OWNERS.index(tag.owner) < OWNERS.index(found[near].owner):
+            found[near] = tag
     return found
 
 

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-CHUNK_BYTES = 8 * 2**20
+CHUNK_BYTES = 4 * 2**20
 LONGEST_PENDING_BYTES = 64 * 2**20
 TAIL_BYTES = 2**16
 CUTS_TRIED = 3
+OPEN, CLOSE, COMMA = b"[],"
 
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 BETWEEN_EVENTS = re.compile(rb"\}\s*(,)\s*\{")
@@ -31,14 +32,12 @@ class Args(msgspec.Struct, gc=False):
     """What is read of an event's arguments; anyone's file, so any JSON value."""
 
     correlation: Any = -1
-    stream: Any = -1
     device: Any = -1
     sequence: Any = msgspec.field(name="Sequence number", default=-1)
-    forward_thread: Any = msgspec.field(name="Fwd thread id", default=-1)
 
 
 class JsonEvent(msgspec.Struct, gc=False):
-    """One event as it stands. Numbers with a fraction are kept as text, to lose no digit."""
+    """One event as it stands; a ``ts`` with a fraction is kept as text, to lose no digit."""
 
     ph: str = ""
     name: str = ""
@@ -46,7 +45,7 @@ class JsonEvent(msgspec.Struct, gc=False):
     pid: Any = 0
     tid: Any = 0
     ts: Any = 0
-    dur: Any = 0
+    dur: float = 0.0
     args: Args | None = None
 
 
@@ -69,53 +68,58 @@ def read_events(file: Readable) -> Iterator[list[JsonEvent]]:
     is_list, text = _find_events(file)
     while more := file.read(CHUNK_BYTES):
         text += more
-        cut, events = _decode_front(text)
-        if events:
+        if events := _take_front(text):
             yield events
-            text = text[cut:]
         elif len(text) > LONGEST_PENDING_BYTES:
             break
-    yield _decode_list(text) if is_list else _OBJECT.decode(b'{"traceEvents":[' + text).events
+    yield _decode_list(text) if is_list else _OBJECT.decode(b'{"traceEvents":' + text).events
 
 
-def _find_events(file: Readable) -> tuple[bool, bytes]:
-    """Whether it is the list form, and the text from the first event on."""
-    text = b""
+def _find_events(file: Readable) -> tuple[bool, bytearray]:
+    """Whether it is the list form, and the text from the list's bracket on."""
+    text = bytearray()
     while more := file.read(CHUNK_BYTES):
-        text = (text + more).removeprefix(b"\xef\xbb\xbf")
-        if text.lstrip().startswith(b"["):
-            return True, text.lstrip()[1:]
-        if key := EVENTS_KEY.search(text):
-            _OBJECT.decode(text[: key.end()] + b"]}")  # the key is at the top, not nested
-            return False, text[key.end() :]
+        text += more
+        begin = text.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if begin.startswith(b"["):
+            return True, begin
+        if key := EVENTS_KEY.search(begin):
+            _OBJECT.decode(begin[: key.end()] + b"]}")  # the key is at the top, not nested
+            return False, begin[key.end() - 1 :]
         if len(text) > LONGEST_PENDING_BYTES:
             break
     raise msgspec.DecodeError("there is no list of traceEvents in it")
 
 
-def _decode_front(text: bytes) -> tuple[int, list[JsonEvent]]:
-    """All but the last events of the text, and where the rest begins.
+def _take_front(text: bytearray) -> list[JsonEvent]:
+    """Decode all but the last events and take them off the text; none if that fails.
 
     What looks like the border of two events may lie deeper or in a string; but if the text
     before it decodes as a list, then it is the border, as the text began with an event.
+    The comma there closes the one list and opens the next, so that nothing is copied.
     """
-    start = max(0, len(text) - TAIL_BYTES)
-    borders = [match.start(1) for match in BETWEEN_EVENTS.finditer(text, start)]
+    borders = [match.start(1) for match in BETWEEN_EVENTS.finditer(text, len(text) - TAIL_BYTES)]
     for border in borders[: -CUTS_TRIED - 1 : -1]:
+        text[border] = CLOSE
         try:
-            return border + 1, _LIST.decode(b"[" + text[:border] + b"]")
+            with memoryview(text) as view, view[: border + 1] as front:
+                events = _LIST.decode(front)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
+            text[border] = COMMA
             continue
-    return 0, []
+        del text[:border]
+        text[0] = OPEN
+        return events
+    return []
 
 
-def _decode_list(text: bytes) -> list[JsonEvent]:
+def _decode_list(text: bytearray) -> list[JsonEvent]:
     """The end of the list form, with or without its closing bracket."""
     try:
-        return _LIST.decode(b"[" + text)
+        return _LIST.decode(text)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        return _LIST.decode(b"[" + text.rstrip().removesuffix(b",") + b"]")
+        return _LIST.decode(text.rstrip().removesuffix(b",") + b"]")

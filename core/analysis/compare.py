@@ -15,6 +15,7 @@ Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]
 SAME_WITHIN = 0.02
 """Two medians are the same when their quotient is surely within so much of one."""
 
+_PROCEDURE = ("warmup", "steps", "until", "max_steps", "max_seconds")
 _TRAIN_ONLY = ("optimizer", "clip")
 
 
@@ -49,6 +50,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         a_peak_bytes: Peak allocated of A, null without a memory pass.
         b_peak_bytes: Peak allocated of B.
         factors: What differs; more than one and the change has no single cause.
+        procedure: Differences in how long was measured, which are no causes.
     """
 
     a: str
@@ -62,11 +64,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     a_peak_bytes: int | None
     b_peak_bytes: int | None
     factors: list[Factor]
+    procedure: list[Factor]
 
 
 def compare(a: Record, b: Record) -> Comparison:
     """Judge run B against run A."""
     change = low = high = None
+    differences = differing(a, b)
     if a.timing and b.timing:
         change, low, high = _change(a.timing.step, b.timing.step)
         verdict, why = _verdict(low, high)
@@ -84,7 +88,8 @@ def compare(a: Record, b: Record) -> Comparison:
         phases=_phases(a, b),
         a_peak_bytes=a.memory.peak_allocated_bytes if a.memory else None,
         b_peak_bytes=b.memory.peak_allocated_bytes if b.memory else None,
-        factors=differing_factors(a, b),
+        factors=[one for one in differences if one.name not in _PROCEDURE],
+        procedure=[one for one in differences if one.name in _PROCEDURE],
     )
 
 
@@ -122,7 +127,7 @@ def _medians(record: Record) -> dict[str, float]:
     return {"step": record.timing.step.median_ms, **phases}
 
 
-def differing_factors(a: Record, b: Record) -> list[Factor]:
+def differing(a: Record, b: Record) -> list[Factor]:
     """Settings and facts of the machine that differ and could matter.
 
     Another model is one factor, whatever its dimensions; settings that neither run used

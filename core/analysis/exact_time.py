@@ -26,10 +26,13 @@ def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
     """
     if not values:
         return np.zeros(0, dtype=np.int64)
-    texts = list(map(str, values))
-    parsed = _parse_plain(",".join(texts).encode(), len(texts))
+    try:
+        joined = ",".join(values)  # type: ignore[arg-type]
+    except TypeError:
+        joined = ",".join(map(str, values))
+    parsed = _parse_plain(joined.encode(), len(values))
     if parsed is None:
-        parsed = np.fromiter(map(_parse_one, texts), dtype=np.int64, count=len(texts))
+        parsed = np.fromiter(map(_parse_one, map(str, values)), dtype=np.int64, count=len(values))
     return parsed
 
 

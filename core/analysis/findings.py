@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..machine import threads
 from ..quantities import format_bytes
 from ..record import Finding, Record
 
 DRIFT_LIMIT = 0.02
 PERTURBATION_LIMIT = 0.10
 COVERAGE_LIMIT = 0.98
+BUSY_CORES_LIMIT = 0.75
+FIXED_STEPS_LIMIT = 0.02
 PREDICTION_LIMIT = 0.05
 SEVERITIES = ("problem", "warning", "note", "good")
 
@@ -49,17 +52,20 @@ def ended_early(record: Record) -> Finding | None:
 def not_settled(record: Record) -> Finding | None:
     """The median is not known as well as the spec asked for."""
     timing = record.timing
-    if timing is None or timing.settled or int(record.spec.get("steps", 0)):
+    if timing is None or timing.settled:
         return None
     goal = float(record.spec["until"])
     width = timing.step.half_width
+    asked_for_steps = int(record.spec.get("steps", 0)) > 0
+    if asked_for_steps and width <= FIXED_STEPS_LIMIT:
+        return None
     return Finding(
         rule="not-settled",
         severity="warning" if width > 4 * goal else "note",
         verdict=f"The step time did not settle: ±{width:.1%} where ±{goal:.1%} was asked for.",
         why=f"{timing.stop_reason}; {timing.step.n} steps spread over an IQR of "
         f"{timing.step.iqr_ms:.3g} ms around {timing.step.median_ms:.4g} ms.",
-        next="Quiet the machine or raise max_seconds; compare with other runs by interval only.",
+        next="Quiet the machine or measure longer; compare with other runs by interval only.",
         numbers={"half_width": width, "until": goal, "n": timing.step.n},
     )
 
@@ -101,6 +107,29 @@ def other_tenants(record: Record) -> Finding | None:
         why=f"Seen while measuring: {names}.",
         next="Measure again when the device is yours alone; do not compare this run.",
         numbers={"processes": count},
+    )
+
+
+def busy_machine(record: Record) -> Finding | None:
+    """On the CPU, other work on the host takes processors from the steps."""
+    telemetry, count = record.telemetry, threads(record.environment)
+    cores = record.environment.get("cpu", {}).get("threads")
+    if record.spec["device"] != "cpu" or telemetry is None or not count or not cores:
+        return None
+    load = telemetry.series.get("host.cpu_percent")
+    if load is None:
+        return None
+    busy = load["median"] / 100 * cores
+    if busy <= count + BUSY_CORES_LIMIT:
+        return None
+    return Finding(
+        rule="busy-machine",
+        severity="warning",
+        verdict=f"Other work kept {busy - count:.1f} more processors busy while it was measured.",
+        why=f"{busy:.1f} of {cores} were busy, the run used {count} threads; threads that wait "
+        "for each other slow down far more than the share that was taken.",
+        next="End the other work and measure again; do not compare this run.",
+        numbers={"busy": busy, "threads": count, "cores": cores},
     )
 
 
@@ -197,6 +226,7 @@ RULES: tuple[Rule, ...] = (
     not_settled,
     drifting,
     other_tenants,
+    busy_machine,
     tracing_perturbed,
     low_coverage,
     prediction_missed,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .activities import Activities
-from .chrome_trace import Events, Kind, Trace
+from .chrome_trace import HostEvents, Kind, Trace
 from .intervals import Cover, Times
 from .nesting import NONE
 
@@ -33,7 +33,7 @@ def idle_causes(trace: Trace, work: Activities, low: int, high: int) -> tuple[di
     Returns:
         Nanoseconds by cause (they and the next sum to all gaps), unattributed nanoseconds.
     """
-    host = trace.host()
+    host = trace.host
     begin, end = Cover(work.start, work.end).gaps(low, high)
     lost = _first_lost_launch(trace, host, begin, end)
     order = np.argsort(work.start, kind="stable")
@@ -55,18 +55,20 @@ def idle_causes(trace: Trace, work: Activities, low: int, high: int) -> tuple[di
     return {cause: int(part.sum()) for cause, part in causes.items()}, int((end - lost).sum())
 
 
-def count_launches(trace: Trace, low: int, high: int) -> int:
-    """Calls in [low, high) that ask a device for a kernel, a graph, a copy or a fill."""
-    host = trace.host()
+def count_launches(trace: Trace, work: Activities, low: int, high: int) -> int:
+    """Calls that asked a device for a kernel, a graph, a copy or a fill: those in [low, high),
+    and the earlier ones of work in it."""
+    host = trace.host
+    low = int(work.launched[work.linked].min(initial=low))
     is_launch = _named(trace, host, LAUNCH) & (host.start >= low) & (host.start < high)
     return len(np.unique(host.correlation[is_launch]))
 
 
-def _first_lost_launch(trace: Trace, host: Events, begin: Times, end: Times) -> Times:
+def _first_lost_launch(trace: Trace, host: HostEvents, begin: Times, end: Times) -> Times:
     """For each gap the first launch in it or shortly before it that never shows, or its end."""
     result = end.copy()
     launches = host.take(_named(trace, host, LAUNCH) & (host.correlation > 0))
-    shown = np.isin(launches.correlation, trace.device().correlation)
+    shown = np.isin(launches.correlation, trace.device.correlation)
     lost = launches.start[~shown]
     gap = np.searchsorted(end, lost, side="right")
     lost, gap = lost[gap < len(end)], gap[gap < len(end)]
@@ -74,6 +76,6 @@ def _first_lost_launch(trace: Trace, host: Events, begin: Times, end: Times) -> 
     return result
 
 
-def _named(trace: Trace, host: Events, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+def _named(trace: Trace, host: HostEvents, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     matches = np.array([bool(pattern.search(name)) for name in trace.names], dtype=bool)
     return np.asarray((host.kind == Kind.RUNTIME) & matches[host.name])

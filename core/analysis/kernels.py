@@ -13,6 +13,7 @@ from .fused_names import fused_operators
 from .intervals import Times
 from .nesting import NONE, Index, follow
 from .operator_names import classify_operator
+from .scopes import GRAD_ACCUMULATE, LOSS
 from .time_ledger import TimeLedger
 
 LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
@@ -146,6 +147,8 @@ def _missing(ledger: TimeLedger) -> dict[str, str]:
     missing = {}
     if not ledger.phase_times:
         missing["phases_ns"] = "the trace has no phase ranges: it is not from our trace pass"
+    if not set(ledger.modules) - {LOSS, GRAD_ACCUMULATE}:
+        missing["module"] = "the trace has no module ranges: it is not from our trace pass"
     if ledger.other_devices:
         others = ", ".join(map(str, ledger.other_devices))
         missing["devices"] = f"the table is of the busiest device; left out: {others}"

@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
-from .chrome_trace import Events
+from .chrome_trace import HostEvents
 from .intervals import Times
 
 Index = NDArray[np.int64]
 NONE = -1
 
 
-def by_thread(events: Events) -> Events:
+def by_thread(events: HostEvents) -> HostEvents:
     """Each thread's events by start, an event before what is inside of it."""
     return events.take(np.lexsort((-events.end, events.start, events.thread)))
 
 
-def parents(events: Events) -> Index:
+def parents(events: HostEvents) -> Index:
     """For events in `by_thread` order the index of the innermost event around each, or -1.
 
     Ranges that overlap without nesting (a profiler's step may end inside another range)
     count as inside while they begin inside.
     """
-    ends = events.end.tolist()
-    result = []
-    open_events: list[int] = []
+    result: list[int] = []
+    open_events, open_until = [NONE], [math.inf]
     current = NONE
-    for index, (thread, start) in enumerate(
-        zip(events.thread.tolist(), events.start.tolist(), strict=True)
+    for index, (thread, start, end) in enumerate(
+        zip(events.thread.tolist(), events.start.tolist(), events.end.tolist(), strict=True)
     ):
         if thread != current:
             current = thread
-            open_events.clear()
-        while open_events and ends[open_events[-1]] <= start:
+            del open_events[1:], open_until[1:]
+        while open_until[-1] <= start:
+            open_until.pop()
             open_events.pop()
-        result.append(open_events[-1] if open_events else NONE)
+        result.append(open_events[-1])
         open_events.append(index)
+        open_until.append(end)
     return np.array(result, dtype=np.int64)
 
 
@@ -53,10 +56,12 @@ def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:
 
 def follow(index: Index, values: NDArray[np.int64], missing: int = NONE) -> NDArray[np.int64]:
     """``values[index]``, and ``missing`` where the index is -1."""
-    return np.where(index >= 0, values[index], missing) if len(values) else index
+    if not len(values):
+        return np.full(len(index), missing)
+    return np.where(index >= 0, values[index], missing)
 
 
-def self_times(events: Events, parent: Index) -> tuple[Index, Times, Times]:
+def self_times(events: HostEvents, parent: Index) -> tuple[Index, Times, Times]:
     """Cut each thread's time into pieces that belong to the innermost event.
 
     Returns:

@@ -28,6 +28,9 @@ BACKWARD_NODE = "autograd::engine::evaluate_function: "
 FUNCTION = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)", re.DOTALL)
 """How the profiler writes a Python function: ``models/attention.py(51): forward``."""
 
+NAME = re.compile(r'(?<="name": ").*?(?=",\n    "pid": )', re.DOTALL)
+NOT_IN_A_NAME = re.compile(r'["\\\x00-\x1f]')
+
 
 class _Args(msgspec.Struct, gc=False):
     bytes: int = msgspec.field(name="Bytes", default=0)
@@ -73,9 +76,7 @@ def decode_profiled_allocations(data: bytes) -> History:
     Raises:
         msgspec.DecodeError: Not a chrome trace.
     """
-    # The profiler writes names of functions as it finds them, at times not in UTF-8.
-    text = data.decode("utf-8", "replace")
-    trace = msgspec.json.decode(text, type=_Trace)
+    trace = _decode(data.decode("utf-8", "replace"))
     stacks: dict[Stack, int] = {}
     moves: list[tuple[int, int, int, int]] = []
     relevant = [one for one in trace.events if one.cat in (PYTHON, OPERATOR) or _is_move(one)]
@@ -94,6 +95,20 @@ def decode_profiled_allocations(data: bytes) -> History:
         stack=columns[3],
         stacks=list(stacks),
     )
+
+
+def _decode(text: str) -> _Trace:
+    """The events, also where the profiler wrote a function's name that breaks the JSON.
+
+    It reads some names from memory that was freed, and they can then hold any byte.
+    """
+    try:
+        return msgspec.json.decode(text, type=_Trace)
+    except msgspec.DecodeError:
+        cleaned = NAME.sub(
+            lambda match: NOT_IN_A_NAME.sub("\N{REPLACEMENT CHARACTER}", match[0]), text
+        )
+        return msgspec.json.decode(cleaned, type=_Trace)
 
 
 def _is_move(event: _Event) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .chrome_trace import MODULE_PREFIX, Events, Kind, Trace
+from .chrome_trace import MODULE_PREFIX, HostEvents, Kind, Trace
 from .intervals import Times
 from .nesting import NONE, Index, by_thread, follow, nearest, parents
 
@@ -40,7 +40,7 @@ class Scopes:
     trace's names; -1 where there is none. ``operator`` is the outermost one.
     """
 
-    events: Events
+    events: HostEvents
     parent: Index
     phases: list[str]
     phase: Index
@@ -69,7 +69,7 @@ class Names:
 
 def host_scopes(trace: Trace) -> Scopes:
     """Find phase, module and operator of every host event."""
-    events = by_thread(trace.host())
+    events = by_thread(trace.host)
     parent = parents(events)
     names = Names(trace.names)
     engine = nearest(names.is_engine[events.name], parent)
@@ -86,7 +86,7 @@ def host_scopes(trace: Trace) -> Scopes:
 
 def phase_ranges(trace: Trace) -> tuple[list[str], Index, Times, Times]:
     """The workload's own phase ranges in order of time: names, phase, start, end of each."""
-    events = trace.host()
+    events = trace.host
     events = events.take(Names(trace.names).is_phase[events.name])
     events = events.take(np.argsort(events.start, kind="stable"))
     used, phase = np.unique(events.name, return_inverse=True)
@@ -94,7 +94,7 @@ def phase_ranges(trace: Trace) -> tuple[list[str], Index, Times, Times]:
     return phases, phase, events.start, events.end
 
 
-def _outermost_operators(events: Events, parent: Index, names: Names) -> Index:
+def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Index:
     """Index of the name of the outermost operator; a backward node's own if it has none."""
     scaffold = names.is_range | names.is_wrapper | names.is_engine | names.is_node
     is_operator = (events.kind == Kind.OPERATOR) & ~scaffold[events.name]
@@ -105,7 +105,7 @@ def _outermost_operators(events: Events, parent: Index, names: Names) -> Index:
 
 
 def _phases(
-    trace: Trace, events: Events, parent: Index, names: Names, engine: Index, operator: Index
+    trace: Trace, events: HostEvents, parent: Index, names: Names, engine: Index, operator: Index
 ) -> tuple[list[str], Index]:
     """Phases by the workload's ranges; in a foreign trace by what encloses the event."""
     phases, phase, start, end = phase_ranges(trace)
@@ -120,7 +120,9 @@ def _phases(
     return phases, choice.astype(np.int64)
 
 
-def _modules(trace: Trace, events: Events, parent: Index, names: Names) -> tuple[list[str], Index]:
+def _modules(
+    trace: Trace, events: HostEvents, parent: Index, names: Names
+) -> tuple[list[str], Index]:
     """Paths of modules, and the path of the module around each event.
 
     Our ranges hold the whole path. The profiler's own say class and number only: there the
@@ -151,21 +153,20 @@ def _modules(trace: Trace, events: Events, parent: Index, names: Names) -> tuple
 
 
 def _backward_modules(
-    events: Events, names: Names, engine: Index, modules: list[str], module: Index
+    events: HostEvents, names: Names, engine: Index, modules: list[str], module: Index
 ) -> Index:
     """Give what runs inside a backward node the module of the operator that made the node."""
     forward = np.flatnonzero((events.sequence >= 0) & (engine == NONE))
     # The last operator with a number is the one that made the node: those before it saw the
     # number that would come next, and made none.
-    makers = dict(zip(events.sequence[forward].tolist(), module[forward].tolist(), strict=True))
+    forward = forward[::-1]
+    numbers, last = np.unique(events.sequence[forward], return_index=True)
+    place = np.searchsorted(numbers, events.sequence)
+    place[place == len(numbers)] = NONE
+    known = follow(place, numbers) == events.sequence
+    of_node = np.where(known, follow(place, follow(forward[last], module)), NONE)
     modules.append(GRAD_ACCUMULATE)
-    accumulate = len(modules) - 1
-    of_node = np.full(len(events), NONE)
-    for index in np.flatnonzero(names.is_engine[events.name]).tolist():
-        is_accumulate = names.accumulates[events.name[index]]
-        of_node[index] = (
-            accumulate if is_accumulate else makers.get(int(events.sequence[index]), NONE)
-        )
+    of_node[names.accumulates[events.name]] = len(modules) - 1
     return np.where(module == NONE, follow(engine, of_node), module)
 
 

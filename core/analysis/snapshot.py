@@ -10,7 +10,6 @@ import gc
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -103,8 +102,8 @@ class Snapshot(msgspec.Struct, frozen=True):
         stacks: dict[Stack, int] = {}
         seen: dict[tuple[int, ...], int] = {}
         try:
-            stack = _column([_number(event.frames, seen, stacks) for event in moves])
-        except (TypeError, msgspec.ValidationError) as error:
+            stack = _column([_number(event, seen, stacks) for event in moves])
+        except (TypeError, KeyError, msgspec.ValidationError) as error:
             raise DamagedFileError(f"not a memory snapshot: {error}") from error
         # The middle of the microsecond that the allocator wrote down.
         time_ns = _column([event.time_us * 1000 + 500 for event in moves])
@@ -122,14 +121,17 @@ class Snapshot(msgspec.Struct, frozen=True):
         return self.device_traces[device] if device < len(self.device_traces) else []
 
 
-def _number(frames: Any, seen: dict[tuple[int, ...], int], stacks: dict[Stack, int]) -> int:
-    """The number of a stack. Snapshots share their frames, so most are known by identity."""
-    innermost = list(islice(frames, MAX_FRAMES))
-    key = tuple(map(id, innermost))
-    if not key:
+def _number(event: _Event, seen: dict[tuple[int, ...], int], stacks: dict[Stack, int]) -> int:
+    """The number of an allocation's stack, -1 without one.
+
+    Snapshots share their frames, so that most stacks are known by the identity of those.
+    """
+    if not event.frames or event.action == "free_completed":
         return -1
+    frames = event.frames[:MAX_FRAMES]
+    key = tuple(map(id, frames))
     if key not in seen:
-        typed = msgspec.convert(innermost, list[_Frame])
+        typed = msgspec.convert(frames, list[_Frame])
         stack = tuple(Frame(one.filename, one.line, one.name) for one in typed)
         seen[key] = stacks.setdefault(stack, len(stacks))
     return seen[key]

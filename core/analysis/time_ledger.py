@@ -76,7 +76,7 @@ def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
     else:
         idle, unattributed = idle_causes(trace, work, window.low, window.high)
         phase_times = _device_phase_times(trace, work, window)
-        launches = count_launches(trace, window.low, window.high)
+        launches = count_launches(trace, work, window.low, window.high)
     return TimeLedger(
         source="operators" if device == NONE else "kernels",
         window=window,
@@ -100,7 +100,7 @@ def steps_window(trace: Trace) -> Window | None:
     for index, name in enumerate(trace.names):
         text = name.removeprefix(STEPS_RANGE)
         if text != name and text.isascii() and text.isdigit() and int(text) > 0:
-            marked = trace.host()
+            marked = trace.host
             marked = marked.take(marked.name == index)
             return Window(int(marked.start[0]), int(marked.end[0]), int(text))
     return None
@@ -114,7 +114,7 @@ def _whole(work: Activities) -> Window:
 
 def _devices_by_work(trace: Trace) -> list[int]:
     """Devices that ran something, the busiest first."""
-    events = trace.device()
+    events = trace.device
     devices, index = np.unique(events.device, return_inverse=True)
     busy = np.bincount(index, weights=(events.end - events.start), minlength=len(devices))
     return [int(device) for device in devices[np.argsort(-busy, kind="stable")]]

@@ -1,7 +1,7 @@
 """What the backward pass allocates and frees, operation by operation.
 
-Names that end in what the forward saved are released as soon as their operation is done;
-gradients that flow are called ``g …``.
+What the forward saved is released by its name there as soon as its operation is done;
+gradients on their way are called ``g …``.
 """
 
 from __future__ import annotations
@@ -158,10 +158,11 @@ def _naive(tape: Tape, sizes: Sizes) -> None:
     tape.spike(sizes.x)  # a contiguous copy
     tape.new("g v", sizes.x)
     tape.new("g quotients", sizes.scores)
+    tape.free("g mixed")
     tape.release("v copy", "quotients cast" if cast else "quotients")
     if cast:
         tape.new("g quotients float", sizes.scores_soft)
-        tape.free("g quotients", "g mixed")
+        tape.free("g quotients")
     tape.spike(4 * sizes.scores_soft)  # both sides of the division
     tape.release("exponentials", "row sums")
     tape.free("g quotients", "g quotients float")

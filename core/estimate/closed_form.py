@@ -1,8 +1,8 @@
-"""Parameters, FLOPs and peak memory of a spec, by arithmetic: no torch, well under a millisecond.
+"""Parameters, FLOPs and peak memory of a spec, by arithmetic: no torch, about a millisecond.
 
-FLOPs count matrix products only, two per multiply-add. Memory is what torch's allocator holds
-at the worst moment of a steady eager step, gradients freed and optimizer state in place. What
-lies outside the allocator (the CUDA context, libraries' workspaces) is not in it, nor what
+FLOPs count matrix products only, two per multiply-add. Memory is what the tensors of a steady
+eager step take at its worst moment, gradients freed and optimizer state in place. What the
+libraries take for themselves (the CUDA context, cuBLAS's workspace) is not in it, nor what
 torch.compile saves. The formulas' letters: B batch, T context, V vocab, d d_model, f d_ff,
 L layers, h heads.
 """
@@ -136,7 +136,7 @@ def _formulas(sizes: Sizes, memory: StepMemory, forward: int, backward: int) -> 
         texts["saved for backward"] = (
             f"about L({_block_formula(sizes)}) bytes and the loss's: {saved}"
         )
-    if size.parameters and spec.step == "train":
+    if spec.step == "train":
         copies = 1 if spec.optimizer == "sgd" else 3
         texts["weights and state"] = f"{copies * width.weight} bytes per parameter"
     peak = memory.peak
@@ -150,16 +150,14 @@ def _formulas(sizes: Sizes, memory: StepMemory, forward: int, backward: int) -> 
 def _block_formula(sizes: Sizes) -> str:
     """Bytes that a block keeps for backward, small statistics left out.
 
-    Two norms' inputs and results (and, on the CPU, the normalised inputs in float32); q, k, v
-    and what the output projection reads; four tensors of the feed-forward; and with the scores
-    written out the exponentials and the quotients, or with torch's own writing one of them.
+    Of d: two norms' inputs and results, and on the CPU their normalised inputs in float32;
+    q, k, v and what the output projection reads. Of f: the feed-forward's four tensors. Of T²,
+    with the scores written out: exponentials and quotients; torch's own writing keeps one.
     """
     width, attention = sizes.width, sizes.spec.attention
-    norms = 2 * width.residual if width.fused_norm else 2 * (4 + 4)
-    inside = 4 if attention == "sdpa-math" else width.compute
-    d = norms + 2 * width.compute + 3 * inside + width.compute
-    text = f"BT({d}d + {4 * width.compute}f)"
+    norms = width.residual + width.compute if width.fused_norm else 4 + 4 + width.compute
+    heads = 4 if attention == "sdpa-math" else width.compute
+    text = f"BT({2 * norms + 3 * heads + width.compute}d + {4 * width.compute}f)"
     if attention == "naive":
-        cast = width.softmax != width.compute
-        return f"{text} + {width.softmax + (width.compute if cast else width.softmax)}BhT²"
+        return f"{text} + {2 * width.softmax if sizes.scores == sizes.scores_soft else 6}BhT²"
     return f"{text} + 4BhT²" if attention == "sdpa-math" else text

@@ -67,7 +67,10 @@ def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
 def _linear(
     tape: Tape, sizes: Sizes, result: str, count: int, weights: int, kind: str = "temporaries"
 ) -> None:
-    """A projection; autocast keeps the copy of its weights, except in inference mode."""
+    """A projection. Autocast keeps the copy of its weights until the forward is over.
+
+    In inference mode it makes the copy for one use (releases before 2026 kept it there too).
+    """
     copy = weights * sizes.width.compute if sizes.width.autocast else 0
     tape.add(COPIES, copy)
     tape.new(result, count, kind)

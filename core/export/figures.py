@@ -10,6 +10,7 @@ from .table import QUANTITY, Cell, Table, is_number
 
 UNKNOWN = "n/a"
 DASH = "–"
+_UNITS = ("bytes", "ms", "ns")
 _PER_CALL = ("mean_ns", "min_ns", "max_ns")
 _CHANGES = ("over_bare", "over_a", "drift")
 _HEADINGS = {
@@ -55,8 +56,12 @@ def cells_as_text(table: Table) -> list[list[str]]:
 
 def _quantity_row(columns: Sequence[str], row: Sequence[Cell]) -> list[str]:
     quantity, *rest = row
-    units = ["n" if column == "n" else str(quantity) for column in columns[1:]]
-    return [heading(str(quantity)), *map(one_figure, units, rest)]
+    key = str(quantity)
+    # Other keys are shown as they are: that is how the record and --set know them.
+    is_figure = key in _HEADINGS or (_unit(key) in _UNITS and "." not in key)
+    name = heading(key) if is_figure else key
+    units = ["n" if column == "n" else key for column in columns[1:]]
+    return [name, *map(one_figure, units, rest)]
 
 
 def is_numeric(table: Table, column: str) -> bool:
@@ -117,9 +122,8 @@ def _number(column: str, value: float, largest: float) -> str:
         return decimal(value / 1e6, _decimals(largest / 1e6))
     if unit == "ms":
         return decimal(value, _decimals(largest))
-    if float(value).is_integer():
-        return f"{int(value):,}"
-    return decimal(value, 2 if abs(value) >= 1 else 4)
+    whole = float(value).is_integer() or abs(value) >= 1000
+    return f"{value:,.0f}" if whole else f"{value:.4g}"
 
 
 def _unit(column: str) -> str:
@@ -129,10 +133,10 @@ def _unit(column: str) -> str:
 
 def decimal(value: float, decimals: int) -> str:
     """With so many decimals; what is not zero is never written as zero."""
-    smallest = 10.0**-decimals
-    if value and abs(value) < smallest / 2:
-        return f"<{smallest:.{decimals}f}" if value > 0 else f">-{smallest:.{decimals}f}"
-    return f"{value:,.{decimals}f}"
+    text = f"{value:,.{decimals}f}"
+    if value and not text.strip("-0.,"):
+        return f"{'<' if value > 0 else '>-'}{10.0**-decimals:.{decimals}f}"
+    return text
 
 
 def _decimals(largest: float) -> int:

@@ -14,6 +14,7 @@ import msgspec
 
 from ..rundir import RunDirectory
 from ..spec import RunSpec
+from .figures import literal
 from .files import write
 
 
@@ -47,6 +48,7 @@ _ON_CUDA = (
     Flag("--cuda-memory-usage=true", "device memory over time"),
 )
 _ON_CPU = (Flag("--trace=nvtx,osrt", "our phase and module ranges, and waits of the host"),)
+_NO_RANGE_ON_CPU = "# The CPU has no profiler API to mark the measured steps: all is recorded."
 
 
 def write_script(run: RunDirectory, out: Path) -> list[Path]:
@@ -75,11 +77,12 @@ def script(run_id: str, spec: RunSpec, spec_path: Path) -> str:
     one_line = shlex.join(["nsys", "profile", *(flag.text for flag in flags), *target])
     lines = [
         "#!/usr/bin/env bash",
-        f"# Nsight Systems over the timing pass of run {run_id}: the same spec, fresh weights.",
+        f"# Nsight Systems over the timing pass of {literal(run_id)}: same spec, fresh weights.",
         f"# Flags checked against {source}.",
+        *([] if spec.on_cuda else [_NO_RANGE_ON_CPU]),
         "#",
         "# In one line:",
-        f"#   {one_line}",
+        f"#   {literal(one_line)}",
         "#",
         "# A step under nsys is not a timing: compare it with the run's bare step.",
         "set -eu",
@@ -96,7 +99,7 @@ def flags_for(spec: RunSpec, options: frozenset[str] | None) -> tuple[list[Flag]
     """The flags to use, those that the installed nsys lacks, and what decided."""
     wanted = [*(_ON_CUDA if spec.on_cuda else _ON_CPU), *_ALWAYS]
     if options is None:
-        return wanted, [], "the options of nsys 2023.4 and later; none is installed here"
+        return wanted, [], "the options of nsys 2023.4 and later; no nsys here to ask"
     used = [flag for flag in wanted if flag.option in options]
     return used, [flag for flag in wanted if flag not in used], "`nsys profile --help` of this box"
 

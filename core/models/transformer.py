@@ -102,8 +102,9 @@ class Transformer(nn.Module):
 
 def matmul_dtype(x: Tensor) -> torch.dtype:
     """The dtype that a matrix product of x computes in: autocast's, or x's own."""
-    if torch.is_autocast_enabled(x.device.type):
-        return torch.get_autocast_dtype(x.device.type)
+    device = x.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
     return x.dtype
 
 

@@ -29,32 +29,35 @@ def compiled(spec: RunSpec, model: Transformer) -> nn.Module:
 
 
 def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
-    """What torch.compile did in this process, from its own counters."""
+    """What torch.compile did in this process, from its own counters.
+
+    ``compile_seconds`` sums forward and backward graphs; ``fell_back`` is true when any frame
+    was left to run eagerly, as after the recompile limit, or nothing was compiled at all.
+    """
     from torch._dynamo.utils import counters, get_compilation_metrics
 
     metrics = get_compilation_metrics()
-    frames = {metric.co_name for metric in metrics}
-    # One graph per compiled block type is expected; more of the same code are recompiles.
-    recompiles = sum(1 for metric in metrics if getattr(metric, "recompile_reason", None))
-    limit_hit = bool(counters["frames"].get("total", 0)) and any(
-        "recompile_limit" in reason or "cache_size_limit" in reason
-        for reason in counters["unimplemented"]
-    )
-    seconds = sum(metric.entire_frame_compile_time_s or 0.0 for metric in metrics)
-    stages = {
-        "inductor": sum(metric.inductor_compile_time_s or 0.0 for metric in metrics),
-        "code generation": sum(metric.code_gen_time_s or 0.0 for metric in metrics),
+    frames, graphs = counters["frames"], int(counters["stats"]["unique_graphs"])
+    stages_us = {
+        "tracing": sum(metric.dynamo_cumulative_compile_time_us or 0 for metric in metrics),
+        "autograd": sum(metric.aot_autograd_cumulative_compile_time_us or 0 for metric in metrics),
+        "inductor": sum(metric.inductor_cumulative_compile_time_us or 0 for metric in metrics),
     }
-    failures = [metric.fail_type for metric in metrics if metric.fail_type]
     return Compile(
         mode=spec.compile,
         backend=spec.compile_backend,
         scope=spec.compile_scope,
         first_step_ms=first_step_ms,
-        compile_seconds=seconds,
-        graphs=int(counters["stats"].get("unique_graphs", 0)),
-        graph_breaks={str(reason): int(n) for reason, n in counters["graph_break"].items()},
-        recompiles=recompiles,
-        fell_back=limit_hit or bool(failures) or not frames,
-        stages_seconds=stages,
+        compile_seconds=sum(metric.duration_us or 0 for metric in metrics) / 1e6,
+        graphs=graphs,
+        graph_breaks={
+            str(reason).splitlines()[0]: int(count)
+            for reason, count in counters["graph_break"].items()
+        },
+        recompiles=sum(1 for metric in metrics if metric.recompile_reason),
+        fell_back=not graphs
+        or frames["ok"] < frames["total"]
+        or any(metric.fail_type for metric in metrics),
+        # Each stage contains the ones after it.
+        stages_seconds={name: us / 1e6 for name, us in stages_us.items() if us},
     )

@@ -14,6 +14,7 @@ from torch.autograd.profiler import profile
 from ..analysis.card import CardReading
 from ..analysis.memory import Recording
 from ..analysis.profiled_allocations import decode_profiled_allocations
+from ..rundir import write_atomically
 from .job import Job
 
 CLEAR_PEAK_RESIDENT = "5"
@@ -28,8 +29,15 @@ class CpuRecorder:
 
     def __init__(self, job: Job) -> None:
         self._path = job.path / "allocations.json.gz"
+        self._missing = {"peak_reserved_bytes": "the CPU allocator reserves nothing ahead"}
+        if job.spec.compile != "off":
+            self._missing["largest.stack"] = (
+                "Python stacks: compiling makes too many calls to trace"
+            )
         # Not torch.profiler.profile: starting that one imports all of torch's compiler.
-        self._profile = profile(use_kineto=True, profile_memory=True, with_stack=True)
+        self._profile = profile(
+            use_kineto=True, profile_memory=True, with_stack=job.spec.compile == "off"
+        )
         self._card = CardReading()
 
     def __enter__(self) -> Self:
@@ -42,7 +50,11 @@ class CpuRecorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        try:
+            self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        except (RuntimeError, MemoryError):
+            if error is None:  # else that one tells why, and this is for want of memory, too
+                raise
 
     def begin_steady_step(self) -> None:
         """The step that counts comes next."""
@@ -62,13 +74,13 @@ class CpuRecorder:
         plain = self._path.with_suffix("")
         self._profile.export_chrome_trace(str(plain))  # type: ignore[no-untyped-call]
         data = plain.read_bytes()
-        self._path.write_bytes(gzip.compress(data, compresslevel=1))
+        write_atomically(self._path, gzip.compress(data, compresslevel=1))
         plain.unlink()
         return Recording(
             source="cpu-profiler",
             history=decode_profiled_allocations(data),
             card=self._card,
-            missing={"peak_reserved_bytes": "the CPU allocator reserves nothing ahead"},
+            missing=self._missing,
         )
 
 

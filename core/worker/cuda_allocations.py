@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ import torch
 from ..analysis.card import CardReading
 from ..analysis.memory import Counters, Recording
 from ..analysis.snapshot import snapshot_from
+from ..rundir import write_atomically
 from .job import Job
 
 MAX_EVENTS = 400_000
@@ -103,13 +105,13 @@ class CudaRecorder:
         return int(stats.get("allocation.all.allocated", 0) + stats.get("allocation.all.freed", 0))
 
     def _write(self, snapshot: dict[str, Any]) -> None:
-        with self._path.open("wb") as file:
-            pickle.dump(snapshot, file, protocol=PICKLE_PROTOCOL)
+        write_atomically(self._path, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 
     def _write_out_of_memory(self, *_: int) -> None:
         """The allocator is about to raise, perhaps not for the first time; all is still held."""
         if not self._path.exists():
-            self._write(torch.cuda.memory._snapshot())
+            with suppress(OSError):  # a full disk must not hide that memory ran out
+                self._write(torch.cuda.memory._snapshot())
 
 
 def _read_card(device: torch.device) -> CardReading:

@@ -8,6 +8,7 @@ import msgspec
 
 from ..analysis.memory import describe_memory
 from ..events import ResultReported, StageEntered, StepCounted, WorkStepped
+from ..rundir import write_atomically
 from ..spec import RunSpec
 from .cpu_allocations import CpuRecorder
 from .cuda_allocations import CudaRecorder
@@ -17,6 +18,11 @@ from .workload import Workload
 
 WARMUP_STEPS = 2
 """The first makes the optimizer's state and the libraries' workspaces; one more settles."""
+
+HIDDEN_BY_COMPILING = {
+    "ledger.autocast weight copies": "compiled code casts out of sight: they are activations here",
+    "modules.activation_bytes": "compiled code has no modules inside: see the one that encloses it",
+}
 
 STEADY_STEP = WARMUP_STEPS
 STEPS = WARMUP_STEPS + 1
@@ -36,6 +42,7 @@ def measure(job: Job, report: Report) -> None:
     with recorder:
         tagger.enter("build")
         workload = Workload(job.spec)
+        tagger.enter("")
         with tagger.watching(workload):
             report(StageEntered(stage="warmup"))
             for index in range(WARMUP_STEPS):
@@ -49,12 +56,14 @@ def measure(job: Job, report: Report) -> None:
             step_ms = (time.perf_counter_ns() - began_ns) / 1e6
             report(StepCounted(done=STEPS, total=STEPS))
     report(StageEntered(stage="export"))
-    (job.path / "notes.json").write_bytes(msgspec.json.encode(tagger.notes))
+    write_atomically(job.path / "notes.json", msgspec.json.encode(tagger.notes))
     recording = recorder.export()
     events = len(recording.history)
     report(WorkStepped(what="allocation events", done=events, total=events))
     report(StageEntered(stage="analyse"))
     memory = describe_memory(recording, tagger.notes, step_ms=step_ms)
+    if job.spec.compile != "off":
+        memory = msgspec.structs.replace(memory, missing=memory.missing | HIDDEN_BY_COMPILING)
     report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
 
 

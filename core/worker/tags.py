@@ -48,6 +48,7 @@ class Tagger:
     def enter(self, phase: str) -> None:
         """A phase begins; the empty name ends the step."""
         self._notes.phases.append(PhaseMark(time.time_ns(), self._step, phase))
+        self._compute(WHOLE_MODEL)
 
     def tag(self, tensor: Tensor, owner: Owner, module: str = WHOLE_MODEL) -> None:
         """The tensor's storage belongs to an owner, now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 PID = 4242
@@ -37,19 +38,14 @@ OPERATORS = (
     ("aten::softmax", "aten::_softmax"),
 )
 MODULES = ("attention_norm", "attention.q", "attention", "ffn_norm", "ffn.w1", "ffn")
-EVENTS_PER_CALL = 6
 
 
 def write_big_trace(path: Path, events: int, seed: int = 0) -> None:
-    """Write a trace of at least so many events; 1.06 million are about 320 MB."""
+    """Write a trace of so many events; a million are about 300 MB."""
     with path.open("w") as file:
         file.write('{\n  "schemaVersion": 1,\n  "deviceProperties": [],\n  "traceEvents": [\n')
-        written = 0
-        for number, event in enumerate(_events(random.Random(seed))):
-            file.write(event if not number else ",\n" + event)
-            written += 1
-            if written >= events:
-                break
+        for number, event in enumerate(islice(_events(random.Random(seed)), events)):
+            file.write(",\n" + event if number else event)
         file.write('\n  ],\n  "traceName": "big.json"\n}\n')
 
 
@@ -93,14 +89,15 @@ def _call(
     yield (
         f'  {{\n    "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": {PID}, '
         f'"tid": {thread},\n    "ts": {_us(now + 3_000)}, "dur": {_us(4_000)},\n    "args": '
-        f'{{\n      "External id": {correlation}, "cbid": 211, "correlation": {correlation}\n    }}\n  }}'
+        f'{{\n      "External id": {correlation}, "cbid": 211, "correlation": {correlation}\n'
+        f"    }}\n  }}"
     )
     yield (
         f'  {{\n    "ph": "X", "cat": "kernel", "name": "{KERNELS[kind]}", "pid": 0, "tid": 7,\n'
         f'    "ts": {_us(start)}, "dur": {_us(duration)},\n    "args": {{\n      "External id": '
-        f'{correlation}, "queued": 0, "device": 0, "context": 1,\n      "stream": 7, "correlation": '
-        f'{correlation},\n      "registers per thread": 32, "shared memory": 0, "blocks per SM": 2.0,'
-        f'\n      "warps per SM": 8.0, "grid": [128, 1, 1], "block": [256, 1, 1],\n'
+        f'{correlation}, "queued": 0, "device": 0, "context": 1,\n      "stream": 7, '
+        f'"correlation": {correlation},\n      "registers per thread": 32, "shared memory": 0, '
+        f'"blocks per SM": 2.0,\n      "warps per SM": 8.0, "grid": [128, 1, 1], "block": [256, 1, 1],\n'
         f'      "est. achieved occupancy %": 50\n    }}\n  }}'
     )
     for mark, time, pid, thread_id in (("s", now + 3_000, PID, thread), ("f", start, 0, 7)):

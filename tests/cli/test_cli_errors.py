@@ -26,7 +26,7 @@ def message(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
     [
         (["model=tiny", "heads=3"], ["heads = 3", "tiny has heads = 4"]),
         (["layers=2", "d_model=64", "d_ff=64", "vocab=10", "heads=7"], ["heads = 7", "divide"]),
-        (["batch=0"], ["batch = 0", "from 1 to"]),
+        (["batch=0"], ["batch = ", "0", "from 1 to"]),
         (["batch=-4"], ["batch", "-4"]),
         (["batch=four"], ["batch = 'four'", "whole number"]),
         (["btach=4"], ["btach", "did you mean 'batch'?"]),
@@ -56,7 +56,7 @@ def test_bad_setting_names_the_key_the_value_and_what_is_allowed(
     ("content", "words"),
     [
         (b"batch = 1\nstep = ,", ["line 2"]),
-        (b"batch = 0", ["batch = 0"]),
+        (b"batch = 0", ["batch = 0", "from 1 to"]),
         (b"wings = 2", ["wings"]),
         (b"passes = ['flying']", ["passes", "timing, trace, memory"]),
         (b"\xff\xfe", ["UTF-8"]),

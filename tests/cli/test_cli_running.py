@@ -145,6 +145,21 @@ def test_detached_run_is_attached_to_and_stopped_from_elsewhere(
     assert "was not running" in capsys.readouterr().out
 
 
+def test_attached_run_whose_supervisor_dies_is_told_with_what_it_measured() -> None:
+    assert main([*ENDLESS, "--detach"]) == 0
+    run = wait_for_steps()
+    follower = start(["attach", run.id])
+    assert follower.stderr is not None
+    assert "started: tiny" in follower.stderr.readline()
+    supervisor = run.supervisor_pid()
+    assert supervisor is not None
+    os.kill(supervisor, signal.SIGKILL)
+    stdout, stderr = follower.communicate(timeout=PATIENCE_SECONDS)
+    assert follower.returncode == 1
+    assert "· killed ·" in stdout
+    assert "Traceback" not in stderr
+
+
 def on_terminal(arguments: list[str], **environment: str) -> tuple[int, str]:
     """Run a command whose streams are a terminal; its exit code and all it painted."""
     pid, handle = pty.fork()

@@ -186,7 +186,7 @@ def test_a_second_run_is_refused_with_the_holder(detached: RunDirectory) -> None
 
 def test_a_second_run_waits_for_the_first(detached: RunDirectory) -> None:
     second = new_run(SHORT)
-    told = []
+    told: list[AnyEvent] = []
     for event in supervise(second):
         if type(event).__name__ == "Noticed" and not told:
             told.append(event)

@@ -13,10 +13,9 @@ import re
 import shutil
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-
-from published import H100_CONTEXT_512
 
 from sysbench.core import Record, RunSpec, run
 from sysbench.core.devices import resolve_device
@@ -36,6 +35,7 @@ def spec_for(size: str, device: str, **changes: object) -> RunSpec:
 
 def timing_rows(sizes: list[str], device: str, context: int) -> Iterator[str]:
     """Measured medians beside the published ones."""
+    published = tomllib.loads((ROOT / "tests" / "gpu" / "published.toml").read_text())
     yield "| size | precision | step | median ms | ± | published ms | ratio | status |"
     yield "|---|---|---|---|---|---|---|---|"
     for size, precision, step in itertools.product(
@@ -43,17 +43,17 @@ def timing_rows(sizes: list[str], device: str, context: int) -> Iterator[str]:
     ):
         spec = spec_for(size, device, precision=precision, step=step, context=context)
         record = run(spec, ["timing"]).record
-        known = [ms for ms in H100_CONTEXT_512.get((size, precision, step), ()) if ms]
-        published = " / ".join(f"{ms:.1f}" for ms in known) or "–"
+        known = published.get(precision, {}).get(step, {}).get(size, [])
+        cited = " / ".join(f"{ms:.1f}" for ms in known) or "–"
         if record.timing is None:
             reason = record.passes[0].detail
-            yield f"| {size} | {precision} | {step} | – | – | {published} | – | {reason} |"
+            yield f"| {size} | {precision} | {step} | – | – | {cited} | – | {reason} |"
             continue
         median = record.timing.step.median_ms
         ratio = " / ".join(f"{median / ms:.2f}" for ms in known) or "–"
         yield (
             f"| {size} | {precision} | {step} | {median:.2f} | "
-            f"{record.timing.step.half_width:.2%} | {published} | {ratio} | {record.status} |"
+            f"{record.timing.step.half_width:.2%} | {cited} | {ratio} | {record.status} |"
         )
 
 

@@ -125,7 +125,7 @@ def _add_list(commands: _Commands) -> None:
         module="listing",
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="show runs with all these words")
-    parser.add_argument("-n", "--limit", type=int, metavar="N", help="show the newest N")
+    parser.add_argument("-n", "--limit", type=_count, metavar="N", help="show the newest N")
 
 
 def _add_show(commands: _Commands) -> None:
@@ -236,6 +236,12 @@ def _command(
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.set_defaults(module=module or name)
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number, 0 or more")
+    return int(text)
 
 
 def _examples(*lines: tuple[str, str]) -> str:

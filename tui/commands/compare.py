@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from ...core.analysis.compare import Comparison, compare
+from ...core.analysis.compare import Comparison, Factor, compare
 from ...core.export.figures import literal, one_figure, signed_percent
 from ...core.export.table import Table
 from ...core.record_builder import settled_record
 from ...core.rundir import find_run
-from .layout import Line, blank, prose, table_lines, title
+from .layout import Line, blank, prose, table_lines, titled
 from .output import page_width, print_json, print_lines
 
 _STYLES = {
@@ -43,21 +43,22 @@ def _lines(comparison: Comparison, width: int) -> Iterator[Line]:
         width,
         style="dim",
     )
-    yield blank()
     if len(comparison.factors) > 1:
+        yield blank()
         warning = (
             f"Warning: {len(comparison.factors)} factors differ, the change has no single cause."
         )
         yield from prose(warning, width, style="bold yellow")
     if comparison.factors:
-        yield title("What differs")
-        yield from table_lines(_factors(comparison), width)
+        lines = table_lines(_factors(comparison.factors), width)
+        yield from titled("What differs", lines)
     else:
-        yield from prose("Nothing differs: the same spec on the same machine.", width)
-    yield from (blank(), title("Medians"))
-    yield from table_lines(_phases(comparison), width)
-    yield from (blank(), title("Peak allocated"))
-    yield from table_lines(_peaks(comparison), width)
+        yield from prose("Nothing differs: the same work on the same machine.", width)
+    if comparison.procedure:
+        lines = table_lines(_factors(comparison.procedure), width)
+        yield from titled("Measured differently", lines)
+    yield from titled("Medians", table_lines(_phases(comparison), width))
+    yield from titled("Peak allocated", table_lines(_peaks(comparison), width))
 
 
 def _change(comparison: Comparison) -> str:
@@ -70,10 +71,9 @@ def _change(comparison: Comparison) -> str:
     )
 
 
-def _factors(comparison: Comparison) -> Table:
+def _factors(factors: list[Factor]) -> Table:
     rows = tuple(
-        (one.name, one_figure(one.name, one.a), one_figure(one.name, one.b))
-        for one in comparison.factors
+        (one.name, one_figure(one.name, one.a), one_figure(one.name, one.b)) for one in factors
     )
     return Table(name="factors", title="What differs", columns=("factor", "A", "B"), rows=rows)
 

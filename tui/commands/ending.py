@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...core.record import Record
 from ...core.record_builder import settled_record
 from ...core.rundir import RunDirectory
-from .layout import Line, blank, title
+from .layout import Line, titled
 from .output import page_width, print_json, print_lines
 from .report import report_lines
 
@@ -27,10 +27,11 @@ def print_ending(run: RunDirectory, *, json: bool) -> int:
 def full_report(run: RunDirectory, record: Record, width: int) -> Iterator[Line]:
     """The report, then the files behind it and the commands that carry them away."""
     yield from report_lines(record, width)
-    yield from (blank(), title("Take it home"))
     # Whole lines, whatever the width: they are there to be copied.
-    for label, text in _exports(run, record):
-        yield [(f"  {label:<12}", "dim"), (text, "")]
+    yield from titled(
+        "Take it home",
+        ([(f"  {label:<12}", "dim"), (text, "")] for label, text in _exports(run, record)),
+    )
 
 
 def _exports(run: RunDirectory, record: Record) -> Iterator[tuple[str, str]]:

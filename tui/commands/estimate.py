@@ -15,7 +15,7 @@ from ...core.export.headline import model_line, settings_line
 from ...core.export.table import Table, with_total
 from ...core.quantities import format_bytes, format_count
 from ...core.spec import RunSpec
-from .layout import Line, blank, labelled, prose, table_lines, title
+from .layout import Line, blank, prose, table_lines, titled
 from .output import page_width, print_json, print_lines
 from .spec_arguments import chosen_spec
 
@@ -56,9 +56,11 @@ def _lines(
     settings = msgspec.to_builtins(spec)
     yield from prose(model_line(settings, prediction.parameters), width, hang=2, style="bold")
     yield from prose(f"{settings_line(settings)} · {spec.device}", width, hang=2)
-    yield from (blank(), title("Work per step"))
-    for name, flops in as_json(prediction, capacity)["flops"].items():
-        yield from labelled(name, f"{format_count(flops)}FLOP", width, column=12)
+    flops = as_json(prediction, capacity)["flops"]
+    yield from titled(
+        "Work per step",
+        ([(f"  {name:<12}{format_count(count)}FLOP", "")] for name, count in flops.items()),
+    )
     ledger = Table(
         name="ledger",
         title="",
@@ -68,9 +70,11 @@ def _lines(
             for row in prediction.ledger
         ),
     )
-    yield from (blank(), title(f"Peak memory, predicted, in {prediction.peak_phase}"))
     total = with_total(ledger, "name", "peak", ("bytes", "share"))
-    yield from table_lines(total, width, total=True)
+    yield from titled(
+        f"Peak memory, predicted, in {prediction.peak_phase}",
+        table_lines(total, width, total=True),
+    )
     yield blank()
     yield from prose(_answer(spec, prediction, capacity), width, style="bold")
     yield from prose(f"method: {prediction.method}", width, style="dim")

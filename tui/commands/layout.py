@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -27,9 +27,11 @@ def blank() -> Line:
     return []
 
 
-def title(text: str) -> Line:
-    """The line above a table."""
-    return [(text, "bold")]
+def titled(text: str, lines: Iterable[Line]) -> Iterator[Line]:
+    """A table or list below its title, with an empty line above."""
+    yield []
+    yield [(text, "bold")]
+    yield from lines
 
 
 def prose(text: str, width: int, *, hang: int = 0, style: str = "") -> list[Line]:
@@ -90,7 +92,7 @@ def table_lines(
 
 
 def _fit(widths: dict[str, int], numeric: set[str], drop: Iterable[str], room: int) -> None:
-    """Take columns away, then narrow the widest text column, until the row fits."""
+    """Take columns away, then narrow the widest text columns, until the row fits."""
 
     def excess() -> int:
         return sum(widths.values()) + GAP * (len(widths) - 1) - room
@@ -100,9 +102,11 @@ def _fit(widths: dict[str, int], numeric: set[str], drop: Iterable[str], room: i
             return
         widths.pop(name, None)
     texts = [name for name in widths if name not in numeric]
-    if texts and excess() > 0:
+    while excess() > 0 and texts:
         widest = max(texts, key=widths.__getitem__)
-        widths[widest] = max(_NARROWEST, widths[widest] - excess())
+        if widths[widest] <= _NARROWEST:
+            return
+        widths[widest] -= 1
 
 
 def _row(texts: dict[str, str], widths: dict[str, int], numeric: set[str], style: str) -> Line:

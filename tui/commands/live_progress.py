@@ -13,9 +13,10 @@ from rich.text import Text
 
 from ...core.events import AnyEvent, PassEnded, PassStarted
 from ...core.export.figures import literal
-from ..numerals import elapsed, interval, milliseconds
+from ..numerals import elapsed
 from ..watching import LiveView
 from ..wording import STAGE_WORDS, outcome_glyph
+from .progress import median
 
 REPAINT_SECONDS = 0.5
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -75,8 +76,7 @@ class LiveProgress:
             return f"{stage}: {what} {done} of {total}"
         if view.median_ms is None or view.current != "timing":
             return stage
-        median = f"{milliseconds(view.median_ms)} {interval(view.half_width)}"
-        return f"{stage}: step {view.step_count}, median {median}"
+        return f"{stage}: step {view.step_count}, {median(view.median_ms, view.half_width)}"
 
     def _share(self) -> float:
         """How much of the current pass is done, as far as it can be told."""

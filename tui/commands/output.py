@@ -6,19 +6,40 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from .layout import Line
+if TYPE_CHECKING:
+    from .layout import Line
 
 PIPE_WIDTH = 100
 UNCUT = 10_000
 
 
+def write(text: str) -> None:
+    """Text to stdout; once its reader has left (``| head``), to nowhere."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        _forget_reader()
+
+
+def flush() -> None:
+    """Hand over what is buffered, so that no error is left for the interpreter's end."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_reader()
+
+
+def _forget_reader() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def print_json(value: object) -> None:
     """Exactly one JSON document."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    sys.stdout.write(text.decode() + "\n")
+    write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
 def page_width(*, cut: bool = True) -> int:
@@ -37,7 +58,7 @@ def print_lines(lines: Iterable[Line]) -> None:
         _print_styled(lines)
         return
     for line in lines:
-        sys.stdout.write("".join(text for text, _ in line).rstrip() + "\n")
+        write("".join(text for text, _ in line).rstrip() + "\n")
 
 
 def _print_styled(lines: Iterable[Line]) -> None:
@@ -46,5 +67,5 @@ def _print_styled(lines: Iterable[Line]) -> None:
 
     console = Console(highlight=False, markup=False, emoji=False)
     for line in lines:
-        text = Text.assemble(*line, no_wrap=True, overflow="ellipsis")
-        console.print(text, soft_wrap=False)
+        # Nothing is wrapped or cut here: tables fit already, commands are there to be copied.
+        console.print(Text.assemble(*line), soft_wrap=True)

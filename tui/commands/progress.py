@@ -17,9 +17,9 @@ from ...core.events import (
     WarmupSettled,
     WorkStepped,
 )
-from ...core.export.figures import literal
+from ...core.export.figures import literal, percent
 from ...core.export.headline import settings_line
-from ..numerals import interval, milliseconds
+from ..numerals import milliseconds
 
 QUIET_SECONDS = 2.0
 """Plain lines about steps are at least so far apart."""
@@ -91,6 +91,12 @@ class PlainProgress(Silence):
         return describe(event)
 
 
+def median(median_ms: float, half_width: float | None) -> str:
+    """A median and, once there are enough steps to know it, how well it is known."""
+    interval = "" if half_width is None else f" ±{percent(half_width)}"
+    return f"median {milliseconds(median_ms)}{interval}"
+
+
 def describe(event: AnyEvent) -> str:
     """One line about an event, or nothing when it says nothing a person waits for."""
     match event:
@@ -106,8 +112,7 @@ def describe(event: AnyEvent) -> str:
             return f"warm-up {state} after {event.steps} steps"
         case StepsTimed():
             steps = event.first_index + len(event.step_ms)
-            median = milliseconds(event.median_ms)
-            return f"step {steps}: median {median} {interval(event.half_width)}"
+            return f"step {steps}: {median(event.median_ms, event.half_width)}"
         case WorkStepped() if event.done == event.total:
             return f"{event.what} done"
         case Noticed():

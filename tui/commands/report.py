@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...core.export.figures import heading, literal, one_figure
 from ...core.export.headline import headline
@@ -11,8 +11,8 @@ from ...core.export.memory_tables import card_table, largest_table, ledger_table
 from ...core.export.table import Table, with_total
 from ...core.export.timing_tables import compile_table, timing_table
 from ...core.export.trust import trust_lines
-from ...core.record import Finding, Memory, Record, Timing
-from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, title
+from ...core.record import Finding, Kernels, Memory, Record, Timing
+from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
 
 KERNEL_ROWS = 15
 LARGEST_ROWS = 8
@@ -34,20 +34,31 @@ def report_lines(record: Record, width: int) -> Iterator[Line]:
         yield blank()
         yield from finding_lines(finding, width)
     yield from _unfinished(record, width)
-    if trust := trust_lines(record):
-        yield from (blank(), title("Trust"))
-        for name, text in trust:
-            yield from labelled(name, text, width, column=_LABELS)
+    trust = [
+        line
+        for name, text in trust_lines(record)
+        for line in labelled(name, text, width, column=_LABELS)
+    ]
+    if trust:
+        yield from titled("Trust", trust)
     if record.timing:
         yield from timing_section(record.timing, width)
     if record.kernels:
         table = top_kernels(record.kernels, KERNEL_ROWS)
-        yield from _titled(kernel_lines(table, width, total=True), table.title)
-        yield from category_section(record, width)
+        yield from titled(table.title, kernel_lines(table, width, total=True))
+        yield from category_section(record.kernels, width)
     if record.memory:
         yield from memory_section(record.memory, width)
+        if record.memory.largest:
+            lines = _largest(record.memory, width)
+            yield from titled("Largest allocations alive at the peak", lines)
     if record.compile:
-        yield from _titled_table(compile_table(record.compile), width)
+        yield from full_table(compile_table(record.compile), width)
+
+
+def full_table(table: Table, width: int, drop: Sequence[str] = ()) -> Iterator[Line]:
+    """All rows and all columns that fit."""
+    yield from titled(literal(table.title), table_lines(table, width, drop=drop))
 
 
 def finding_lines(finding: Finding, width: int) -> Iterator[Line]:
@@ -65,7 +76,7 @@ def timing_section(timing: Timing, width: int) -> Iterator[Line]:
     table = timing_table(timing)
     columns = table.columns[: table.columns.index("n") + 1]
     drop = ("max_ms", "min_ms", "std_ms", "mean_ms")
-    yield from _titled(table_lines(table, width, columns=columns, drop=drop), table.title)
+    yield from titled(table.title, table_lines(table, width, columns=columns, drop=drop))
     yield from note(_speed(timing), width)
 
 
@@ -80,55 +91,46 @@ def kernel_lines(table: Table, width: int, *, total: bool = False) -> list[Line]
     return table_lines(table, width, columns=columns, drop=drop, total=total)
 
 
-def category_section(record: Record, width: int) -> Iterator[Line]:
+def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
     """Categories by phase with a bar for each share; the sum is the step."""
-    if record.kernels is None:
-        return
-    table = category_table(record.kernels)
+    table = category_table(kernels)
     numbers = tuple(name for name in table.columns if name != "category")
-    bars = ["bar", *map(_bar, table.column("share")), ""]
-    drop = ("calls", *reversed(numbers[3:]))
+    bars = ["", *map(_bar, table.column("share")), ""]
     rows = table_lines(
         with_total(table, "category", "step", numbers),
         width - _BAR_CELLS - 2,
-        drop=drop,
+        drop=("calls", *reversed(numbers[3:])),
         total=True,
     )
-    bars[0] = ""
-    yield from _titled(
-        [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)], table.title
-    )
+    lines = [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)]
+    yield from titled(table.title, lines)
 
 
 def memory_section(memory: Memory, width: int) -> Iterator[Line]:
-    """The totals in a paragraph, then both ledgers and the largest allocations."""
+    """What is resident at the peak, the totals, and what the card or the host counts."""
     ledger = ledger_table(memory)
     numbers = tuple(name for name in ledger.columns if name != "name")
-    yield from _titled(
-        table_lines(
-            with_total(ledger, "name", "peak allocated", numbers),
-            width,
-            drop=tuple(reversed(numbers[2:])),
-            total=True,
-        ),
-        ledger.title,
+    rows = table_lines(
+        with_total(ledger, "name", "peak allocated", numbers),
+        width,
+        drop=tuple(reversed(numbers[2:])),
+        total=True,
     )
+    yield from titled(ledger.title, rows)
     yield from note(_totals(memory), width)
     if memory.card:
         card = with_total(card_table(memory), "name", "all", ("bytes", "share"))
-        yield from _titled(table_lines(card, width, total=True), card.title)
-    if memory.largest:
-        yield from _titled(largest_lines(memory, width, LARGEST_ROWS), "Largest allocations")
+        yield from titled(card.title, table_lines(card, width, total=True))
 
 
-def largest_lines(memory: Memory, width: int, limit: int | None = None) -> list[Line]:
+def _largest(memory: Memory, width: int) -> list[Line]:
     """The largest allocations with the innermost frame that asked for each."""
     table = largest_table(memory)
     where = [str(stack).partition(" < ")[0] for stack in table.column("stack")]
     rows = tuple((*row[:4], frame) for row, frame in zip(table.rows, where, strict=True))
     columns = (*table.columns[:4], "where")
-    shown = Table(name=table.name, title=table.title, columns=columns, rows=rows[:limit])
-    return table_lines(shown, width, drop=("module", "phase") if width < 80 else ())
+    shown = Table(name=table.name, title=table.title, columns=columns, rows=rows[:LARGEST_ROWS])
+    return table_lines(shown, width, drop=("phase", "module"))
 
 
 def _headline(record: Record, width: int) -> Iterator[Line]:
@@ -183,13 +185,3 @@ def _figure(key: str, value: float | None, missing: Mapping[str, str]) -> str:
 def _bar(share: object) -> str:
     filled = round(float(share) * _BAR_CELLS) if isinstance(share, int | float) else 0
     return "█" * max(0, min(filled, _BAR_CELLS))
-
-
-def _titled_table(table: Table, width: int) -> Iterator[Line]:
-    yield from _titled(table_lines(table, width), table.title)
-
-
-def _titled(lines: list[Line], text: str) -> Iterator[Line]:
-    yield blank()
-    yield title(literal(text))
-    yield from lines

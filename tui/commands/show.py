@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from itertools import dropwhile
 
 from ...core.record_builder import settled_record
 from ...core.rundir import find_run
@@ -19,7 +20,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(section_as_json(run, record, section) if section else record)
     elif section:
-        print_lines(section_lines(run, record, section, page_width(cut=False), page_width()))
+        lines = section_lines(run, record, section, page_width(cut=False), page_width())
+        print_lines(dropwhile(lambda line: not line, lines))
     else:
         print_lines(full_report(run, record, page_width()))
     return 0

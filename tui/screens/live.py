@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.events import Resize
-from textual.widgets import Log, Static
+from textual.widgets import Static
 
 from ...core.launch import command_line, stop
 from ..numerals import elapsed, interval, milliseconds, percent, significant
@@ -37,7 +37,6 @@ class LiveScreen(WorkScreen):
     AUTO_FOCUS = ""
 
     plot = getters.query_one(Plot)
-    log_view = getters.query_one(Log)
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +59,7 @@ class LiveScreen(WorkScreen):
                 yield Static(id="series", markup=False)
         with Vertical(id="log-panel", classes="panel") as log_panel:
             log_panel.border_title = "Log"
-            yield Log(max_lines=500)
+            yield Static(id="log", markup=False)
         yield CommandLine()
 
     def on_mount(self) -> None:
@@ -71,7 +70,7 @@ class LiveScreen(WorkScreen):
 
     def on_resize(self, event: Resize) -> None:
         super().on_resize(event)
-        self._samples_shown = None
+        self._samples_shown, self._lines_shown = None, 0
         self.call_after_refresh(self.paint)
 
     def paint(self) -> None:
@@ -91,16 +90,15 @@ class LiveScreen(WorkScreen):
         if newest is not self._samples_shown:
             self._paint_telemetry(view)
             self._samples_shown = newest
-        fresh = view.line_count - self._lines_shown
-        if fresh:
-            self.log_view.write_lines(list(view.lines)[-fresh:])
+        if view.line_count != self._lines_shown:
             self._lines_shown = view.line_count
+            rows = self.query_one("#log-panel").content_size.height
+            self._set("#log", Content("\n".join(list(view.lines)[-rows:])))
 
     def _begin(self, watch: RunWatch) -> None:
         """Another run than the one shown: start over."""
         self._shown, self._lines_shown = watch, 0
         self._steps_shown, self._samples_shown = (0, 0), None
-        self.log_view.clear()
         self.plot.show([])
         self._set("#heading", Content(headline(msgspec.to_builtins(watch.run.header().spec))))
         self.query_one(CommandLine).show(self.command())

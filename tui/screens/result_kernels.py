@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Input, Static
 
+from ...core.export.figures import literal
 from ...core.export.kernel_tables import category_table, kernel_table, noun
 from ...core.export.table import Table
 from ...core.record import Kernels
@@ -193,10 +194,10 @@ def _sum_line(kernels: Kernels) -> Content:
 def row_words(table: Table, index: int) -> str:
     """A row in full: the whole name, then what the narrow columns leave out."""
     values = dict(zip(table.columns, table.rows[index], strict=True))
-    facts = [str(values["name"])]
+    facts = [literal(str(values["name"]))]
     for key in ("op", "module", "phase"):
         if values[key]:
-            facts.append(f"{key} {values[key]}")
+            facts.append(f"{key} {literal(str(values[key]))}")
     mean, least, most = values["mean_ns"], values["min_ns"], values["max_ns"]
     if isinstance(mean, float) and isinstance(least, float) and isinstance(most, float):
         microseconds = [significant(ns / 1e3, 3) for ns in (least, mean, most)]

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Log
 
+from ...core.export.figures import literal
 from .result_tab import ResultTab
 
 TAIL_BYTES = 2**20
@@ -56,7 +57,8 @@ class LogTab(ResultTab):
         log.border_title = f"{names[self.at]} log"
         log.border_subtitle = f"w: {self.at + 1} of {len(names)}"
         log.clear()
-        log.write(self.text() or "It printed nothing.")
+        lines = [literal(line.expandtabs()) for line in self.text().splitlines()]
+        log.write("\n".join(lines) or "It printed nothing.")
 
     def copyable(self) -> tuple[str, str] | None:
         return f"the {list(self.sources)[self.at]} log", self.text()

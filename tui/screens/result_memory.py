@@ -109,12 +109,15 @@ class MemoryTab(ResultTab):
     @on(TimelineView.Moved)
     def _show_cursor(self, event: TimelineView.Moved) -> None:
         timeline = self.query_one(TimelineView)
-        beside = self.query_one("#at-cursor", Static)
-        beside.update(cursor_text(timeline, event.sample, beside.content_size.width))
+        room = self.query_one("#cursor").content_size.width
+        text = cursor_text(timeline, event.sample, room)
+        self.query_one("#at-cursor", Static).update(text)
 
     @on(DataTable.RowHighlighted)
     def _show_detail(self) -> None:
-        self.query_one("#detail", Static).update(Content(self.subject()))
+        detail = self.query_one("#detail", Static)
+        detail.update(Content(self.subject()))
+        detail.display = bool(self.subject())
 
     def subject(self) -> str:
         """The row under the table's cursor in full, where it does not fit: stacks are long."""

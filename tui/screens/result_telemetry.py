@@ -8,7 +8,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from ...core.events import TelemetrySampled
+from ...core.events import PassStarted, TelemetrySampled
 from ...core.export.timing_tables import telemetry_table
 from ...core.telemetry.sample import Sample
 from ..watching import mark_of
@@ -48,11 +48,14 @@ class TelemetryTab(ResultTab):
             return
         self.samples: list[Sample] = []
         self.marks: list[tuple[int, str]] = []
+        current = ""
         for event in self.run.tail().read():
             if isinstance(event, TelemetrySampled):
                 self.samples.append(msgspec.convert(event.sample, Sample))
-            elif mark := mark_of(event):
+            elif mark := mark_of(event, current):
                 self.marks.append((event.t_ns, mark))
+            if isinstance(event, PassStarted):
+                current = event.name
         self.query_one(TableView).show(telemetry_table(telemetry))
         self.call_after_refresh(self._paint)
 

@@ -51,7 +51,7 @@ class RunScreen(WorkScreen):
                 what.border_title = "What to run"
                 yield SpecForm(RunSpec())
                 yield Static(id="hint", markup=False)
-            with VerticalScroll(id="outlook", classes="panel", can_focus=False) as outlook:
+            with VerticalScroll(id="outlook", classes="panel") as outlook:
                 outlook.border_title = "What will happen"
                 yield PredictionView()
         yield CommandLine()

@@ -1,50 +1,106 @@
-"""A one-line select whose value also turns with the left and right keys."""
+"""One of a closed list of texts, on one line: left and right turn it, enter opens the list.
+
+A widget of its own because a `Select` is seven, and the form must be there at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
+from textual import on
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import Select
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.reactive import reactive
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+Named = tuple[str, str]
+"""What a choice looks like, and its value."""
 
 
-class Choice(Select[str]):
-    """A closed list of texts. Enter opens the list, left and right step through it."""
+class ChoiceScreen(ModalScreen[str]):
+    """The list, to pick from."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Cancel", id="choice.cancel")
+    ]
+
+    def __init__(self, title: str, choices: Sequence[Named], value: str) -> None:
+        super().__init__()
+        self._title, self._choices, self._value = title, choices, value
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = self._title
+            dialog.border_subtitle = "enter picks, esc cancels"
+            yield OptionList(*(Option(Content(label), id=None) for label, _ in self._choices))
+
+    def on_mount(self) -> None:
+        values = [value for _, value in self._choices]
+        self.query_one(OptionList).highlighted = values.index(self._value)
+
+    @on(OptionList.OptionSelected)
+    def _picked(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._choices[event.option_index][1])
+
+
+class Choice(Widget, can_focus=True):
+    """Shows the value; posts `Changed` when it is another one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "turn(-1)", "Previous choice", show=False),
         Binding("right", "turn(1)", "Next choice", show=False),
+        Binding("enter,space", "open", "All choices", show=False),
     ]
-
     DEFAULT_CSS = """
     Choice {
         height: 1;
-        &.-textual-compact > SelectCurrent {
-            background: $surface;
-            padding: 0 1;
-            height: 1;
-        }
-        &.-textual-compact:focus > SelectCurrent {
-            background: $accent 25%;
-        }
-        & > SelectOverlay {
-            min-width: 30;
-            max-height: 14;
-            border: round $accent 70%;
-        }
-        .arrow {
-            color: $foreground 50%;
-        }
+        padding: 0 1;
+        background: $surface;
+        &:focus { background: $accent 25%; }
+        &:hover { background: $panel; }
     }
     """
 
-    def __init__(
-        self, choices: Sequence[tuple[str, str]], value: str, *, id: str | None = None
-    ) -> None:
-        super().__init__(choices, value=value, allow_blank=False, compact=True, id=id)
-        self.choices = [name for _, name in choices]
+    value: reactive[str] = reactive("", init=False)
+
+    @dataclass
+    class Changed(Message):
+        """Another value was chosen."""
+
+        choice: Choice
+
+    def __init__(self, title: str, choices: Sequence[Named], value: str, *, id: str) -> None:
+        super().__init__(id=id)
+        self.title = title
+        self.choices = choices
+        self.set_reactive(Choice.value, value)
+
+    def render(self) -> Content:
+        label = next(label for label, value in self.choices if value == self.value)
+        room = max(self.content_size.width - 2, 1)
+        return Content(label[:room].ljust(room)) + Content.styled(" ▾", "$foreground 50%")
+
+    def watch_value(self) -> None:
+        self.post_message(self.Changed(self))
 
     def action_turn(self, by: int) -> None:
-        at = self.choices.index(str(self.value))
-        self.value = self.choices[(at + by) % len(self.choices)]
+        values = [value for _, value in self.choices]
+        self.value = values[(values.index(self.value) + by) % len(values)]
+
+    def action_open(self) -> None:
+        def picked(value: str | None) -> None:
+            if value is not None:
+                self.value = value
+
+        self.app.push_screen(ChoiceScreen(self.title, self.choices, self.value), picked)
+
+    def on_click(self) -> None:
+        self.action_open()

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
-from textual.widgets import Checkbox, Input, Label, Select, Static
+from textual.widget import Widget
+from textual.widgets import Input, Label, Static
 
 from ...core.errors import SpecError
 from ...core.presets import CUSTOM, model_presets
+from ...core.quantities import parse_ratio
 from ...core.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec
 from ...core.spec_fields import Field, field_named
 from ..numerals import short_count
 from .choice import Choice
+from .tick import Tick
 
 COMPILE_DETAILS = (
-    "compile_backend",
-    "compile_scope",
-    "compile_fullgraph",
-    "compile_dynamic",
+    *("compile_backend", "compile_scope", "compile_fullgraph", "compile_dynamic"),
     "compile_cache",
 )
-GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("", ("model", *DIMENSION_NAMES, "batch", "context", "precision", "attention", "step")),
-    ("", ("optimizer", "clip", "compile", *COMPILE_DETAILS, "passes")),
+TRAIN_ONLY = ("optimizer", "clip")
+Group = tuple[str, tuple[str, ...]]
+"""A heading, or none, and the fields under it."""
+
+FIRST: tuple[Group, ...] = (
+    ("", ("model", "batch", "context", "precision", "attention", "step")),
+    ("", (*TRAIN_ONLY, "compile", "passes")),
+)
+LATER: tuple[Group, ...] = (
     ("when to stop", ("warmup", "steps", "until", "max_steps", "max_seconds", "sync")),
     ("machine", ("device", "threads", "seed", "memory_limit")),
 )
-TRAIN_ONLY = ("optimizer", "clip")
+"""Rows that may come after the first frame."""
+
+ON_DEMAND = {"model": DIMENSION_NAMES, "compile": COMPILE_DETAILS}
+"""Fields that matter for some values of another one: their rows come under it then."""
+
 PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory are instrumented"
 
 
@@ -49,31 +59,69 @@ def field_text(name: str, value: Any) -> str:
     """The value of a field as a person would type it; parses back to the same value."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if name == "until":
-        return f"{value * 100:g}%"
+    if name == "until" and parse_ratio(percent := f"{value * 100:g}%") == value:
+        return percent
     if name == "memory_limit" and value:
         for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
             if value % size == 0:
                 return f"{value // size}{unit}"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(value).removesuffix(".0")
 
 
-def _control(field: Field, value: str) -> Choice | Input:
+def field_texts(spec: RunSpec) -> dict[str, str]:
+    """The texts of all fields of a spec."""
+    return {name: field_text(name, getattr(spec, name)) for name in spec.__struct_fields__}
+
+
+def fields_in_use(texts: dict[str, str]) -> list[str]:
+    """The fields that decide the spec: others keep their defaults, whatever their texts."""
+    unused: set[str] = set() if texts["model"] == CUSTOM else set(DIMENSION_NAMES)
+    if texts["model"] == CUSTOM:
+        unused.add("model")
+    if texts["compile"] == "off":
+        unused |= set(COMPILE_DETAILS)
+    if texts["step"] != "train":
+        unused |= set(TRAIN_ONLY)
+    return [name for name in texts if name not in unused]
+
+
+def checked(texts: dict[str, str], passes: list[PassName]) -> Filled:
+    """Parse every field in use by itself, then all of them together."""
+    errors: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for name in fields_in_use(texts):
+        try:
+            values[name] = field_named(name).parse(texts[name])
+        except SpecError as error:
+            errors[name] = error.allowed
+    spec = None
+    if not errors:
+        try:
+            spec = RunSpec(**values)
+        except SpecError as error:
+            errors[error.field] = error.allowed
+    if not passes:
+        errors["passes"] = "tick at least one"
+    return Filled(spec=spec, passes=passes, errors=errors)
+
+
+def _control(field: Field, text: str) -> Choice | Input:
+    name = f"field-{field.name}"
     if field.name == "model":
         choices = [
-            (f"{name}  {short_count(preset.dimensions.parameters)}", name)
-            for name, preset in model_presets().items()
+            (f"{model}  {short_count(preset.dimensions.parameters)}", model)
+            for model, preset in model_presets().items()
         ]
-        return Choice([*choices, ("custom dimensions", CUSTOM)], value, id="field-model")
+        return Choice("model", [*choices, ("custom dimensions", CUSTOM)], text, id=name)
     if field.choices:
-        return Choice([(name, name) for name in field.choices], value, id=f"field-{field.name}")
-    return Input(value, compact=True, id=f"field-{field.name}", select_on_focus=True)
+        return Choice(field.name, [(one, one) for one in field.choices], text, id=name)
+    return Input(text, compact=True, id=name, select_on_focus=True)
 
 
-class FieldRow(Vertical):
-    """Label and control on a line; the complaint, when there is one, under it."""
+class FieldRow(Horizontal):
+    """Label and control of one field."""
 
-    def __init__(self, name: str, control: Choice | Input | Horizontal, help: str) -> None:
+    def __init__(self, name: str, control: Widget, help: str) -> None:
         super().__init__(id=f"row-{name}")
         self.field = name
         self.help = help
@@ -81,21 +129,13 @@ class FieldRow(Vertical):
         self.tooltip = help
 
     def compose(self) -> ComposeResult:
-        with Horizontal(classes="line"):
-            yield Label(self.field.removeprefix("compile_").replace("_", " "), markup=False)
-            yield self.control
-        yield Static(classes="complaint", markup=False)
-
-    def complain(self, text: str) -> None:
-        """Show why the value is refused; an empty text means it is fine."""
-        complaint = self.query_one(".complaint", Static)
-        complaint.update(f"✗ {text}" if text else "")
-        complaint.display = bool(text)
-        self.set_class(bool(text), "-refused")
+        words = self.field.removeprefix("compile_").replace("_", " ")
+        yield Label(words, markup=False)
+        yield self.control
 
 
 class SpecForm(VerticalScroll, can_focus=False):
-    """All fields of a spec and the passes. Posts `Edited` when anything changes."""
+    """The fields of a spec and the passes. `texts` is the truth, the controls edit it."""
 
     @dataclass
     class Edited(Message):
@@ -105,93 +145,91 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     def __init__(self, spec: RunSpec) -> None:
         super().__init__()
-        self._initial = spec
+        self.texts = field_texts(spec)
         self._due = False
 
     def compose(self) -> ComposeResult:
-        for title, names in GROUPS:
+        yield from self._rows(*FIRST)
+
+    def _rows(self, *groups: Group) -> Iterator[Widget]:
+        for title, names in groups:
             if title:
                 yield Static(title, classes="group")
-            for name in names:
-                if name == "passes":
-                    boxes = [Checkbox(one, value=True, compact=True, name=one) for one in PASSES]
-                    yield FieldRow("passes", Horizontal(*boxes), PASSES_HELP)
-                else:
-                    field = field_named(name)
-                    value = field_text(name, getattr(self._initial, name))
-                    yield FieldRow(name, _control(field, value), field.help)
+            yield from map(self._row, names)
+
+    def _row(self, name: str) -> FieldRow:
+        if name == "passes":
+            return FieldRow(name, Horizontal(*map(Tick, PASSES)), PASSES_HELP)
+        field = field_named(name)
+        return FieldRow(name, _control(field, self.texts[name]), field.help)
 
     def on_mount(self) -> None:
-        self._changed()
+        self._later()
 
     def fill(self, spec: RunSpec, passes: Sequence[PassName]) -> None:
         """Show this spec and these passes."""
-        for name in spec.__struct_fields__:
-            control = self.query_one(f"#field-{name}")
-            assert isinstance(control, Choice | Input)
-            control.value = field_text(name, getattr(spec, name))
-        for box in self.query(Checkbox):
-            box.value = box.name in passes
-
-    def filled(self) -> Filled:
-        """Parse every field that counts; the rest keep their defaults."""
-        texts = self._texts()
-        errors: dict[str, str] = {}
-        values: dict[str, Any] = {}
-        for name, text in texts.items():
-            try:
-                values[name] = field_named(name).parse(text)
-            except SpecError as error:
-                errors[name] = error.allowed
-        spec = None
-        if not errors:
-            try:
-                spec = RunSpec(**values)
-            except SpecError as error:
-                errors[error.field] = error.allowed
-        ticked = {box.name for box in self.query(Checkbox) if box.value}
-        passes = [name for name in PASSES if name in ticked]
-        if not passes:
-            errors["passes"] = "tick at least one"
-        return Filled(spec=spec, passes=passes, errors=errors)
-
-    def _texts(self) -> dict[str, str]:
-        """The texts of the fields in use: hidden and disabled ones do not decide anything."""
-        texts = {}
+        self.texts = field_texts(spec)
         for row in self.query(FieldRow):
-            if isinstance(row.control, Choice | Input) and row.display and not row.disabled:
-                texts[row.field] = str(row.control.value)
-        if texts["model"] == CUSTOM:
-            del texts["model"]
-        return texts
+            if isinstance(row.control, Choice | Input):
+                row.control.value = self.texts[row.field]
+        for tick in self.query(Tick):
+            tick.value = tick.label in passes
+        self._later()
 
     @on(Input.Changed)
-    @on(Select.Changed)
-    @on(Checkbox.Changed)
-    def _changed(self) -> None:
+    @on(Choice.Changed)
+    def _edited(self, event: Input.Changed | Choice.Changed) -> None:
+        control = event.input if isinstance(event, Input.Changed) else event.choice
+        name = str(control.id).removeprefix("field-")
+        self.texts[name] = control.value
+        if name == "model" and control.value != CUSTOM:
+            self._take_dimensions(control.value)
+        self._later()
+
+    def _take_dimensions(self, model: str) -> None:
+        """The dimensions of a preset are what custom ones begin with."""
+        size = model_presets()[model].dimensions
+        self.texts |= {name: str(getattr(size, name)) for name in DIMENSION_NAMES}
+        for name in DIMENSION_NAMES:
+            for box in self.query(f"#field-{name}").results(Input):
+                box.value = self.texts[name]
+
+    @on(Tick.Changed)
+    def _later(self) -> None:
         """Settle once for all the changes that arrive together."""
         if not self._due:
             self._due = True
             self.call_after_refresh(self._settle)
 
-    def _settle(self) -> None:
-        """Show the rows that count, then the complaints, then tell."""
+    async def _settle(self) -> None:
+        """Bring the rows that count, show the complaints, then tell."""
         self._due = False
-        value = {
-            row.field: row.control.value
-            for row in self.query(FieldRow)
-            if isinstance(row.control, Choice | Input)
-        }
-        for name in DIMENSION_NAMES:
-            self._row(name).display = value["model"] == CUSTOM
-        for name in COMPILE_DETAILS:
-            self._row(name).display = value["compile"] != "off"
+        if not self.query(".group"):
+            await self.mount_all(self._rows(*LATER))
+        wanted = {"model": self.texts["model"] == CUSTOM, "compile": self.texts["compile"] != "off"}
+        for owner, names in ON_DEMAND.items():
+            if wanted[owner] and not self.query(f"#row-{names[0]}"):
+                await self.mount_all(map(self._row, names), after=f"#row-{owner}")
+            for row in self.query(FieldRow):
+                if row.field in names:
+                    row.display = wanted[owner]
         for name in TRAIN_ONLY:
-            self._row(name).disabled = value["step"] != "train"
-        filled = self.filled()
+            self.query_one(f"#row-{name}").disabled = self.texts["step"] != "train"
+        ticked = {tick.label for tick in self.query(Tick) if tick.value}
+        filled = checked(self.texts, [name for name in PASSES if name in ticked])
         for row in self.query(FieldRow):
-            row.complain(filled.errors.get(row.field, ""))
+            await self._complain(row, filled.errors.get(row.field, ""))
         self.post_message(self.Edited(filled))
 
-    def _row(self, name: str) -> FieldRow:
-        return self.query_one(f"#row-{name}", FieldRow)
+    async def _complain(self, row: FieldRow, text: str) -> None:
+        """Say under the row why its value is refused; an empty text means it is fine."""
+        row.set_class(bool(text), "-refused")
+        found = self.query(f"#why-{row.field}").results(Static)
+        label = next(iter(found), None)
+        if label is None:
+            if not text:
+                return
+            label = Static(id=f"why-{row.field}", classes="complaint", markup=False)
+            await self.mount(label, after=row)
+        label.update(f"✗ {text}")
+        label.display = bool(text)

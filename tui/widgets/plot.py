@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
+from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -15,8 +16,8 @@ from .traces import extent, line_rows
 def mark_row(marks: Sequence[tuple[int, str]], width: int) -> str:
     """Labels at their columns, ``│label``; a label stops where the next one begins."""
     row = [" "] * width
-    ends = [column for column, _ in marks[1:]] + [width]
-    for (column, label), end in zip(marks, ends, strict=True):
+    ends = [*(column for column, _ in marks[1:]), width]
+    for (column, label), end in zip(marks, ends, strict=False):
         if 0 <= column < width:
             text = f"│{label}"[: max(1, min(end, width) - column)]
             row[column : column + len(text)] = text
@@ -46,6 +47,7 @@ class Plot(Widget):
         self._floor: float | None = None
         self._rows: list[tuple[str, str]] = []
         self._border = 0
+        self._drawn_for: Size | None = None
 
     def show(
         self,
@@ -57,16 +59,12 @@ class Plot(Widget):
     ) -> None:
         """Draw this series. Marks are (index, label); ``floor`` fixes the lowest value."""
         self._values, self._marks, self._split, self._floor = values, marks, split, floor
-        self._layout()
+        self._drawn_for = None
         self.refresh()
 
-    def on_resize(self) -> None:
-        self._layout()
-        self.refresh()
-
-    def _layout(self) -> None:
-        """Compute all rows once; `render_line` only cuts them."""
-        width, height = self.size
+    def _draw(self) -> None:
+        """Compute all rows once for this size; `render_line` only cuts them."""
+        width, height = self._drawn_for = self.size
         self._rows = []
         if not self._values or width < 12 or height < 3:
             return
@@ -93,6 +91,8 @@ class Plot(Widget):
         self._rows.append((" " * margin + "╰", marks.replace(" ", "─")))
 
     def render_line(self, y: int) -> Strip:
+        if self._drawn_for != self.size:
+            self._draw()
         if y >= len(self._rows):
             return Strip.blank(self.size.width, self.rich_style)
         axis, line, faded = (

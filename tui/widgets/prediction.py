@@ -14,7 +14,10 @@ from .traces import bar, gauge
 
 FIGURE_WIDTH = 10
 WIDEST = 60
-GRID_CELL = 10
+GRID_CELL = 11
+GRID_ROOM = 50
+TALL = 30
+"""Screens lower than this get no blank lines and no grid."""
 GRID_MARGIN = 7
 
 
@@ -40,7 +43,9 @@ class PredictionView(Static):
             lines.append(Content.assemble((f"✗ {field} ", "$error"), allowed))
         if self.outlook is not None:
             lines = outlook_lines(self.outlook, self.size.width)
-            if self.screen.size.height >= 30 and self.size.width >= 50:
+            if self.screen.size.height < TALL:
+                lines = [line for line in lines if line]
+            elif self.size.width >= GRID_ROOM:
                 lines += ["", *grid_lines(self.outlook, self.size.width)]
         self.update(Content("\n").join(lines))
 
@@ -51,11 +56,15 @@ def outlook_lines(outlook: Outlook, width: int) -> list[Content | str]:
     lines: list[Content | str] = [
         Content.assemble((f"{spec.dimensions.parameters:,}", "bold"), " parameters"),
         *(Content.styled(line, "$foreground 60%") for line in flow(shape(spec), width)),
-        Content.assemble(
-            (operations(prediction.step_flops), "bold"),
-            " a step · ",
-            (operations(prediction.forward_flops), "bold"),
-            " forward",
+        *map(
+            Content,
+            flow(
+                [
+                    f"{operations(prediction.step_flops)} a step",
+                    f"{operations(prediction.forward_flops)} forward",
+                ],
+                width,
+            ),
         ),
         "",
         *_memory_lines(outlook, width),
@@ -109,11 +118,12 @@ def _memory_lines(outlook: Outlook, width: int) -> list[Content]:
     prediction, capacity = outlook.prediction, outlook.capacity_bytes
     peak = prediction.peak_bytes
     lines = [Content.assemble("Predicted peak ", (amount(peak), "bold $accent"))]
+    where = f"highest in {prediction.peak_phase}"
     if capacity:
-        lines[0] += Content(f" of {amount(capacity)}")
+        where = f"of {amount(capacity)}, {where}"
         style = "$error" if peak > capacity else "$accent"
         lines.append(Content.styled(gauge(peak / capacity, min(width, WIDEST)), style))
-    lines.append(Content.styled(f"highest in {prediction.peak_phase}", "$foreground 60%"))
+    lines.append(Content.styled(where, "$foreground 60%"))
     names = max((len(row.name) for row in prediction.ledger), default=0)
     bars = min(WIDEST, width) - names - FIGURE_WIDTH - 2
     for row in prediction.ledger:

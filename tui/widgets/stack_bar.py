@@ -74,18 +74,18 @@ class StackBar(Static):
     def __init__(self, legend_rows: int = 2, *, id: str | None = None) -> None:
         super().__init__(id=id, markup=False)
         self._legend_rows = legend_rows
-        self._parts: Sequence[Part] = ()
+        self.parts: Sequence[Part] = ()
         self._head = Content("")
 
     def show(self, head: Content, parts: Sequence[Part]) -> None:
         """Show these parts under a line that says what they add up to."""
-        self._head, self._parts = head, parts
+        self._head, self.parts = head, parts
         self._paint()
 
     def on_resize(self) -> None:
         self._paint()
 
     def _paint(self) -> None:
-        if self._parts and self.size.width:
-            lines = stack_lines(self._parts, self.size.width, self._legend_rows)
+        if self.parts and self.size.width:
+            lines = stack_lines(self.parts, self.size.width, self._legend_rows)
             self.update(Content("\n").join([self._head, *lines]))

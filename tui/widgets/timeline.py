@@ -11,6 +11,7 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
+from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -117,19 +118,18 @@ class TimelineView(Widget, can_focus=True):
         times = timeline.t_ms
         self.peak = min(range(len(times)), key=lambda at: abs(times[at] - peak_ms))
         self.sample = self.peak
+        self._drawn_for: Size | None = None
         self._columns: list[list[Cell]] = []
         self._samples: list[int] = []
         self._margin = 0
 
-    def on_mount(self) -> None:
-        self.post_message(self.Moved(self.sample))
-
     def on_resize(self) -> None:
-        self._layout()
-        self.refresh()
+        self._draw()
+        self._go(self.sample)
 
-    def _layout(self) -> None:
+    def _draw(self) -> None:
         """Compute every column once for this size."""
+        self._drawn_for = self.size
         width, height = self.size.width, self.size.height - 1
         self._columns, self._samples = [], []
         if width < 20 or height < 2:
@@ -172,6 +172,8 @@ class TimelineView(Widget, can_focus=True):
             self._go(self._samples[x])
 
     def render_line(self, y: int) -> Strip:
+        if self._drawn_for != self.size:
+            self._draw()
         width, height = self.size.width, self.size.height - 1
         if not self._columns:
             return Strip.blank(width, self.rich_style)

@@ -49,10 +49,9 @@ def line_rows(
     if not values or width < 1 or height < 1:
         return [" " * max(width, 0)] * max(height, 0)
     dots_high = height * 4
-    scale = (dots_high - 1) / (high - low)
 
     def dot(value: float) -> int:
-        return min(max(round((high - value) * scale), 0), dots_high - 1)
+        return min(max(round((high - value) / (high - low) * (dots_high - 1)), 0), dots_high - 1)
 
     cells = [[0] * width for _ in range(height)]
     last_top = last_bottom = None

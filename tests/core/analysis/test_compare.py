@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.compare import SAME_WITHIN, compare, differing_factors
+from sysbench.core.analysis.compare import SAME_WITHIN, compare
 from sysbench.core.record import Record, Spread, Timing
 from sysbench.core.spec import RunSpec
 
@@ -32,23 +32,27 @@ def spread(low: float, median: float, high: float) -> Spread:
 
 def record(step: Spread | None, spec: RunSpec | None = None, **environment: object) -> Record:
     spec = spec or RunSpec(device="cpu")
-    timing = None if step is None else Timing(
-        clock="host",
-        step=step,
-        phases={"forward": step},
-        issue=None,
-        wall_ms=None,
-        first_step_ms=1.0,
-        warmup_ms=[],
-        warmup_settled=True,
-        samples_ms=[],
-        phase_samples_ms={},
-        stop_reason="",
-        settled=True,
-        tokens_per_second=1.0,
-        model_flops=1.0,
-        tflops=1.0,
-        mfu=None,
+    timing = (
+        None
+        if step is None
+        else Timing(
+            clock="host",
+            step=step,
+            phases={"forward": step},
+            issue=None,
+            wall_ms=None,
+            first_step_ms=1.0,
+            warmup_ms=[],
+            warmup_settled=True,
+            samples_ms=[],
+            phase_samples_ms={},
+            stop_reason="",
+            settled=True,
+            tokens_per_second=1.0,
+            model_flops=1.0,
+            tflops=1.0,
+            mfu=None,
+        )
     )
     return Record(
         id="run",
@@ -108,7 +112,7 @@ def test_run_without_timing_is_ambiguous_and_named() -> None:
 
 
 def factors(a: RunSpec, b: RunSpec) -> list[str]:
-    return [one.name for one in differing_factors(record(None, a), record(None, b))]
+    return [one.name for one in compare(record(None, a), record(None, b)).factors]
 
 
 def test_another_model_is_one_factor() -> None:
@@ -125,7 +129,14 @@ def test_settings_that_neither_run_used_are_no_factors() -> None:
     assert factors(train, train.changed(optimizer="sgd", batch=8)) == ["batch", "optimizer"]
 
 
+def test_how_long_was_measured_is_no_factor() -> None:
+    short = RunSpec(device="cpu", steps=10)
+    comparison = compare(record(None, short), record(None, short.changed(steps=20)))
+    assert comparison.factors == []
+    assert [(one.name, one.a, one.b) for one in comparison.procedure] == [("steps", 10, 20)]
+
+
 def test_another_machine_is_a_factor() -> None:
     a = record(None, cpu={"model": "one"}, torch={"version": "2.13.0"})
     b = record(None, cpu={"model": "two"}, torch={"version": "2.14.0"})
-    assert [one.name for one in differing_factors(a, b)] == ["device_name", "torch"]
+    assert [one.name for one in compare(a, b).factors] == ["device_name", "torch"]

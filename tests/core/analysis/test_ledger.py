@@ -45,6 +45,8 @@ def two_steps(granule: int = 1) -> History:
     """Build at 0, a first step at 1000 and a steady one at 2000 µs."""
     return history_of(
         (10, WEIGHT, 1000),
+        (20, SCRATCH, 5000),
+        (30, SCRATCH, -5000),
         (1010, SAVED, 3000),
         (1020, WORKSPACE, 50),
         (1110, GRADIENT, 1000),
@@ -69,7 +71,12 @@ def two_steps(granule: int = 1) -> History:
 
 def notes() -> Notes:
     return Notes(
-        phases=[PhaseMark(at(0), -1, "build"), *phases(0, 1000), *phases(1, 2000)],
+        phases=[
+            PhaseMark(at(0), -1, "build"),
+            PhaseMark(at(800), -1, ""),
+            *phases(0, 1000),
+            *phases(1, 2000),
+        ],
         modules=[
             ModuleMark(at(1005), "blocks.0.ffn"),
             ModuleMark(at(2005), "blocks.0"),
@@ -158,7 +165,7 @@ def test_the_largest_come_first_with_their_lives_and_stacks(memory: Memory) -> N
     largest = memory.largest[0]
     assert (largest.bytes, largest.category, largest.module) == (3000, "activations", "blocks.0")
     assert (largest.born_ms, largest.died_ms) == pytest.approx((2.01, 2.13))
-    assert largest.stack == ["model.py:9 forward"]
+    assert largest.stack == ["model.py:11 forward"]
     assert [one.bytes for one in memory.largest] == [3000, 2000, 1000, 1000, 500, 100, 50]
     weight = memory.largest[2]
     assert (weight.category, weight.phase, weight.died_ms) == ("parameters", "build", None)
@@ -177,6 +184,10 @@ def test_the_timeline_keeps_the_peak_and_sums(memory: Memory) -> None:
         *("forward", "backward", "optimizer") * 2,
     ]
     assert timeline.phases[1] == pytest.approx(("forward", 1.0, 1.1))
+
+
+def test_scratch_of_the_build_is_a_temporary(memory: Memory) -> None:
+    assert max(memory.timeline.categories["temporaries (build)"]) == 5000
 
 
 def test_a_long_history_is_thinned_without_losing_a_maximum() -> None:

@@ -107,3 +107,18 @@ def test_a_torn_gzip_is_refused(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(encode(*[move(n, n, 64) for n in range(1000)]))[:-100])
     with pytest.raises(DamagedFileError):
         read_profiled_allocations(path)
+
+
+def test_names_that_break_the_json_do_no_harm() -> None:
+    broken = (
+        '{"traceEvents": [\n  {\n    "ph": "X", "cat": "python_function",\n'
+        '    "name": "sharding.py(0): \n   """ \\ \x01",\n    "pid": 1, "tid": 1,\n'
+        '    "ts": 1.5, "dur": 3\n  },\n'
+        '  {"ph": "i", "name": "[memory]", "tid": 1, "ts": 2,\n'
+        '   "args": {"Addr": 7, "Bytes": 64, "Device Type": 0}}]}'
+    )
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(broken)
+    history = decode_profiled_allocations(broken.encode())
+    assert history.change.tolist() == [64]
+    assert history.stacks[history.stack[0]][0].file == "sharding.py"

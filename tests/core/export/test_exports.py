@@ -34,7 +34,11 @@ def test_perfetto_to_a_json_name_is_unpacked(gpu_run: RunDirectory, tmp_path: Pa
     assert json.loads(out.read_bytes()) == {"traceEvents": []}
 
 
-@pytest.mark.parametrize("content", [b"plain", gzip.compress(b"<html>"), b"\x1f\x8b\x08\x00"])
+@pytest.mark.parametrize(
+    "content",
+    [b"plain", gzip.compress(b"<html>", mtime=0), b"\x1f\x8b\x08\x00"],
+    ids=["plain", "html", "cut"],
+)
 def test_damaged_trace_is_refused(gpu_run: RunDirectory, tmp_path: Path, content: bytes) -> None:
     gpu_run.trace_path.write_bytes(content)
     with pytest.raises(DamagedFileError, match=r"trace\.json\.gz"):
@@ -162,6 +166,16 @@ def test_nsys_script_is_valid_bash_with_its_spec_beside_it(
     assert json.loads(spec.read_bytes())["precision"] == "bf16"
     assert "cudaProfilerApi" in script.read_text()
     assert script.stat().st_mode & 0o100
+
+
+def test_name_of_a_run_cannot_add_a_line_to_the_script(
+    gpu_run: RunDirectory, tmp_path: Path
+) -> None:
+    moved = gpu_run.path.rename(gpu_run.path.with_name("x\ntouch owned\n"))
+    script, _ = write_export(RunDirectory(moved), "nsys", tmp_path / "profile.sh")
+    fake_free = {"PATH": "/usr/bin:/bin"}
+    subprocess.run(["bash", script], cwd=tmp_path, env=fake_free, capture_output=True)
+    assert not (tmp_path / "owned").exists()
 
 
 def fake_nsys(folder: Path, help_text: str, monkeypatch: pytest.MonkeyPatch) -> None:

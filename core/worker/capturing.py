@@ -1,0 +1,60 @@
+"""Steps for an outside profiler to watch: named ranges, and a marked window after warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from ..analysis.scopes import STEPS_RANGE
+from ..events import Noticed, StageEntered, StepCounted
+from .job import Job, Report
+from .ranges import PhaseRanges, module_ranges, nvtx_ranges
+from .workload import Workload
+
+WARMUP_STEPS = 5
+STEPS = 5
+
+
+def measure(job: Job, report: Report) -> None:
+    """Warm up, then run ``spec.steps`` (default 5) steps inside the profiler's window.
+
+    Phases and modules are NVTX ranges where a profiler hears them; on CUDA the window is
+    between cudaProfilerStart and cudaProfilerStop. Nothing is timed.
+    """
+    make, heard = nvtx_ranges()
+    report(Noticed(message=heard))
+    report(StageEntered(stage="build"))
+    workload = Workload(job.spec)
+    wanted = job.spec.warmup
+    report(StageEntered(stage="warmup"))
+    for _ in range(wanted if isinstance(wanted, int) else WARMUP_STEPS):
+        workload.step(lambda phase: None)
+    report(StageEntered(stage="measure"))
+    steps = job.spec.steps or STEPS
+    with ExitStack() as stack:
+        if make is not None:
+            stack.enter_context(module_ranges(workload.model, make))
+        stack.enter_context(_window(workload.device))
+        if make is not None:
+            stack.enter_context(make(f"{STEPS_RANGE}{steps}"))
+        for done in range(1, steps + 1):
+            workload.step(PhaseRanges(make) if make is not None else lambda phase: None)
+            report(StepCounted(done=done, total=steps))
+        if workload.device.type == "cuda":
+            torch.cuda.synchronize(workload.device)
+
+
+@contextmanager
+def _window(device: torch.device) -> Iterator[None]:
+    """What ``--capture-range=cudaProfilerApi`` records."""
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.synchronize(device)
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]

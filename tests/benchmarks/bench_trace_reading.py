@@ -1,0 +1,91 @@
+"""From a chrome trace to kernels by phase, module and operator: ours beside json and pandas.
+
+1.06 million events, about 300 MB; each side in processes of its own, in turn. Printed are
+the fastest of each, their ratio, and the memory at its highest.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+EVENTS = 1_060_000
+ROUNDS = 3
+
+OURS = """
+from pathlib import Path
+from sysbench.core.analysis.chrome_trace import read_trace
+from sysbench.core.analysis.kernels import kernel_table
+from sysbench.core.analysis.time_ledger import time_ledger
+began = time.perf_counter()
+table = kernel_table(time_ledger(read_trace(Path(sys.argv[1]))), by_layer=True)
+tell(sum(row.calls for row in table.rows))
+"""
+PANDAS = """
+import pandas as pd
+began = time.perf_counter()
+with open(sys.argv[1]) as file:
+    events = pd.DataFrame(json.load(file)["traceEvents"])
+def correlations(category):
+    chosen = events[events.cat == category]
+    return chosen.assign(correlation=[args["correlation"] for args in chosen.args])
+kernels = correlations("kernel").merge(
+    correlations("cuda_runtime")[["correlation", "ts", "tid"]], on="correlation", how="left",
+    suffixes=("", "_launch"),
+).dropna(subset="ts_launch").sort_values("ts_launch").rename(columns={"tid_launch": "thread"})
+kernels["thread"] = kernels.thread.astype("int64")
+for column, prefix, by in (
+    ("phase", "phase:", None), ("module", "mod:", None), ("operator", "aten:", "thread")
+):
+    ranges = events[events.name.str.startswith(prefix)][["ts", "dur", "name", "tid"]]
+    ranges.columns = ["begin", "length", column, "thread"]
+    if by is None:
+        ranges = ranges.drop(columns="thread")
+    kernels = pd.merge_asof(
+        kernels, ranges.sort_values("begin"), left_on="ts_launch", right_on="begin", by=by
+    )
+    outside = kernels.ts_launch > kernels.begin + kernels.length
+    kernels.loc[outside, column] = ""
+    kernels = kernels.drop(columns=["begin", "length"])
+table = kernels.groupby(["name", "phase", "module", "operator"], dropna=False).dur.agg(
+    ["count", "sum", "min", "max"]
+)
+tell(int(table["count"].sum()))
+"""
+FRAME = """
+import json, resource, sys, time
+def tell(calls):
+    seconds = time.perf_counter() - began
+    mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps([seconds, mib, calls]))
+"""
+
+
+def _measure(code: str, path: Path) -> tuple[float, float, float]:
+    """Seconds, MiB at the highest, kernels counted."""
+    command = [sys.executable, "-P", "-c", FRAME + code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds, mib, calls = json.loads(done.stdout)
+    return seconds, mib, calls
+
+
+def main() -> None:
+    generator = runpy.run_path(str(Path(__file__).with_name("big_trace.py")))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        generator["write_big_trace"](path, EVENTS)
+        print(f"{EVENTS:,} events, {path.stat().st_size / 2**20:.0f} MiB")
+        sides = {"ours": OURS, "json + pandas": PANDAS}
+        runs = [{side: _measure(code, path) for side, code in sides.items()} for _ in range(ROUNDS)]
+    best = {side: min(run[side] for run in runs) for side in sides}
+    for side, (seconds, mib, calls) in best.items():
+        print(f"{side:14} {seconds:6.2f} s  {mib:6.0f} MiB  {calls:,.0f} kernels")
+    print(f"ratio          {best['json + pandas'][0] / best['ours'][0]:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

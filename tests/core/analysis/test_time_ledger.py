@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sysbench.core.analysis.chrome_trace import read_trace
+from sysbench.core.analysis.idle import BETWEEN, HOST_LATE, ON_SYNC, OUTSIDE_OPERATORS, UNKNOWN
+from sysbench.core.analysis.time_ledger import TimeLedger, Window, time_ledger
+from sysbench.core.record import Kernels
+
+AssertClosed = Callable[[TimeLedger], Kernels]
+GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def _ledger(writer: Any, window: Window | None = None) -> TimeLedger:
+    return time_ledger(read_trace(writer.write()), window)
+
+
+def _exclusive(ledger: TimeLedger) -> dict[str, int]:
+    times: dict[str, int] = {}
+    for name, part in zip(ledger.work.name.tolist(), ledger.exclusive.tolist(), strict=True):
+        times[ledger.names[name]] = times.get(ledger.names[name], 0) + part
+    return times
+
+
+def test_idle_is_split_by_what_the_host_did(writer: Any, assert_closed: AssertClosed) -> None:
+    writer.launch(0, "a", 10, 10)
+    writer.launch(4, "b", 25, 5)  # launched long before: the device took its time
+    writer.launch(50, "c", 57, 3)  # launched late
+    writer.call("cudaDeviceSynchronize", 55, 10)
+    writer.launch(80, "d", 84, 6)  # launched late, because of the sync
+    ledger = _ledger(writer)
+    assert_closed(ledger)
+    assert ledger.window == Window(10, 90)
+    assert ledger.idle == {
+        HOST_LATE: 50 - 30,
+        ON_SYNC: 80 - 60,
+        BETWEEN: (25 - 20) + (57 - 50) + (84 - 80),
+        UNKNOWN: 0,
+    }
+
+
+def test_a_kernel_without_a_launch_stays_and_its_gap_has_no_known_cause(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    writer.launch(0, "a", 10, 10)
+    writer.work(GEMM, 30, 10, correlation=999)
+    ledger = _ledger(writer)
+    table = assert_closed(ledger)
+    assert ledger.idle[UNKNOWN] == 10
+    row = next(row for row in table.rows if row.name == GEMM)
+    assert (row.linked, row.phase, row.category) == (False, "unknown", "gemm")
+    assert table.coverage.unlinked == 1
+    assert table.coverage.explained == pytest.approx(1 - 10 / 30)
+
+
+def test_a_launch_that_never_shows_makes_the_gap_unattributed(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    writer.launch(0, "a", 10, 10)
+    writer.call("cudaGraphLaunch", 23, 2)
+    writer.launch(40, "b", 50, 10)
+    ledger = _ledger(writer)
+    table = assert_closed(ledger)
+    assert ledger.unattributed == 50 - 23
+    assert ledger.idle[HOST_LATE] == 23 - 20
+    assert (table.coverage.launches, table.coverage.kernels) == (3, 2)
+
+
+def test_all_kernels_of_a_graph_belong_to_its_launch(writer: Any) -> None:
+    writer.op("phase:forward", 0, 10)
+    writer.call("cudaGraphLaunch", 2, 3)
+    for start in (20, 30, 40):
+        writer.work("kernel", start, 10, correlation=1)
+    ledger = _ledger(writer)
+    assert ledger.work.linked.all()
+    assert {ledger.phases[phase] for phase in ledger.work.phase} == {"forward"}
+    assert (ledger.launches, ledger.unattributed) == (1, 0)
+
+
+def test_computation_hides_communication_and_both_hide_copies(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    writer.launch(0, NCCL, 10, 40, stream=14)
+    writer.launch(1, GEMM, 20, 10)
+    writer.launch(2, "Memcpy DtoD (Device -> Device)", 45, 10, stream=9, cat="gpu_memcpy")
+    ledger = _ledger(writer)
+    table = assert_closed(ledger)
+    assert _exclusive(ledger) == {
+        NCCL: 30,
+        GEMM: 10,
+        "Memcpy DtoD (Device -> Device)": 5,
+    }
+    assert {row.name: row.total_ns for row in table.rows}[NCCL] == 40
+
+
+def test_the_busiest_device_is_the_table_s_and_the_others_are_named(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    writer.launch(0, "a", 10, 10, device=0)
+    writer.launch(1, "b", 10, 30, device=3)
+    table = assert_closed(_ledger(writer))
+    assert [row.name for row in table.rows] == ["b"]
+    assert "left out: 0" in table.missing["devices"]
+
+
+def test_steps_and_phases_of_our_own_passes(writer: Any, assert_closed: AssertClosed) -> None:
+    writer.add("user_annotation", "sysbench:steps:2", 100, 400)
+    writer.launch(20, "before", 30, 10)
+    for begin in (100, 300):
+        writer.op("phase:forward", begin, 50)
+        writer.launch(begin + 10, "f", begin + 30, 40)
+        writer.op("phase:backward", begin + 50, 50)
+        writer.launch(begin + 60, "b", begin + 80, 60)
+        writer.op("phase:zero-grad", begin + 100, 10)
+    table = assert_closed(_ledger(writer))
+    assert (table.steps, table.step_ms) == (2, 200e-6)
+    assert {row.name: (row.calls, row.phase, row.total_ns) for row in table.rows} == {
+        "f": (1, "forward", 40),
+        "b": (1, "backward", 60),
+    }
+    # forward until backward's first kernel; the next forward begins with its own.
+    assert table.phases_ns == {
+        "forward": (80 + 50) / 2,
+        "backward": (150 + 120) / 2,
+        "zero-grad": 0,
+    }
+
+
+def test_backward_kernels_take_the_module_of_the_operator_that_made_the_node(
+    writer: Any,
+) -> None:
+    engine = "autograd::engine::evaluate_function: "
+    writer.op("phase:forward", 0, 100)
+    writer.op("mod:model", 5, 90)
+    writer.op("mod:blocks.0.ffn", 10, 30)
+    writer.op("aten::linear", 12, 20, sequence=7)
+    writer.op("aten::mm", 14, 10, sequence=8)
+    writer.launch(16, "mm forward", 200, 10)
+    writer.op("phase:loss", 100, 20)
+    writer.op("aten::nll_loss", 102, 10, sequence=9)
+    writer.op("phase:backward", 120, 200)
+    # The engine works on a thread of its own; what it runs has the main thread's phase.
+    for begin, node, sequence in ((130, "NllLossBackward0", 9), (160, "MmBackward0", 8)):
+        writer.op(engine + node, begin, 25, tid=101, sequence=sequence)
+        writer.op(node, begin + 2, 20, tid=101, sequence=sequence)
+        writer.op("aten::mm", begin + 4, 10, tid=101)
+        writer.launch(begin + 6, node, begin + 100, 5, tid=101)
+    writer.op(engine + "torch::autograd::AccumulateGrad", 190, 20, tid=101)
+    writer.op("torch::autograd::AccumulateGrad", 192, 15, tid=101)
+    writer.launch(195, "accumulate", 300, 5, tid=101)
+    ledger = _ledger(writer)
+    work = ledger.work
+    found = {
+        ledger.names[work.name[index]]: (
+            ledger.phases[work.phase[index]],
+            ledger.modules[work.module[index]],
+            ledger.names[work.operator[index]],
+        )
+        for index in range(len(work))
+    }
+    assert found == {
+        "mm forward": ("forward", "blocks.0.ffn", "aten::linear"),
+        "NllLossBackward0": ("backward", "loss", "aten::mm"),
+        "MmBackward0": ("backward", "blocks.0.ffn", "aten::mm"),
+        "accumulate": ("backward", "grad accumulate", "torch::autograd::AccumulateGrad"),
+    }
+
+
+def test_a_foreign_trace_has_phases_by_what_encloses_and_modules_by_nesting(
+    writer: Any,
+) -> None:
+    writer.add("python_function", "nn.Module: Block_3", 0, 50)
+    writer.add("python_function", "nn.Module: Linear_12", 10, 30)
+    writer.add("python_function", "forward(x)", 11, 20)
+    writer.op("aten::mm", 12, 10)
+    writer.launch(14, "forward kernel", 100, 5)
+    writer.op("autograd::engine::evaluate_function: MmBackward0", 60, 20, tid=101)
+    writer.launch(65, "backward kernel", 110, 5, tid=101)
+    writer.add("user_annotation", "Optimizer.step#AdamW.step", 90, 10)
+    writer.launch(92, "optimizer kernel", 120, 5)
+    ledger = _ledger(writer)
+    work = ledger.work
+    found = {
+        ledger.names[work.name[index]]: ledger.phases[work.phase[index]]
+        for index in range(len(work))
+    }
+    assert found == {
+        "forward kernel": "forward",
+        "backward kernel": "backward",
+        "optimizer kernel": "optimizer",
+    }
+    assert ledger.modules[work.module[0]] == "Block_3.Linear_12"
+
+
+def test_without_a_device_the_rows_are_operators_by_their_own_time(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    writer.add("user_annotation", "sysbench:steps:1", 0, 200)
+    writer.op("phase:forward", 10, 150)
+    writer.op("mod:head", 20, 100)
+    writer.op("aten::linear", 30, 60)
+    writer.op("aten::mm", 40, 45)
+    table = assert_closed(_ledger(writer))
+    assert table.source == "operators"
+    assert {row.name: (row.total_ns, row.category, row.op) for row in table.rows} == {
+        "aten::mm": (45, "gemm", "aten::linear"),
+        "aten::linear": (15, "gemm", "aten::linear"),
+    }
+    assert [(row.cause, row.ns) for row in table.idle] == [(OUTSIDE_OPERATORS, 140)]
+    assert table.phases_ns == {"forward": 150, "other": 50}
+    assert table.coverage.with_module == 1
+
+
+def test_an_empty_trace_is_an_empty_table(writer: Any, assert_closed: AssertClosed) -> None:
+    table = assert_closed(_ledger(writer))
+    assert (table.rows, table.step_ms, table.idle) == ([], 0, [])
+
+
+KERNELS = st.lists(
+    st.tuples(
+        st.integers(0, 500),  # launched at
+        st.integers(0, 60),  # until it starts
+        st.integers(0, 60),  # how long it runs
+        st.sampled_from([7, 14, 21]),
+        st.sampled_from([GEMM, NCCL, "copy"]),
+        st.sampled_from(["both", "no launch", "no kernel"]),
+    ),
+    max_size=30,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(KERNELS, st.integers(0, 300), st.integers(0, 400), st.booleans())
+def test_any_kernels_on_any_streams_close_in_any_window(
+    writer: Any,
+    assert_closed: AssertClosed,
+    kernels: list[tuple[int, int, int, int, str, str]],
+    low: int,
+    length: int,
+    whole: bool,
+) -> None:
+    writer.events.clear()
+    writer.op("phase:forward", 0, 200)
+    writer.call("cudaStreamSynchronize", 100, 50)
+    for at, wait, duration, stream, name, seen in kernels:
+        if seen == "no launch":
+            writer.work(name, at + wait, duration, stream=stream, correlation=10**6 + at)
+        elif seen == "no kernel":
+            writer.call("cudaLaunchKernel", at, 2)
+        else:
+            writer.launch(at, name, at + wait, duration, stream=stream)
+    assert_closed(_ledger(writer, None if whole else Window(low, low + length)))
+
+
+@pytest.mark.parametrize("name", ["qwen15_0.5b_h100_fwd", "v100_ddp_train"])
+def test_real_traces_agree_with_their_oracle_to_the_nanosecond(
+    name: str, shared_data: Path, assert_closed: AssertClosed
+) -> None:
+    oracle = json.loads((shared_data / "traces" / f"{name}.oracle.json").read_text())
+    whole = oracle["whole_trace"]
+    path = shared_data / "traces" / f"{name}.json.gz"
+    ledger = time_ledger(read_trace(path))
+    table = assert_closed(ledger)
+    assert ledger.span == whole["span_ns"]
+    assert ledger.busy == whole["busy_ns"]
+    assert sum(ledger.idle.values()) + ledger.unattributed == whole["idle_ns"]
+    kernels = [row for row in table.rows if not row.name.startswith("Mem")]
+    assert sum(row.total_ns for row in kernels) == oracle["kernel_time_ns"]
+    assert sum(row.calls for row in kernels) == oracle["kernels"]
+    assert len({row.name for row in kernels}) == oracle["unique_kernel_names"]
+    unlinked = [row for row in kernels if not row.linked]
+    assert sum(row.calls for row in unlinked) == oracle["kernels_without_runtime_call"]
+    assert sum(row.total_ns for row in unlinked) == _unlinked_ns(path)
+    communication = [row for row in kernels if row.category == "communication"]
+    assert sum(row.total_ns for row in communication) == oracle["comm_time_ns"]
+    assert sum(row.exclusive_ns for row in communication) == whole["exposed_comm_ns(kernels only)"]
+    for expected in oracle["top10"]:
+        rows = [row for row in kernels if row.name == expected["name"]]
+        assert sum(row.calls for row in rows) == expected["count"]
+        assert sum(row.total_ns for row in rows) == expected["total_ns"]
+
+
+def _unlinked_ns(path: Path) -> int:
+    """Time of kernels whose correlation id no runtime or driver call has, by other means."""
+    text = gzip.decompress(path.read_bytes())
+    events = json.loads(text, parse_float=Decimal)["traceEvents"]
+    by_cat: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        by_cat.setdefault(event.get("cat", ""), []).append(event)
+    calls = by_cat["cuda_runtime"] + by_cat.get("cuda_driver", [])
+    launched = {call["args"].get("correlation") for call in calls}
+    unlinked = [one for one in by_cat["kernel"] if one["args"]["correlation"] not in launched]
+    return int(sum(one["dur"] for one in unlinked) * 1000)

@@ -1,0 +1,48 @@
+"""The closed form against CUDA's allocator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from sysbench.core.estimate.step_memory import step_memory
+from sysbench.core.spec import RunSpec
+from sysbench.core.worker.workload import Workload
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("step", ["inference", "train"])
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
+def test_every_phase_peaks_where_the_allocator_says(
+    precision: Any, attention: Any, step: Any
+) -> None:
+    spec = RunSpec(
+        model="cs336-2025/small",
+        context=512,
+        precision=precision,
+        attention=attention,
+        step=step,
+        device="cuda:0",
+    )
+    torch.cuda.empty_cache()
+    outside = torch.cuda.memory_allocated()  # cuBLAS's workspace, from its second use on
+    workload = Workload(spec)
+    measured: dict[str, int] = {}
+    phases = [""]
+
+    def on_phase(phase: str) -> None:
+        measured[phases[-1]] = torch.cuda.max_memory_allocated() - outside
+        torch.cuda.reset_peak_memory_stats()
+        phases.append(phase)
+
+    for _ in range(3):
+        workload.step(on_phase)
+    for phase, moment in step_memory(spec).peaks.items():
+        assert moment.total == pytest.approx(measured[phase], rel=0.03), phase

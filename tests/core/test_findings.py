@@ -1,0 +1,154 @@
+"""Each rule on a real record, bent in the one respect that the rule is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sysbench.core.analysis.findings import findings_of
+from sysbench.core.analysis.statistics import spread
+from sysbench.core.record import Compile, Finding, Memory, PassRecord, Record, Telemetry
+from sysbench.core.rundir import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def quiet(tiny_run: RunDirectory) -> Record:
+    """The real run, as it would be on a machine without noise."""
+    record = tiny_run.record()
+    assert record.timing is not None
+    assert record.kernels is not None
+    assert record.memory is not None
+    samples = [10.0, 10.01, 9.99, 10.02, 9.98] * 8
+    timing = bent(record.timing, step=spread(samples), samples_ms=samples, settled=True)
+    made: Record = bent(
+        record,
+        spec=record.spec | {"steps": 0},
+        timing=timing,
+        kernels=bent(record.kernels, step_ms=10.2, perturbation=1.02),
+        memory=bent(record.memory, predicted_peak_bytes=record.memory.peak_allocated_bytes),
+        telemetry=telemetry(),
+    )
+    return made
+
+
+def bent(struct: Any, **changes: object) -> Any:
+    return msgspec.structs.replace(struct, **changes)
+
+
+def telemetry(**changes: Any) -> Telemetry:
+    none = Telemetry(
+        interval_seconds=0.5, samples=9, series={}, clock_reasons=[], other_processes=[]
+    )
+    return msgspec.structs.replace(none, **changes)
+
+
+def rules(record: Record) -> list[str]:
+    return [finding.rule for finding in findings_of(record)]
+
+
+def only(record: Record) -> Finding:
+    (finding,) = findings_of(record)
+    return finding
+
+
+def test_a_quiet_run_is_called_trustworthy(quiet: Record) -> None:
+    assert only(quiet).rule == "trustworthy"
+    assert only(quiet).severity == "good"
+
+
+def test_a_wide_interval_is_told_with_its_goal(quiet: Record) -> None:
+    assert quiet.timing is not None
+    step = spread([10.0, 14.0] * 20)
+    finding = only(bent(quiet, timing=bent(quiet.timing, step=step, settled=False)))
+    assert finding.rule == "not-settled"
+    assert finding.severity == "warning"
+    assert "±0.5%" in finding.verdict
+
+
+def test_a_fixed_number_of_steps_may_miss_the_goal_a_little(quiet: Record) -> None:
+    assert quiet.timing is not None
+    timing = bent(quiet.timing, settled=False)
+    assert "not-settled" not in rules(bent(quiet, timing=timing, spec=quiet.spec | {"steps": 12}))
+
+
+@pytest.mark.parametrize(("later", "word"), [(11.0, "slower"), (9.0, "faster")])
+def test_drift_is_told_with_its_direction(quiet: Record, later: float, word: str) -> None:
+    assert quiet.timing is not None
+    step = bent(spread([10.0] * 20 + [later] * 20), ci_low_ms=9.99, ci_high_ms=10.01)
+    finding = only(bent(quiet, timing=bent(quiet.timing, step=step)))
+    assert finding.rule == "drifting"
+    assert word in finding.verdict
+
+
+def test_other_tenants_are_named(quiet: Record) -> None:
+    tenant = {"pid": 4211, "name": "python [bold]", "memory_bytes": None}
+    finding = only(bent(quiet, telemetry=telemetry(other_processes=[tenant])))
+    assert finding.rule == "other-tenants"
+    assert "python [bold] (pid 4211)" in finding.why
+
+
+def test_other_work_on_the_host_is_told(quiet: Record) -> None:
+    load = {"host.cpu_percent": {"min": 90.0, "median": 100.0, "max": 100.0, "n": 9}}
+    environment = quiet.environment | {"cpu": {"threads": 8}, "settings": {"threads": 3}}
+    busy = bent(quiet, telemetry=telemetry(series=load), environment=environment)
+    assert only(busy).rule == "busy-machine"
+    assert "5.0 more" in only(busy).verdict
+
+
+@pytest.mark.parametrize("perturbation", [0.85, 1.15])
+def test_tracing_that_moved_the_step_is_told(quiet: Record, perturbation: float) -> None:
+    assert quiet.kernels is not None
+    finding = only(bent(quiet, kernels=bent(quiet.kernels, perturbation=perturbation)))
+    assert finding.rule == "tracing-perturbed"
+    assert f"{perturbation - 1:+.0%}" in finding.verdict
+
+
+def test_a_table_that_explains_little_is_told(quiet: Record) -> None:
+    assert quiet.kernels is not None
+    coverage = bent(quiet.kernels.coverage, explained=0.9, unlinked=436, kernels=1465)
+    finding = only(bent(quiet, kernels=bent(quiet.kernels, coverage=coverage)))
+    assert finding.rule == "low-coverage"
+    assert "436 of 1465" in finding.why
+
+
+def test_a_missed_prediction_is_told(quiet: Record) -> None:
+    memory: Memory | None = quiet.memory
+    assert memory is not None
+    wrong = bent(memory, predicted_peak_bytes=memory.peak_allocated_bytes * 2)
+    assert only(bent(quiet, memory=wrong)).rule == "prediction-missed"
+
+
+def test_a_compiled_run_that_ran_eagerly_is_a_problem(quiet: Record) -> None:
+    block = Compile(
+        mode="default",
+        backend="inductor",
+        scope="whole",
+        first_step_ms=1.0,
+        compile_seconds=1.0,
+        graphs=9,
+        graph_breaks={"print": 1},
+        recompiles=8,
+        fell_back=True,
+    )
+    finding = findings_of(bent(quiet, compile=block))[0]
+    assert (finding.rule, finding.severity) == ("fell-back-to-eager", "problem")
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    ["oom", "cuda-error", "failed", "killed", "hung", "cancelled", "disk-full"],
+)
+def test_every_early_end_comes_first_with_a_next_step(quiet: Record, outcome: Any) -> None:
+    ended = PassRecord("trace", outcome, "what happened", 1.0)
+    finding = findings_of(bent(quiet, passes=[ended]))[0]
+    assert finding.rule == "ended-early"
+    assert finding.why == "what happened"
+    assert finding.next
+
+
+def test_few_steps_far_apart_are_not_called_trustworthy(quiet: Record) -> None:
+    assert quiet.timing is not None
+    timing = bent(quiet.timing, step=spread([10.0, 30.0, 20.0]), settled=False)
+    assert rules(bent(quiet, timing=timing, spec=quiet.spec | {"steps": 3})) == ["not-settled"]

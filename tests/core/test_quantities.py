@@ -1,0 +1,98 @@
+"""Text to quantities and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench.core.quantities import (
+    BINARY_UNITS,
+    format_bytes,
+    format_count,
+    parse_bytes,
+    parse_ratio,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("512", 512),
+        (" 512 B ", 512),
+        ("24GiB", 24 * 2**30),
+        ("24 gib", 24 * 2**30),
+        ("1.5MiB", 3 * 2**19),
+        ("2TiB", 2**41),
+        ("9007199254740993", 9007199254740993),
+    ],
+)
+def test_bytes_are_read_in_binary_units(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "24GB", "24G", "-1", "1e9", "1_000", "0x10", "nan", "1.GiB", "1 2", "١GiB"]
+)
+def test_bytes_that_are_not_plain_binary_units_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="binary units"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (2**20 - 1, "1.00 MiB"),
+        (1000 * 2**20, "1000 MiB"),
+        (9.996 * 2**20, "10.0 MiB"),
+        (round(1.92 * 2**30), "1.92 GiB"),
+        (-35.5 * 2**20, "-35.5 MiB"),
+        (5000 * 2**40, "5000 TiB"),
+    ],
+)
+def test_bytes_are_written_with_three_digits(count: float, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@given(st.integers(min_value=0, max_value=2**60))
+def test_written_bytes_read_back_within_their_three_digits(count: int) -> None:
+    assert parse_bytes(format_bytes(count)) == pytest.approx(count, rel=0.0051, abs=0.5)
+
+
+@given(st.floats(min_value=0, max_value=2**49), st.sampled_from([*BINARY_UNITS]))
+def test_written_bytes_never_need_a_larger_unit(count: float, unit: str) -> None:
+    number, written = format_bytes(count * BINARY_UNITS[unit] / 2**40).split()
+    assert written == "TiB" or float(number) < 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "ratio"), [("0.005", 0.005), ("0.5%", 0.005), (" 50 % ", 0.5), ("1", 1.0)]
+)
+def test_ratios_are_read_with_and_without_a_percent_sign(text: str, ratio: float) -> None:
+    assert parse_ratio(text) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("text", ["", "%", "half", "5%%"])
+def test_what_is_no_ratio_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"float|number"):
+        parse_ratio(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 "),
+        (999, "999 "),
+        (999_999, "1 M"),
+        (969_411_840, "969 M"),
+        (4.11e12, "4.11 T"),
+        (-1500, "-1.5 k"),
+    ],
+)
+def test_counts_are_written_with_a_metric_suffix(count: float, text: str) -> None:
+    assert format_count(count) == text

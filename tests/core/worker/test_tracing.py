@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sysbench.core.analysis.chrome_trace import read_trace
+from sysbench.core.analysis.kernels import kernel_table
+from sysbench.core.analysis.time_ledger import time_ledger
+from sysbench.core.events import AnyEvent, ResultReported, StageEntered, StepCounted
+from sysbench.core.record import KernelRow, Kernels
+from sysbench.core.spec import RunSpec
+from sysbench.core.worker.job import Job
+from sysbench.core.worker.tracing import measure
+
+
+class TracePass:
+    """A pass that was run: its folder, its events, its block."""
+
+    def __init__(self, folder: Path, spec: RunSpec) -> None:
+        self.folder = folder
+        self.events: list[AnyEvent] = []
+        measure(Job(spec=spec, name="trace", folder=str(folder)), self.events.append)
+        result = self.events[-1]
+        assert isinstance(result, ResultReported)
+        assert result.block == "kernels"
+        self.kernels = msgspec.convert(result.data, Kernels)
+
+    def rows(self, phase: str) -> list[KernelRow]:
+        return [row for row in self.kernels.rows if row.phase == phase]
+
+    def share_with_module(self, phase: str) -> float:
+        rows = self.rows(phase)
+        with_module = sum(row.exclusive_ns for row in rows if row.module)
+        return with_module / sum(row.exclusive_ns for row in rows)
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> TracePass:
+    return TracePass(tmp_path_factory.mktemp("train"), RunSpec(model="tiny", device="cpu"))
+
+
+def test_rows_idle_and_unattributed_add_up_to_the_step(train: TracePass) -> None:
+    kernels = train.kernels
+    step_ns = kernels.step_ms * 1e6
+    assert sum(row.exclusive_ns for row in kernels.rows) == pytest.approx(kernels.busy_ns)
+    idle = sum(row.ns for row in kernels.idle)
+    assert kernels.busy_ns + idle + kernels.unattributed_ns == pytest.approx(step_ns)
+    shares = sum(row.share for row in kernels.rows) + sum(row.share for row in kernels.idle)
+    assert shares == pytest.approx(1)
+
+
+def test_phases_add_up_to_the_step(train: TracePass) -> None:
+    phases = train.kernels.phases_ns
+    assert list(phases) == ["forward", "loss", "backward", "optimizer", "zero-grad", "other"]
+    assert sum(phases.values()) == pytest.approx(train.kernels.step_ms * 1e6)
+    assert phases["other"] < 0.05 * train.kernels.step_ms * 1e6
+
+
+def test_nearly_all_operator_time_has_a_module(train: TracePass) -> None:
+    assert train.share_with_module("forward") > 0.99
+    assert train.share_with_module("backward") > 0.95
+    assert train.kernels.coverage.with_module > 0.95
+
+
+def test_products_of_the_model_are_counted_where_they_are(train: TracePass) -> None:
+    """A forward has 7 products a layer and the head's; each has two in backward."""
+    layers = RunSpec(model="tiny", device="cpu").dimensions.layers
+    products = {
+        phase: sum(row.calls for row in train.rows(phase) if row.name == "aten::mm")
+        for phase in ("forward", "backward")
+    }
+    assert products == {"forward": 7 * layers + 1, "backward": 2 * (7 * layers + 1)}
+    scores = [row for row in train.rows("forward") if row.name == "aten::bmm"]
+    assert {row.module for row in scores} == {"blocks.*.attention"}
+    assert sum(row.calls for row in scores) == 2 * layers
+
+
+def test_the_artifacts_hold_the_trace_and_every_layer(train: TracePass) -> None:
+    assert sorted(path.name for path in train.folder.iterdir()) == ["kernels.json", "trace.json.gz"]
+    detailed = msgspec.json.decode((train.folder / "kernels.json").read_bytes(), type=Kernels)
+    assert any(row.module == "blocks.0.ffn.w1" for row in detailed.rows)
+    assert len(detailed.rows) > len(train.kernels.rows)
+    # The exported trace says the same as the pass did.
+    ledger = time_ledger(read_trace(train.folder / "trace.json.gz"))
+    assert kernel_table(ledger) == train.kernels
+    opened = json.loads(gzip.decompress((train.folder / "trace.json.gz").read_bytes()))
+    assert len(opened["traceEvents"]) > 1000
+
+
+def test_stages_and_steps_are_told(train: TracePass) -> None:
+    stages = [event.stage for event in train.events if isinstance(event, StageEntered)]
+    assert stages == ["build", "warmup", "measure", "export", "analyse"]
+    steps = [event for event in train.events if isinstance(event, StepCounted)]
+    assert [event.done for event in steps] == list(range(1, train.kernels.steps + 1))
+
+
+def test_inference_is_forward_alone(tmp_path: Path) -> None:
+    spec = RunSpec(model="tiny", device="cpu", step="inference", attention="sdpa", warmup=1)
+    traced = TracePass(tmp_path, spec)
+    assert {row.phase for row in traced.kernels.rows} == {"forward"}
+    assert any(row.category == "attention" for row in traced.kernels.rows)

@@ -1,0 +1,74 @@
+"""The app under a pilot: a home of its own, no animation, no sensors unless asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# Textual reads it when it is imported.
+os.environ["TEXTUAL_ANIMATIONS"] = "none"
+
+import pytest
+from textual.pilot import Pilot
+
+from sysbench.core.rundir import RunDirectory
+from sysbench.core.telemetry.sample import HostSample, Sample
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.polling import StripSampler
+from sysbench.tui.screens.result import ResultScreen
+
+WAIT_SECONDS = 60.0
+
+SAMPLE = Sample(
+    t_ns=1,
+    host=HostSample(cores=4, cpu=0.5, memory_used_bytes=2**30, memory_total_bytes=2**33),
+    no_devices="no NVIDIA driver",
+)
+
+
+class CannedSampler(StripSampler):
+    """Always the same sample, no thread."""
+
+    def latest(self) -> Sample:
+        return SAMPLE
+
+
+@pytest.fixture(autouse=True)
+def quiet_environment(monkeypatch: pytest.MonkeyPatch, sysbench_home: Path) -> Iterator[None]:
+    """A terminal that shows everything, in one time zone, and a home of its own."""
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("SYSBENCH_ASCII", "0")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    time.tzset()
+    yield
+    time.tzset()
+
+
+@pytest.fixture
+def app() -> SysbenchApp:
+    """The workstation with a canned sensor."""
+    return SysbenchApp(CannedSampler())
+
+
+@pytest.fixture
+def own_run(tiny_run: RunDirectory, sysbench_home: Path) -> RunDirectory:
+    """The real run of tiny, in this test's home."""
+    target = sysbench_home / "runs" / tiny_run.id
+    shutil.copytree(tiny_run.path, target)
+    return RunDirectory(target)
+
+
+def is_shown(screen: ResultScreen, tab: str) -> bool:
+    """Whether a tab of the result is in view and built."""
+    return screen.tab is not None and screen.bar.active == tab
+
+
+async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
+    """Let the app go on until a condition holds; fail the test if it never does."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        await pilot.pause(0.05)

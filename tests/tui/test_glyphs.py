@@ -1,0 +1,66 @@
+"""ASCII terminals get every line, cell for cell."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.color import Color
+
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.glyphs import AsciiFilter, ascii_only, to_ascii
+
+# Zero-width characters never reach the screen alone.
+visible = st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Mn", "Me", "Mc", "Cn")))
+
+
+@given(visible)
+def test_translation_is_ascii_and_keeps_the_width(text: str) -> None:
+    translated = to_ascii(text)
+    assert translated.isascii()
+    assert len(translated) == cell_len(text)
+
+
+def test_lines_blocks_and_braille_become_their_likes() -> None:
+    assert to_ascii("╭─ ▁█ ●○ ✓✗ ±0.5 °C µs ⠉⣀⣿ ╯") == "+- -# *o vx ~0.5 'C us '.: +"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"TERM": "linux"}, True),
+        ({"TERM": "linux", "SYSBENCH_ASCII": "0"}, False),
+        ({"TERM": "xterm-256color", "SYSBENCH_ASCII": "1"}, True),
+    ],
+)
+def test_the_linux_console_is_ascii_unless_told_otherwise(
+    environment: dict[str, str], expected: bool
+) -> None:
+    assert ascii_only(environment) is expected
+
+
+def test_a_locale_that_is_not_utf8_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("locale.getpreferredencoding", lambda _: "ISO-8859-1")
+    assert ascii_only({"TERM": "xterm"})
+
+
+def test_the_filter_keeps_styles() -> None:
+    (segment,) = AsciiFilter().apply([Segment("█")], Color.parse("black"))
+    assert segment.text == "#"
+
+
+async def test_every_painted_line_is_ascii_in_ascii_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSBENCH_ASCII", "1")
+    app = SysbenchApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        lines = ["".join(segment.text for segment in line) for line in painted(app)]
+    assert any("What to run" in line for line in lines)
+    assert all(line.isascii() for line in lines)
+
+
+def painted(app: SysbenchApp) -> list[list[Segment]]:
+    """The screen as segments, line by line."""
+    return [list(strip) for strip in app.screen._compositor.render_strips()]

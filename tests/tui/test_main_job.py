@@ -1,0 +1,130 @@
+"""The whole main job in the real app: form, run, live, result, export, library."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, OptionList, Static
+
+from sysbench.core.rundir import list_runs
+from sysbench.core.spec import RunSpec
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.library import LibraryScreen
+from sysbench.tui.screens.live import LiveScreen
+from sysbench.tui.screens.result import TABS, ResultScreen
+from sysbench.tui.screens.run import RunScreen
+
+from .conftest import is_shown, until
+
+SPEC = RunSpec(model="tiny", steps=6, warmup=1, context=32, batch=1)
+
+
+async def test_from_the_form_to_the_artifacts(
+    app: SysbenchApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        assert isinstance(app.screen, RunScreen)
+        app.screen.fill(SPEC, ["timing", "trace", "memory"])
+        await pilot.pause()
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        watch = app.watch_run
+        assert watch is not None
+
+        await until(pilot, lambda: watch.view.step_count or watch.over)
+        assert watch.view.status == "running"
+        await until(pilot, lambda: isinstance(app.screen, ResultScreen))
+        (run,) = list_runs()
+        result = app.screen
+        assert isinstance(result, ResultScreen)
+        await until(pilot, lambda: result.tab)
+        assert result.record is not None
+        assert result.record.id == run.id
+        assert result.record.status == "finished"
+
+        for number, name in enumerate(TABS, 1):
+            await pilot.press(str(number))
+            await until(pilot, partial(is_shown, result, name))
+            tab = result.tab
+            assert tab is not None and not tab.is_blank
+
+        await until(pilot, lambda: isinstance(app.focused, OptionList))
+        await pilot.press("down", "down", "down", "down", "enter")
+        written = tmp_path / f"{run.id}.md"
+        await until(pilot, written.exists)
+        await until(pilot, lambda: "✓ md" in str(result.query_one("#written", Static).content))
+        assert "step" in written.read_text()
+
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        library = app.screen
+        assert isinstance(library, LibraryScreen)
+        assert [entry.id for entry in library.entries] == [run.id]
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is result)
+
+
+async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> None:
+    long = SPEC.changed(steps=100_000, max_seconds=3600.0)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert isinstance(app.screen, RunScreen)
+        app.screen.fill(long, ["timing"])
+        await pilot.pause()
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.live and app.screen.query("#median"))
+        watch = app.watch_run
+        assert watch is not None
+        await until(pilot, watch.run.is_live)
+        await pilot.press("q")
+        await pilot.pause()
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.is_running and app.live
+        await pilot.press("ctrl+q")
+        await pilot.pause()
+        await pilot.press("l")
+    (run,) = list_runs()
+    assert run.is_live()
+
+    again = SysbenchApp()
+    async with again.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: isinstance(again.screen, LiveScreen))
+        watch = again.watch_run
+        assert watch is not None and watch.run.id == run.id
+        await until(pilot, lambda: watch.view.step_count)
+        await pilot.press("f2")
+        await pilot.pause()
+        await pilot.press("ctrl+r")
+        await pilot.pause()
+        assert len(list_runs()) == 1, "a second run must not start beside a live one"
+        await pilot.press("f3", "x", "s")
+        await until(pilot, lambda: not again.live)
+        await until(pilot, lambda: isinstance(again.screen, ResultScreen))
+        assert watch.view.status == "cancelled"
+    assert not run.is_live()
+    assert run.record().status == "cancelled"
+
+
+async def test_an_export_that_cannot_be_says_why(app: SysbenchApp, own_run: object) -> None:
+    from sysbench.core.rundir import RunDirectory
+
+    assert isinstance(own_run, RunDirectory)
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.open_result(own_run)
+        await until(pilot, lambda: isinstance(app.screen, ResultScreen))
+        await pilot.press("7")
+        await until(pilot, lambda: isinstance(app.focused, OptionList))
+        await pilot.press("down", "enter")
+        written = app.screen.query_one("#written", Static)
+        await until(pilot, lambda: "✗ memory-viz" in str(written.content))
+        box = app.screen.query_one("#target", Input)
+        box.value = "/nowhere/at/all/run.json"
+        await pilot.press("down", "down", "down", "down")
+        box.value = "/nowhere/at/all/run.json"
+        await pilot.press("enter")
+        await until(pilot, lambda: "✗ json" in str(written.content))

@@ -1,0 +1,94 @@
+"""The palette offers what is valid now, in one form of words; help lists our keys."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from textual.widgets import Footer, Static
+from textual.widgets._footer import FooterKey
+
+from sysbench.core.rundir import RunDirectory
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.explanations import EXPLANATIONS
+from sysbench.tui.palette import WorkstationCommands
+from sysbench.tui.screens.help import HelpScreen
+from sysbench.tui.screens.result import TABS, ResultScreen
+
+from .conftest import is_shown, until
+
+
+async def titles(app: SysbenchApp) -> list[str]:
+    provider = WorkstationCommands(app.screen)
+    return [str(hit.text) async for hit in provider.discover()]
+
+
+async def test_commands_are_areas_and_sentences_and_valid_now(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        found = await titles(app)
+        assert all(re.fullmatch(r"[a-z]+: [A-Z].+", title) for title in found)
+        assert "run: Start" in found
+        assert not {"go: Open Run", "go: Open Live", "go: Open Result"} & set(found)
+        app.open_result(own_run)
+        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
+        found = await titles(app)
+        assert "result: Show kernels" in found and "run: Start" not in found
+
+
+async def test_the_palette_runs_a_command(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.open_result(own_run)
+        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
+        result = app.screen
+        assert isinstance(result, ResultScreen)
+        await pilot.press("ctrl+p", *"show memory")
+        await pilot.pause(0.5)
+        await pilot.press("enter")
+        await until(pilot, lambda: is_shown(result, "memory"))
+
+
+async def test_every_tab_explains_itself(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.open_result(own_run)
+        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
+        result = app.screen
+        assert isinstance(result, ResultScreen)
+        for number, name in enumerate(TABS, 1):
+            await pilot.press(str(number))
+            await until(pilot, partial(is_shown, result, name))
+            assert set(result.explanations()) <= EXPLANATIONS.keys()
+            await pilot.press("f1")
+            await pilot.pause()
+            assert isinstance(app.screen, HelpScreen)
+            text = str(app.screen.query_one(Static).content)
+            assert "Everywhere" in text and "F5" in text
+            await pilot.press("escape")
+            await pilot.pause()
+
+
+async def test_the_footer_has_few_keys_each_with_an_id_and_a_tooltip(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        for mode in ("run", "library"):
+            app.action_mode(mode)
+            await pilot.pause()
+            check_footer(app)
+        app.open_result(own_run)
+        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
+        for number in range(1, len(TABS) + 1):
+            await pilot.press(str(number))
+            await pilot.pause()
+            check_footer(app)
+
+
+def check_footer(app: SysbenchApp) -> None:
+    shown = [one for one in app.screen.active_bindings.values() if one.binding.show]
+    assert all(one.binding.id for one in shown if not one.binding.system)
+    assert all(one.tooltip or one.binding.tooltip for one in shown)
+    keys = list(app.screen.query_one(Footer).query(FooterKey))
+    assert 5 <= len(keys) <= 10
+    assert all(key.region.right <= app.size.width for key in keys), "the footer is cut"

@@ -1,0 +1,48 @@
+"""The interface process stays small: no torch, no pandas, no engine it does not use yet."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+DRIVE = """
+import asyncio, json, sys
+from sysbench.tui.app import SysbenchApp
+
+async def main():
+    app = SysbenchApp()
+    async with app.run_test(size=(100, 30)) as pilot:
+        for key in {keys!r}:
+            await pilot.press(key)
+            await pilot.pause()
+        await pilot.pause(0.7)
+
+asyncio.run(main())
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("keys", [["tab", "right"], ["f5", "f1", "escape", "ctrl+p"]])
+def test_no_screen_loads_torch_or_pandas(keys: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", DRIVE.format(keys=keys)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert not {"torch", "pandas", "nvtx"} & loaded
+
+
+def test_the_first_screen_loads_no_other() -> None:
+    code = "import sys, sysbench.tui.app, sysbench.tui.screens.run; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    others = {"result", "live", "library", "help", "explain"}
+    assert not {f"sysbench.tui.screens.{name}" for name in others} & loaded
+    assert "sysbench.core.supervisor" not in loaded

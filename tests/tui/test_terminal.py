@@ -1,0 +1,146 @@
+"""The real command in a real terminal: signals restore it, and no run dies with it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.launch import stop
+from sysbench.core.profiles_store import save_profile
+from sysbench.core.rundir import RunDirectory, list_runs
+from sysbench.core.spec import RunSpec
+
+WAIT_SECONDS = 120.0
+LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
+SHOW_CURSOR = b"\x1b[?25h"
+CTRL_O, CTRL_R, ENTER = b"\x0f", b"\x12", b"\r"
+
+
+class Terminal:
+    """`sysbench-tui` in a pseudo-terminal of 100 by 30."""
+
+    def __init__(self, home: Path) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sysbench.tui.cli"],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color", "SYSBENCH_HOME": str(home)},
+        )
+        os.close(slave)
+        self.seen = b""
+
+    def read(self) -> None:
+        """Take what the app wrote, wait a little for it."""
+        if select.select([self.master], [], [], 0.2)[0]:
+            # Linux says EIO when the other side is gone.
+            with suppress(OSError):
+                self.seen += os.read(self.master, 65536)
+
+    def wait_for(self, text: bytes) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while text not in self.seen:
+            assert time.monotonic() < deadline, self.seen[-2000:]
+            assert self.process.poll() is None, self.seen[-2000:]
+            self.read()
+
+    def send(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def wait_for_exit(self) -> int:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline
+            self.read()
+        for _ in range(3):
+            self.read()
+        return self.process.returncode
+
+
+@pytest.fixture
+def terminal(sysbench_home: Path) -> Iterator[Terminal]:
+    """The workstation, with a short profile saved."""
+    spec = RunSpec(model="tiny", steps=40, warmup=1, context=64)
+    save_profile("short", spec, ["timing", "trace"])
+    terminal = Terminal(sysbench_home)
+    yield terminal
+    if terminal.process.poll() is None:
+        terminal.process.kill()
+        terminal.process.wait()
+    os.close(terminal.master)
+    for run in list_runs(sysbench_home):
+        stop(run)
+
+
+def start_run(terminal: Terminal, home: Path) -> RunDirectory:
+    """Load the profile and start it, as a person would; returns when Live shows it."""
+    terminal.wait_for(b"What to run")
+    terminal.wait_for(b"Fits")
+    terminal.send(CTRL_O)
+    terminal.wait_for(b"Load a profile")
+    terminal.send(ENTER)
+    terminal.wait_for(b"steps=40")
+    terminal.send(CTRL_R)
+    terminal.wait_for(b"Step time")
+    (run,) = list_runs(home)
+    wait_until(run.is_live)
+    return run
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM], ids=lambda one: one.name)
+def test_a_signal_restores_the_terminal(terminal: Terminal, number: signal.Signals) -> None:
+    terminal.wait_for(b"What to run")
+    os.kill(terminal.process.pid, number)
+    assert terminal.wait_for_exit() == 128 + number
+    assert LEAVE_ALTERNATE_SCREEN in terminal.seen
+    assert SHOW_CURSOR in terminal.seen
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL], ids=lambda one: one.name)
+def test_a_run_outlives_its_terminal_and_is_found_again(
+    terminal: Terminal, sysbench_home: Path, number: signal.Signals
+) -> None:
+    run = start_run(terminal, sysbench_home)
+    os.kill(terminal.process.pid, number)
+    terminal.wait_for_exit()
+    assert run.is_live()
+
+    again = Terminal(sysbench_home)
+    try:
+        again.wait_for(b"is live")
+        again.wait_for(b"Step time")
+        wait_until(lambda: not run.is_live())
+        again.wait_for(b"Summary")
+    finally:
+        again.process.terminate()
+        again.wait_for_exit()
+        os.close(again.master)
+    record = run.record()
+    assert record.status == "finished"
+    assert {one.name: one.outcome for one in record.passes} == {
+        "timing": "finished",
+        "trace": "finished",
+    }

@@ -1,0 +1,49 @@
+"""The stacked timeline keeps the peak and the order of the stack."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench.core.record import Timeline
+from sysbench.tui.themes import swatch
+from sysbench.tui.widgets.timeline import column_samples, stacked_column, stacking_order
+
+samples = st.lists(st.tuples(st.floats(0.001, 50), st.integers(0, 2**40)), min_size=1, max_size=200)
+
+
+def timeline_of(points: list[tuple[float, int]]) -> Timeline:
+    times, now = [], 0.0
+    for gap, _ in points:
+        now += gap
+        times.append(now)
+    live = [count for _, count in points]
+    return Timeline(times, live, {"all": live}, [])
+
+
+@given(samples, st.integers(1, 120))
+def test_the_peak_has_a_column(points: list[tuple[float, int]], width: int) -> None:
+    timeline = timeline_of(points)
+    chosen = column_samples(timeline, width)
+    assert len(chosen) == width
+    assert chosen == sorted(chosen)
+    assert max(timeline.live_bytes[at] for at in chosen) == max(timeline.live_bytes)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=8), st.integers(1, 30))
+def test_a_column_is_as_high_as_its_layers(counts: list[int], height: int) -> None:
+    layers = [(count, swatch(at)) for at, count in enumerate(counts)]
+    cells = stacked_column(layers, height, 8000 / height)
+    assert len(cells) == height
+    filled = sum(char != " " for char, _ in cells)
+    assert abs(filled - sum(counts) / 8000 * height) < 1
+
+
+def test_what_is_always_resident_lies_at_the_bottom() -> None:
+    timeline = Timeline(
+        [0.0, 1.0],
+        [5, 9],
+        {"activations": [0, 4], "parameters": [5, 5], "never": [0, 0]},
+        [],
+    )
+    assert stacking_order(timeline) == ["parameters", "activations"]

@@ -1,0 +1,54 @@
+"""A row of numbered tabs, on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from textual.content import Content
+from textual.events import Click
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+
+
+class TabBar(Widget):
+    """``1 Summary  2 Timing …`` with the active tab marked; a click posts `Chosen`."""
+
+    DEFAULT_CSS = """
+    TabBar {
+        height: 1;
+        background: $panel 50%;
+    }
+    """
+
+    active = reactive("")
+
+    @dataclass
+    class Chosen(Message):
+        """A tab was clicked."""
+
+        name: str
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def _labels(self) -> Iterator[tuple[str, str]]:
+        for number, name in enumerate(self.names, 1):
+            yield name, f" {number} {name.title()} "
+
+    def render(self) -> Content:
+        return Content.assemble(
+            *(
+                (label, "bold $accent on $accent 20%" if name == self.active else "$foreground 60%")
+                for name, label in self._labels()
+            )
+        )
+
+    def on_click(self, event: Click) -> None:
+        begin = 0
+        for name, label in self._labels():
+            if begin <= event.x < begin + len(label):
+                self.post_message(self.Chosen(name))
+            begin += len(label)
