@@ -242,7 +242,13 @@ FIELDS: tuple[Field, ...] = (
         convert=_device,
         valid=lambda value: bool(re.fullmatch(r"auto|cpu|cuda:(0|[1-9][0-9]{0,2})", value)),
     ),
-    _count("threads", "host threads for operators", 0, 4096, zero="0: all cores but one"),
+    _count(
+        "threads",
+        "host threads for operators",
+        0,
+        4096,
+        zero="0: OMP_NUM_THREADS, else all cores but one",
+    ),
     _count("seed", "seed of weights and data", low=0),
     Field(
         name="memory_limit",

@@ -11,6 +11,9 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from .app import SysbenchApp
 from .screens.base import WorkScreen
 
+UNASKED = "theme: "
+"""Commands that come only when they are searched for: there are many."""
+
 
 class Command(NamedTuple):
     """One entry of the palette."""
@@ -25,6 +28,8 @@ class WorkstationCommands(Provider):
 
     async def discover(self) -> Hits:
         for command in self._commands():
+            if command.title.startswith(UNASKED):
+                continue
             yield DiscoveryHit(command.title, command.call, help=command.help)
 
     async def search(self, query: str) -> Hits:

@@ -60,7 +60,8 @@ class LiveView:
     def take(self, event: events.AnyEvent) -> None:
         """Fold one event in."""
         self.last_ns = max(self.last_ns, event.t_ns)
-        if mark := mark_of(event, self.current):
+        mark = mark_of(event, self.current)
+        if mark and (not self.marks or self.marks[-1][1] != mark):
             self.marks.append((event.t_ns, mark))
         match event:
             case events.TelemetrySampled():
@@ -111,7 +112,9 @@ class LiveView:
                 text = event.message
             case events.PassEnded():
                 self.passes[event.name] = event.outcome
-                text = f"{event.name} pass {outcome_words(event.outcome)}: {event.detail}"
+                ended = outcome_words(event.outcome)
+                detail = "" if event.detail in ("", ended) else f": {event.detail}"
+                text = f"{event.name} pass {ended}{detail}"
             case events.RunEnded():
                 self.status = event.status
                 text = f"run {outcome_words(event.status)}"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from .chrome_trace import DeviceEvents, HostEvents, Kind, Trace
 from .classify import classify
 from .intervals import Times
 from .nesting import NONE, Index, follow, self_times
-from .scopes import UNKNOWN_PHASE, Names, Scopes
+from .scopes import UNKNOWN_PHASE, Scopes
+from .trace_events import DeviceEvents, HostEvents, Kind, Trace
 
 ENGINE_NAME = "autograd engine"
 COMPUTE, COMMUNICATION, MEMORY = range(3)
@@ -89,7 +89,7 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
         The trace's names, what the autograd engine does around each node under one; and
         the pieces of work.
     """
-    names = Names(trace.names)
+    names = scopes.names
     owner, start, end = self_times(scopes.events, scopes.parent)
     is_operator = (scopes.events.kind == Kind.OPERATOR) & ~names.is_range[scopes.events.name]
     kept = is_operator[owner]

@@ -1,16 +1,15 @@
-"""Chrome traces of torch.profiler, ours or anyone's, as columns of integer nanoseconds."""
+"""Reads chrome traces of torch.profiler, ours or anyone's, plain or gzip'd."""
 
 from __future__ import annotations
 
 import gc
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -18,24 +17,12 @@ from numpy.typing import NDArray
 
 from ..errors import DamagedFileError, NotFoundError
 from .chrome_json import Args, JsonEvent, read_events
-from .exact_time import LATEST_US, nanoseconds
+from .exact_time import nanoseconds
 from .intervals import Times
+from .trace_events import MODULE_PREFIX, DeviceEvents, HostEvents, Kind, Trace
 
 Progress = Callable[[int, int], None]
 """Told the bytes of the file read so far, and all of them."""
-
-
-class Kind(IntEnum):
-    """What an event of a trace is. Kinds from KERNEL on run on a device."""
-
-    OPERATOR = 0
-    ANNOTATION = 1
-    MODULE = 2
-    RUNTIME = 3
-    KERNEL = 4
-    COPY = 5
-    FILL = 6
-
 
 KIND_OF = {
     "cpu_op": Kind.OPERATOR,
@@ -57,68 +44,11 @@ KIND_OF = {
 """By the event's ``cat``; the capitalised ones are of torch before 2.0."""
 KINDS = {category: int(kind) for category, kind in KIND_OF.items()}
 
-MODULE_PREFIX = "nn.Module: "
+AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents)
 NO_ARGS = Args()
+LONGEST_US = 1e12
 NO_KIND = len(Kind)
 KERNEL, MODULE = int(Kind.KERNEL), int(Kind.MODULE)
-
-
-class Columns:
-    """Events as columns of equal length: what the dataclasses below have in common."""
-
-    __slots__: tuple[str, ...] = ()
-    kind: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def take(self, index: NDArray[np.integer] | NDArray[np.bool_]) -> Self:
-        """Some of the events, in the order of the index."""
-        return type(self)(**{name: getattr(self, name)[index] for name in self.__slots__})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostEvents(Columns):
-    """Operators, annotations, modules and runtime calls.
-
-    ``name`` is an index of `Trace.names`, threads are numbered as they appear, times are
-    nanoseconds since `Trace.base_ns`. ``correlation`` is what a runtime call shares with
-    the work that it launched, ``sequence`` the number of the autograd node that an operator
-    makes, or that runs; -1 where there is none.
-    """
-
-    kind: NDArray[np.int64]
-    name: NDArray[np.int64]
-    thread: NDArray[np.int64]
-    start: Times
-    end: Times
-    correlation: NDArray[np.int64]
-    sequence: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceEvents(Columns):
-    """Kernels, copies and fills; columns as in `HostEvents`."""
-
-    kind: NDArray[np.int64]
-    name: NDArray[np.int64]
-    device: NDArray[np.int64]
-    start: Times
-    end: Times
-    correlation: NDArray[np.int64]
-
-
-AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """The timed events of a trace that say where time goes; the others are left out."""
-
-    names: list[str]
-    base_ns: int
-    host: HostEvents
-    device: DeviceEvents
 
 
 def read_trace(path: Path, progress: Progress | None = None) -> Trace:
@@ -128,27 +58,31 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         NotFoundError: There is no such file, or it may not be read.
         DamagedFileError: Not a chrome trace of torch.profiler, or cut off.
     """
-    columns = _Collector()
+    collector = _Collector()
     try:
-        with path.open("rb") as file, _collector_paused():
+        with path.open("rb") as file, _without_garbage_collection():
             for events in read_events(_opened(file)):
-                columns.add(events)
+                collector.add(events)
                 if progress:
                     progress(file.tell(), path.stat().st_size)
-        return columns.finished()
+        return collector.finished()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
     except (
         msgspec.DecodeError,
         UnicodeDecodeError,
         EOFError,
-        OSError,
+        gzip.BadGzipFile,
         zlib.error,
         RecursionError,
         TypeError,
         ValueError,
     ) as error:
-        raise DamagedFileError(f"{path} is not a whole chrome trace: {error}") from error
+        # The decoder counts bytes and events from the last chunk's begin.
+        reason = re.sub(r" \(byte \d+\)$", "", str(error))
+        raise DamagedFileError(
+            f"{path} is not a whole chrome trace: {reason}, after {collector.seen:,} events"
+        ) from error
 
 
 def _opened(file: BinaryIO) -> BinaryIO:
@@ -158,7 +92,7 @@ def _opened(file: BinaryIO) -> BinaryIO:
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Decoding makes a million objects and no cycle: looking for garbage doubles its time."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -188,8 +122,10 @@ class _Collector:
         self.threads = _Numbers()
         self.host: list[HostEvents] = []
         self.device: list[DeviceEvents] = []
+        self.seen = 0
 
     def add(self, events: list[JsonEvent]) -> None:
+        self.seen += len(events)
         kinds = [KINDS.get(event.cat, NO_KIND) for event in events]
         self._add_host(
             [
@@ -254,14 +190,14 @@ def _joined(chunks: list[AnyColumns]) -> AnyColumns:
 
 
 def _durations(values: list[float]) -> Times:
-    """Microseconds to nanoseconds. A float is exact enough for what is shorter than weeks.
+    """Microseconds to nanoseconds; a float holds them exactly.
 
     Raises:
-        ValueError: Longer than 285 years.
+        ValueError: Longer than eleven days.
     """
     # A profiler that was stopped inside an event may have written a negative duration.
     microseconds = np.maximum(np.array(values, dtype=np.float64), 0)
-    if microseconds.max(initial=0) > LATEST_US:
+    if microseconds.max(initial=0) > LONGEST_US:
         raise ValueError("a duration is out of range")
     return np.asarray(np.rint(microseconds * 1000), dtype=np.int64)
 

@@ -12,7 +12,9 @@ from decimal import Decimal, InvalidOperation
 import numpy as np
 from numpy.typing import NDArray
 
-LATEST_US = 9 * 10**15  # 285 years: its nanoseconds still fit 63 bits
+# 31 years before the Unix epoch to 126 after it: differences in nanoseconds fit 63 bits.
+EARLIEST_US = -(10**15)
+LATEST_US = 4 * 10**15
 LONGEST_FRACTION = 3
 LONGEST_WHOLE = 16
 DIGIT_0, POINT, COMMA = b"0.,"
@@ -22,7 +24,7 @@ def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
     """Integers (µs) and decimal texts (µs) to ns; digits beyond the nanosecond are cut.
 
     Raises:
-        ValueError: Not a number, or outside of ±285 years.
+        ValueError: Not a number, or before 1939 or after 2096 as a Unix time.
     """
     if not values:
         return np.zeros(0, dtype=np.int64)
@@ -71,6 +73,6 @@ def _parse_one(text: str) -> int:
         value = Decimal(text)
     except InvalidOperation:
         raise ValueError(f"{text[:40]!r} is not a time") from None
-    if not value.is_finite() or value.adjusted() > LONGEST_WHOLE or abs(value) > LATEST_US:
+    if not value.is_finite() or not EARLIEST_US <= value <= LATEST_US:
         raise ValueError(f"{text[:40]} µs is out of range")
     return int(value * 1000)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .activities import Activities
-from .chrome_trace import HostEvents, Kind, Trace
 from .intervals import Cover, Times
 from .nesting import NONE
+from .trace_events import HostEvents, Kind, Trace
 
 HOST_LATE = "host had not launched yet"
 ON_SYNC = "waiting on a sync"

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from .chrome_trace import HostEvents
 from .intervals import Times
+from .trace_events import HostEvents
 
 Index = NDArray[np.int64]
 NONE = -1
@@ -25,11 +25,14 @@ def parents(events: HostEvents) -> Index:
     Ranges that overlap without nesting (a profiler's step may end inside another range)
     count as inside while they begin inside.
     """
+    next_begins = events.start[1:] < events.end[:-1]
+    encloses = np.append(next_begins & (events.thread[1:] == events.thread[:-1]), False)
+    columns = (events.thread, events.start, events.end, encloses)
     result: list[int] = []
     open_events, open_until = [NONE], [math.inf]
     current = NONE
-    for index, (thread, start, end) in enumerate(
-        zip(events.thread.tolist(), events.start.tolist(), events.end.tolist(), strict=True)
+    for index, (thread, start, end, has_inside) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
     ):
         if thread != current:
             current = thread
@@ -38,8 +41,9 @@ def parents(events: HostEvents) -> Index:
             open_until.pop()
             open_events.pop()
         result.append(open_events[-1])
-        open_events.append(index)
-        open_until.append(end)
+        if has_inside:
+            open_events.append(index)
+            open_until.append(end)
     return np.array(result, dtype=np.int64)
 
 

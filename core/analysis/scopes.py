@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .chrome_trace import MODULE_PREFIX, HostEvents, Kind, Trace
 from .intervals import Times
 from .nesting import NONE, Index, by_thread, follow, nearest, parents
+from .trace_events import MODULE_PREFIX, HostEvents, Kind, Trace
 
 MODULE_RANGE = "mod:"
 PHASE_RANGE = "phase:"
@@ -27,12 +27,24 @@ LOSS = "loss"
 UNKNOWN_PHASE = "unknown"
 OTHER_PHASE = "other"
 
+LONGEST_PATH = 500
+"""Characters: in a hostile trace modules nest without end."""
 RANGES = (MODULE_RANGE, PHASE_RANGE, STEPS_RANGE)
 WRAPPERS = ("## Call CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction")
 """Operators that enclose a whole compiled graph: the operator inside says more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRanges:
+    """The workload's own phase ranges, in order of time; ``phase`` is an index of ``names``."""
+
+    names: list[str]
+    phase: Index
+    start: Times
+    end: Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scopes:
     """Host events in `by_thread` order, and what each is part of.
 
@@ -42,6 +54,8 @@ class Scopes:
 
     events: HostEvents
     parent: Index
+    names: Names
+    ranges: PhaseRanges
     phases: list[str]
     phase: Index
     modules: list[str]
@@ -74,24 +88,40 @@ def host_scopes(trace: Trace) -> Scopes:
     names = Names(trace.names)
     engine = nearest(names.is_engine[events.name], parent)
     operator = _outermost_operators(events, parent, names)
-    phases, phase = _phases(trace, events, parent, names, engine, operator)
+    ranges = _phase_ranges(trace, names)
+    if ranges.names:
+        phases, phase = _phases_by_range(events, ranges)
+    else:
+        phases, phase = _phases_by_scope(events, parent, names, engine, operator)
     modules, module = _modules(trace, events, parent, names)
     if LOSS in phases:
         modules.append(LOSS)
         in_loss = (phase == phases.index(LOSS)) & (module == NONE)
         module = np.where(in_loss, len(modules) - 1, module)
     module = _backward_modules(events, names, engine, modules, module)
-    return Scopes(events, parent, phases, phase, modules, module, operator)
+    return Scopes(
+        events=events,
+        parent=parent,
+        names=names,
+        ranges=ranges,
+        phases=phases,
+        phase=phase,
+        modules=modules,
+        module=module,
+        operator=operator,
+    )
 
 
-def phase_ranges(trace: Trace) -> tuple[list[str], Index, Times, Times]:
-    """The workload's own phase ranges in order of time: names, phase, start, end of each."""
-    events = trace.host
-    events = events.take(Names(trace.names).is_phase[events.name])
+def _phase_ranges(trace: Trace, names: Names) -> PhaseRanges:
+    events = trace.host.take(names.is_phase[trace.host.name])
     events = events.take(np.argsort(events.start, kind="stable"))
     used, phase = np.unique(events.name, return_inverse=True)
-    phases = [trace.names[index].removeprefix(PHASE_RANGE) for index in used]
-    return phases, phase, events.start, events.end
+    return PhaseRanges(
+        names=[trace.names[index].removeprefix(PHASE_RANGE) for index in used],
+        phase=phase,
+        start=events.start,
+        end=events.end,
+    )
 
 
 def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Index:
@@ -104,15 +134,18 @@ def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Ind
     return np.where(outermost == NONE, node, outermost)
 
 
-def _phases(
-    trace: Trace, events: HostEvents, parent: Index, names: Names, engine: Index, operator: Index
+def _phases_by_range(events: HostEvents, ranges: PhaseRanges) -> tuple[list[str], Index]:
+    """By time alone: the autograd engine has threads of its own, without ranges."""
+    index = np.searchsorted(ranges.start, events.start, side="right") - 1
+    inside = (index >= 0) & (events.start < ranges.end[index])
+    phase = np.where(inside, ranges.phase[index], len(ranges.names))
+    return [*ranges.names, OTHER_PHASE, UNKNOWN_PHASE], phase
+
+
+def _phases_by_scope(
+    events: HostEvents, parent: Index, names: Names, engine: Index, operator: Index
 ) -> tuple[list[str], Index]:
-    """Phases by the workload's ranges; in a foreign trace by what encloses the event."""
-    phases, phase, start, end = phase_ranges(trace)
-    if phases:
-        index = np.searchsorted(start, events.start, side="right") - 1
-        inside = (index >= 0) & (events.start < end[index])
-        return [*phases, OTHER_PHASE, UNKNOWN_PHASE], np.where(inside, phase[index], len(phases))
+    """In a foreign trace: by what encloses the event."""
     phases = ["forward", "backward", "optimizer", "zero-grad", OTHER_PHASE, UNKNOWN_PHASE]
     optimizer = nearest(names.steps_optimizer[events.name], parent) >= 0
     zeroing = nearest(names.zeroes_grads[events.name], parent) >= 0
@@ -141,7 +174,7 @@ def _modules(
         else:
             above = path_of[int(outside[index])]
             prefix = f"{paths[above]}." if above >= 0 else ""
-            path = prefix + name.removeprefix(MODULE_PREFIX)
+            path = (prefix + name.removeprefix(MODULE_PREFIX))[-LONGEST_PATH:]
         path_of[index] = ids.setdefault(path, len(ids))
         if path_of[index] == len(paths):
             paths.append(path)

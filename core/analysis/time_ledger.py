@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from .activities import Activities, device_activities, host_activities
-from .chrome_trace import Trace
 from .idle import OUTSIDE_OPERATORS, count_launches, idle_causes
 from .intervals import Cover, Times, exclusive
-from .nesting import NONE
-from .scopes import OTHER_PHASE, STEPS_RANGE, host_scopes, phase_ranges
+from .scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
+from .trace_events import Trace
+
+MARKED_STEPS = re.compile(re.escape(STEPS_RANGE) + r"([1-9][0-9]{0,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,49 +62,48 @@ def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
     the first to the last piece of work. With several devices it is the busiest one's.
     """
     scopes = host_scopes(trace)
-    device, *others = _devices_by_work(trace) or [NONE]
+    devices = _devices_by_work(trace)
     names = trace.names
-    if device == NONE:
-        names, work = host_activities(trace, scopes)
+    if devices:
+        work = device_activities(trace, scopes, devices[0])
     else:
-        work = device_activities(trace, scopes, device)
+        names, work = host_activities(trace, scopes)
     window = window or steps_window(trace) or _whole(work)
     work = work.clipped(window.low, window.high)
-    covered = Cover(work.start, work.end)
-    if device == NONE:
-        idle, unattributed = {OUTSIDE_OPERATORS: window.length - covered.total}, 0
-        phase_times = _host_phase_times(trace, window)
-        launches = 0
-    else:
+    busy = Cover(work.start, work.end).total
+    if devices:
         idle, unattributed = idle_causes(trace, work, window.low, window.high)
-        phase_times = _device_phase_times(trace, work, window)
+        phase_times = _device_phase_times(scopes.ranges, work, window)
         launches = count_launches(trace, work, window.low, window.high)
+    else:
+        idle, unattributed = {OUTSIDE_OPERATORS: window.length - busy}, 0
+        phase_times = _host_phase_times(scopes.ranges, window)
+        launches = 0
     return TimeLedger(
-        source="operators" if device == NONE else "kernels",
+        source="kernels" if devices else "operators",
         window=window,
         names=names,
         phases=scopes.phases,
         modules=scopes.modules,
         work=work,
         exclusive=exclusive(work.start, work.end, work.rank),
-        busy=covered.total,
+        busy=busy,
         span=int(work.end.max() - work.start.min()) if len(work) else 0,
         phase_times=phase_times,
         idle=idle,
         unattributed=unattributed,
         launches=launches,
-        other_devices=sorted(others),
+        other_devices=sorted(devices[1:]),
     )
 
 
 def steps_window(trace: Trace) -> Window | None:
     """The window of the steps that our trace pass marked, None in a foreign trace."""
     for index, name in enumerate(trace.names):
-        text = name.removeprefix(STEPS_RANGE)
-        if text != name and text.isascii() and text.isdigit() and int(text) > 0:
-            marked = trace.host
-            marked = marked.take(marked.name == index)
-            return Window(int(marked.start[0]), int(marked.end[0]), int(text))
+        if match := MARKED_STEPS.fullmatch(name):
+            marked = trace.host.take(trace.host.name == index)
+            if len(marked):
+                return Window(int(marked.start[0]), int(marked.end[0]), int(match[1]))
     return None
 
 
@@ -120,30 +121,32 @@ def _devices_by_work(trace: Trace) -> list[int]:
     return [int(device) for device in devices[np.argsort(-busy, kind="stable")]]
 
 
-def _host_phase_times(trace: Trace, window: Window) -> dict[str, int]:
+def _host_phase_times(ranges: PhaseRanges, window: Window) -> dict[str, int]:
     """Length of each phase's ranges, and what lies between them."""
-    phases, phase, start, end = phase_ranges(trace)
-    length = np.clip(end, window.low, window.high) - np.clip(start, window.low, window.high)
-    times = {name: int(length[phase == index].sum()) for index, name in enumerate(phases)}
+    low, high = window.low, window.high
+    length = np.clip(ranges.end, low, high) - np.clip(ranges.start, low, high)
+    times = _by_phase(ranges, length)
     if times:
         times[OTHER_PHASE] = window.length - sum(times.values())
     return times
 
 
-def _device_phase_times(trace: Trace, work: Activities, window: Window) -> dict[str, int]:
+def _device_phase_times(ranges: PhaseRanges, work: Activities, window: Window) -> dict[str, int]:
     """Cut the window where the device begins the first work that each phase launched.
 
     A phase that launched nothing takes no time; what precedes the first work is the first
     phase's, so the parts add up to the window.
     """
-    phases, phase, start, _ = phase_ranges(trace)
-    if not phases:
-        return {}
-    instance = np.searchsorted(start, work.launched, side="right") - 1
+    instance = np.searchsorted(ranges.start, work.launched, side="right") - 1
     known = work.linked & (instance >= 0)
-    begins = np.full(len(phase) + 1, window.high)
+    begins = np.full(len(ranges.phase) + 1, window.high)
     np.minimum.at(begins, instance[known], work.start[known])
     begins = np.minimum.accumulate(begins[::-1])[::-1]
     begins[0] = window.low
-    length = np.diff(begins)
-    return {name: int(length[phase == index].sum()) for index, name in enumerate(phases)}
+    return _by_phase(ranges, np.diff(begins))
+
+
+def _by_phase(ranges: PhaseRanges, length: Times) -> dict[str, int]:
+    return {
+        name: int(length[ranges.phase == index].sum()) for index, name in enumerate(ranges.names)
+    }

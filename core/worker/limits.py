@@ -14,6 +14,7 @@ import torch
 from ..spec import RunSpec
 
 PR_SET_PDEATHSIG = 1
+OMP_VARIABLE = "OMP_NUM_THREADS"
 
 
 def die_with_parent(parent: int) -> None:
@@ -43,17 +44,22 @@ def limit_memory(spec: RunSpec) -> None:
         return
     import resource
 
-    # Threads reserve stacks, and optimizers import much of torch: both count as data and
-    # neither is a tensor, so they come before the look at what the process holds.
+    # Threads reserve stacks; optimizers and autocast import much of torch: both count as
+    # data and neither is a tensor, so they come before the look at what the process holds.
     torch.ones(2**16).sum()
-    if spec.step == "train":
+    if spec.step == "train" or spec.precision in ("bf16", "fp16"):
         importlib.import_module("torch._dynamo")
     held = psutil.Process().memory_info().data
     resource.setrlimit(resource.RLIMIT_DATA, (held + spec.memory_limit,) * 2)
 
 
 def set_threads(spec: RunSpec) -> int:
-    """Set how many host threads operators use; returns the number in force."""
-    available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    torch.set_num_threads(spec.threads or max(1, available - 1))
+    """Set how many host threads operators use; returns the number in force.
+
+    Unless the spec says, ``OMP_NUM_THREADS`` does; else one processor is left to the
+    supervisor, since threads that wait for a missing one slow a step down many times.
+    """
+    if spec.threads or not os.environ.get(OMP_VARIABLE):
+        available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+        torch.set_num_threads(spec.threads or max(1, (available or 1) - 1))
     return torch.get_num_threads()

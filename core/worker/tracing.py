@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import torch
@@ -15,6 +16,7 @@ from ..analysis.chrome_trace import read_trace
 from ..analysis.kernels import kernel_table
 from ..analysis.scopes import STEPS_RANGE
 from ..analysis.time_ledger import time_ledger
+from ..errors import WorkerFailed
 from ..events import ResultReported, StageEntered, StepCounted, WorkStepped
 from ..rundir import write_atomically
 from ..spec import RunSpec
@@ -80,6 +82,15 @@ def _record(workload: Workload, report: Report, path: Path) -> None:
                 report(StepCounted(done=done + 1, total=steps))
             _synchronise(spec)
     profiler.export_chrome_trace(str(path))
+    if not path.exists():
+        _raise_why_not_written(path.with_name(f"{path.name}.tmp"))
+
+
+def _raise_why_not_written(partial: Path) -> NoReturn:
+    """The profiler only logs that it could not write: writing more to its file tells why."""
+    with partial.open("ab") as file:
+        file.write(bytes(COPY_BYTES))
+    raise WorkerFailed("the profiler wrote no trace; the pass's log has its message")
 
 
 def _synchronise(spec: RunSpec) -> None:

@@ -58,7 +58,7 @@ def _events(chance: random.Random) -> Iterator[str]:
             for layer in range(LAYERS):
                 for module in MODULES:
                     opened = now
-                    calls = []
+                    calls: list[str] = []
                     for _ in range(6):
                         kind = chance.randrange(len(KERNELS))
                         correlation += 1
@@ -97,7 +97,8 @@ def _call(
         f'    "ts": {_us(start)}, "dur": {_us(duration)},\n    "args": {{\n      "External id": '
         f'{correlation}, "queued": 0, "device": 0, "context": 1,\n      "stream": 7, '
         f'"correlation": {correlation},\n      "registers per thread": 32, "shared memory": 0, '
-        f'"blocks per SM": 2.0,\n      "warps per SM": 8.0, "grid": [128, 1, 1], "block": [256, 1, 1],\n'
+        f'"blocks per SM": 2.0,\n      "warps per SM": 8.0, "grid": [128, 1, 1], '
+        f'"block": [256, 1, 1],\n'
         f'      "est. achieved occupancy %": 50\n    }}\n  }}'
     )
     for mark, time, pid, thread_id in (("s", now + 3_000, PID, thread), ("f", start, 0, 7)):

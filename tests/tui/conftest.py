@@ -30,10 +30,14 @@ SAMPLE = Sample(
 
 
 class CannedSampler(StripSampler):
-    """Always the same sample, no thread."""
+    """One sample, no thread."""
 
-    def latest(self) -> Sample:
-        return SAMPLE
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = [SAMPLE]
+
+    def latest(self) -> Sample | None:
+        return self._left.pop() if self._left else None
 
 
 @pytest.fixture(autouse=True)

@@ -46,7 +46,7 @@ class WorkScreen(Screen[None]):
 
     def paint(self) -> None:
         """Show what changed; called twice a second while the screen is visible."""
-        self.query_one(LiveStrip).refresh()
+        self.query_one(LiveStrip).paint()
 
     def command(self) -> str:
         """The shell command that reproduces what is shown."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..explanations import EXPLANATIONS, Explanation
+from ..widgets.facts import DIALOG_EDGES, DIALOG_WIDTH, pair_lines
 
 
 class ExplainScreen(ModalScreen[None]):
@@ -32,18 +33,24 @@ class ExplainScreen(ModalScreen[None]):
             dialog.border_title = "Where it comes from"
             dialog.border_subtitle = "esc closes"
             if self._subject:
-                yield Static(Content(self._subject + "\n"), markup=False)
-            for key in self._keys:
-                yield Static(_paragraph(EXPLANATIONS[key]), markup=False)
+                yield Static(Content(f"{self._subject}\n"), id="subject", markup=False)
+            yield Static(id="origins", markup=False)
+
+    def on_mount(self) -> None:
+        width = min(self.app.size.width, DIALOG_WIDTH) - DIALOG_EDGES
+        lines = [line for key in self._keys for line in _paragraph(EXPLANATIONS[key], width)]
+        if not lines:
+            lines = [Content("This tab shows what was written, no number of its own.")]
+        self.query_one("#origins", Static).update(Content("\n").join(lines))
 
 
-def _paragraph(entry: Explanation) -> Content:
-    rows = [
-        ("is", entry.formula),
-        ("clock", entry.clock),
-        ("source", entry.source),
-        ("includes", entry.included),
+def _paragraph(entry: Explanation, width: int) -> Iterator[Content]:
+    yield Content.styled(entry.title, "bold $accent")
+    pairs = [
+        ("  is", entry.formula),
+        ("  clock", entry.clock),
+        ("  source", entry.source),
+        ("  includes", entry.included),
     ]
-    lines = [Content.styled(entry.title, "bold $accent")]
-    lines += [Content.assemble((f"  {name:<10}", "$foreground 60%"), text) for name, text in rows]
-    return Content("\n").join([*lines, Content("")])
+    yield from pair_lines(pairs, width)
+    yield Content("")

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from ..widgets.facts import hanging
+from ..widgets.facts import DIALOG_EDGES, DIALOG_WIDTH, hanging
 
 ABOUT = (
     ("Run", "choose a model and read what will happen before it does"),
@@ -21,7 +21,6 @@ ABOUT = (
     ("Library", "every run of this machine; filter as you type"),
 )
 KEY_WIDTH = 10
-DIALOG_WIDTH, DIALOG_EDGES = 76, 8
 
 
 class HelpScreen(ModalScreen[None]):

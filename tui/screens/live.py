@@ -196,10 +196,10 @@ def median_line(view: LiveView) -> Content:
     goal = view.spec.get("until")
     # The goal is out of force when a fixed number of steps was asked for.
     fixed = view.spec.get("steps")
-    aim = f"of {fixed}" if fixed else f"goal {interval(goal)}"
+    aim = f" of {fixed}" if fixed else f", goal {interval(goal)}"
     line = Content.assemble(
         (milliseconds(view.median_ms), "bold $accent"),
-        f" {interval(view.half_width)}  n {view.step_count}, {aim}",
+        f" {interval(view.half_width)}  n {view.step_count}{aim}",
     )
     if view.settled is False:
         return line + Content.styled("  ! warm-up did not settle", "$warning")

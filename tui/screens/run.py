@@ -14,10 +14,8 @@ from textual.widgets import Button, Static
 
 from ...core.errors import SysbenchError
 from ...core.launch import command_line, start_detached
-from ...core.prepare import resolved
 from ...core.rundir import create_run
 from ...core.spec import PassName, RunSpec
-from ..outlook import foresee
 from ..widgets.command_line import CommandLine
 from ..widgets.form import FieldRow, Filled, SpecForm
 from ..widgets.prediction import PredictionView
@@ -63,6 +61,9 @@ class RunScreen(WorkScreen):
     @on(SpecForm.Edited)
     def _show_outlook(self, message: SpecForm.Edited) -> None:
         """Predict for what the form says now."""
+        # Comes after the first frame, so its imports do.
+        from ..outlook import foresee
+
         self.filled = message.filled
         spec = self.filled.spec
         self.query_one("#start", Button).disabled = bool(self.filled.errors)
@@ -101,6 +102,8 @@ class RunScreen(WorkScreen):
                 markup=False,
             )
             return
+        from ...core.prepare import resolved
+
         try:
             run = create_run(resolved(spec), self.filled.passes)
             start_detached(run)

@@ -10,6 +10,9 @@ from textual.widgets import Static
 
 Pair = tuple[str, str]
 
+DIALOG_WIDTH, DIALOG_EDGES = 76, 8
+"""Cells of a dialog as app.tcss has it, and of them border, padding and scrollbar."""
+
 
 def hanging(prefix: Content, text: str, width: int, style: str = "") -> list[Content]:
     """The text after its prefix, further lines indented under the first."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual.content import Content
 from textual.widgets import Static
 
 from ..numerals import amount, operations
-from ..outlook import Outlook, peak_grid
 from ..wording import shape
 from .traces import bar, gauge
+
+if TYPE_CHECKING:
+    from ..outlook import Outlook
 
 FIGURE_WIDTH = 10
 WIDEST = 60
@@ -79,6 +82,8 @@ def outlook_lines(outlook: Outlook, width: int) -> list[Content | str]:
 
 def grid_lines(outlook: Outlook, width: int) -> list[Content]:
     """The predicted peak at other batches and contexts, this spec's own marked."""
+    from ..outlook import peak_grid
+
     spec, capacity = outlook.spec, outlook.capacity_bytes
     batches, contexts, peaks = peak_grid(spec)
     shown = contexts[: (width - GRID_MARGIN) // GRID_CELL]

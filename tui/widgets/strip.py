@@ -7,7 +7,6 @@ from textual.widget import Widget
 
 from ..numerals import elapsed
 from ..sensors import StripState
-from ..wording import headline
 
 SEPARATOR = " │ "
 
@@ -28,8 +27,18 @@ class LiveStrip(Widget):
     def __init__(self, state: StripState) -> None:
         super().__init__()
         self.state = state
+        self._painted = Content("")
+
+    def paint(self) -> None:
+        """Repaint if there is something else to say."""
+        if self._content() != self._painted:
+            self.refresh()
 
     def render(self) -> Content:
+        self._painted = self._content()
+        return self._painted
+
+    def _content(self) -> Content:
         room = self.size.width - 1
         pieces: list[Content] = []
         live = self._live_part()
@@ -46,12 +55,10 @@ class LiveStrip(Widget):
         return Content(" ") + Content("").join(pieces)
 
     def _live_part(self) -> list[str]:
-        """Name and pass of the live run: long where there is room for it."""
+        """Name and pass of the live run."""
         watch = self.state.watch
         if watch is None or watch.over:
             return []
         view = watch.view
         where = f"{view.current or 'starting'} {elapsed(watch.seconds)}"
-        roomy = self.size.width >= 150 and view.spec
-        name = headline(view.spec) if roomy else view.spec.get("model", "run")
-        return [f"● {name} {where}"]
+        return [f"● {view.spec.get('model', 'run')} {where}"]

@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 
 class TabBar(Widget):
-    """``1 Summary  2 Timing …`` with the active tab marked; a click posts `Chosen`."""
+    """``[1 Summary] 2 Timing …``: the active tab in brackets; a click posts `Chosen`."""
 
     DEFAULT_CSS = """
     TabBar {
@@ -36,7 +36,8 @@ class TabBar(Widget):
 
     def _labels(self) -> Iterator[tuple[str, str]]:
         for number, name in enumerate(self.names, 1):
-            yield name, f" {number} {name.title()} "
+            label = f"{number} {name.title()}"
+            yield name, f"[{label}]" if name == self.active else f" {label} "
 
     def render(self) -> Content:
         return Content.assemble(

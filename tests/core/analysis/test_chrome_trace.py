@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from sysbench.core.analysis import chrome_json
-from sysbench.core.analysis.chrome_trace import Kind, Trace, read_trace
+from sysbench.core.analysis.chrome_trace import read_trace
 from sysbench.core.analysis.time_ledger import time_ledger
+from sysbench.core.analysis.trace_events import Kind, Trace
 from sysbench.core.errors import DamagedFileError, NotFoundError
 
 HOSTILE = 'k<[bold]> "}, {" \\ \x1b[31m }\n,{ ]'
@@ -101,6 +102,7 @@ DAMAGED = {
     "arguments that are a list": b'[{"ph": "X", "cat": "kernel", "name": "a", "args": [1]}]',
     "a time that is a list": b'[{"ph": "X", "cat": "kernel", "name": "a", "ts": [], "dur": 1}]',
     "a huge time": b'[{"ph": "X", "cat": "kernel", "name": "a", "ts": 1e300, "dur": 1}]',
+    "a duration of a year": b'[{"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 3e13}]',
     "a huge integer": b'[{"ph": "X", "cat": "kernel", "name": "a", "ts": 1' + b"0" * 5000 + b"}]",
     "a thread that is an object": b'[{"ph": "X", "cat": "cpu_op", "tid": {}, "ts": 1, "dur": 1}]',
     "not a number": b'[{"ph": "X", "cat": "kernel", "name": "a", "ts": NaN, "dur": 1}]',

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sysbench.core.analysis.exact_time import nanoseconds
 
 MICROSECONDS = st.one_of(
-    st.integers(-(9 * 10**15), 9 * 10**15),
-    st.decimals(-(9 * 10**15), 9 * 10**15, allow_nan=False).map(str),
-    st.decimals(0, 9 * 10**15, places=3).map(str),
+    st.integers(-(10**15), 4 * 10**15),
+    st.decimals(-(10**15), 4 * 10**15, allow_nan=False).map(str),
+    st.decimals(0, 4 * 10**15, places=3).map(str),
     st.floats(0, 1e12).map(repr),
 )
 
@@ -29,7 +29,7 @@ def test_a_time_that_a_float_would_round() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["1e999999999", "9000000000000001", "nan", "Infinity", "1,2", "", "--1", "é", None, True, [1]],
+    ["1e999999999", "4000000000000001", "nan", "Infinity", "1,2", "", "--1", "é", None, True, [1]],
 )
 def test_what_is_no_time_or_out_of_range_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"time|range"):

@@ -6,9 +6,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.chrome_trace import HostEvents, read_trace
+from sysbench.core.analysis.chrome_trace import read_trace
 from sysbench.core.analysis.intervals import Cover
 from sysbench.core.analysis.nesting import by_thread, nearest, parents, self_times
+from sysbench.core.analysis.trace_events import HostEvents
 
 # A thread's calls: what runs before, inside and after each.
 CALLS = st.recursive(

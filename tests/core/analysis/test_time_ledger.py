@@ -220,6 +220,19 @@ def test_without_a_device_the_rows_are_operators_by_their_own_time(
     assert table.coverage.with_module == 1
 
 
+def test_kernels_that_name_no_device_are_kernels(writer: Any, assert_closed: AssertClosed) -> None:
+    writer.add("kernel", GEMM, 10, 5, correlation=1)
+    table = assert_closed(_ledger(writer))
+    assert (table.source, table.rows[0].name) == ("kernels", GEMM)
+
+
+def test_endless_nesting_of_modules_keeps_memory_bounded(writer: Any) -> None:
+    for depth in range(3000):
+        writer.add("python_function", "nn.Module: " + "x" * 50, depth, 10_000 - 2 * depth)
+    modules = _ledger(writer).modules
+    assert max(map(len, modules)) == 500
+
+
 def test_an_empty_trace_is_an_empty_table(writer: Any, assert_closed: AssertClosed) -> None:
     table = assert_closed(_ledger(writer))
     assert (table.rows, table.step_ms, table.idle) == ([], 0, [])

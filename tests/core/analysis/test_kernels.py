@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sysbench.core.analysis.chrome_trace import read_trace
+from sysbench.core.analysis.kernels import fold_layers, kernel_table
+from sysbench.core.analysis.time_ledger import time_ledger
+
+
+@pytest.mark.parametrize(
+    ("module", "folded"),
+    [
+        ("blocks.11.attention.q", "blocks.*.attention.q"),
+        ("encoder.layers.0.1", "encoder.layers.*.*"),
+        ("model", "model"),
+        ("blocks.0.ffn.w1", "blocks.*.ffn.w1"),
+        ("Model_0.Block_3.Linear_12", "Model_*.Block_*.Linear_*"),
+        ("", ""),
+    ],
+)
+def test_layers_fold_by_their_numbers(module: str, folded: str) -> None:
+    assert fold_layers(module) == folded
+
+
+def test_rows_tell_apart_place_and_kernel_and_fold_layers(writer: Any) -> None:
+    """Names that differ in their last characters only stay apart."""
+    name = "void elementwise_kernel<" + "x" * 500
+    writer.op("phase:forward", 0, 100)
+    for layer in range(2):
+        writer.op(f"mod:blocks.{layer}", 40 * layer, 40)
+        writer.op("aten::mul", 40 * layer + 1, 30)
+        writer.launch(40 * layer + 2, name + "mul", 100 + 20 * layer, 10 + layer)
+        writer.launch(40 * layer + 6, name + "add", 200 + 20 * layer, 5)
+    ledger = time_ledger(read_trace(writer.write()))
+    folded = kernel_table(ledger)
+    assert [(row.name[-3:], row.module, row.calls, row.total_ns) for row in folded.rows] == [
+        ("mul", "blocks.*", 2, 21),
+        ("add", "blocks.*", 2, 10),
+    ]
+    first = folded.rows[0]
+    assert (first.mean_ns, first.min_ns, first.max_ns) == (10.5, 10, 11)
+    assert (first.phase, first.op, first.category) == ("forward", "aten::mul", "elementwise")
+    by_layer = kernel_table(ledger, by_layer=True)
+    assert [(row.module, row.total_ns) for row in by_layer.rows] == [
+        ("blocks.1", 11),
+        ("blocks.0", 10),
+        ("blocks.0", 5),
+        ("blocks.1", 5),
+    ]
+
+
+def test_generated_kernels_are_flagged_with_their_operators(writer: Any) -> None:
+    writer.launch(0, "triton_poi_fused_mul_silu_2", 10, 5)
+    (row,) = kernel_table(time_ledger(read_trace(writer.write()))).rows
+    assert (row.fused, row.ops, row.category) == (True, ["mul", "silu"], "elementwise")
+
+
+def test_names_are_kept_as_they_are(writer: Any) -> None:
+    hostile = '[bold]k</bold> \x1b[31m "}, {" \\'
+    writer.launch(0, hostile, 10, 5)
+    (row,) = kernel_table(time_ledger(read_trace(writer.write()))).rows
+    assert row.name == hostile
