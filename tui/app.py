@@ -10,52 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.command import Provider
 from textual.filter import LineFilter
-from textual.screen import Screen
 
-from ..core.rundir import RunDirectory, list_runs
+from ..core.rundir import RunDirectory
 from .glyphs import AsciiFilter, ascii_only
+from .modes import SCREENS_BY_MODE, palette
 from .polling import StripSampler
-from .sensors import StripState
+from .session import Session
 from .themes import DARK
 
 if TYPE_CHECKING:
     from .watching import RunWatch
 
 REFRESH_SECONDS = 0.5
-RECENT_RUNS = 40
-"""How many of the newest runs are looked at for one that is live."""
-
-
-def _run_screen() -> Screen[Any]:
-    from .screens.run import RunScreen
-
-    return RunScreen()
-
-
-def _live_screen() -> Screen[Any]:
-    from .screens.live import LiveScreen
-
-    return LiveScreen()
-
-
-def _result_screen() -> Screen[Any]:
-    from .screens.result import ResultScreen
-
-    return ResultScreen()
-
-
-def _library_screen() -> Screen[Any]:
-    from .screens.library import LibraryScreen
-
-    return LibraryScreen()
-
-
-def _palette() -> type[Provider]:
-    from .palette import WorkstationCommands
-
-    return WorkstationCommands
 
 
 class SysbenchApp(App[None]):
@@ -63,13 +30,8 @@ class SysbenchApp(App[None]):
 
     TITLE = "sysbench-tui"
     CSS_PATH = "app.tcss"
-    COMMANDS: ClassVar[set[Any]] = {_palette}
-    MODES: ClassVar[dict[str, Any]] = {
-        "run": _run_screen,
-        "live": _live_screen,
-        "result": _result_screen,
-        "library": _library_screen,
-    }
+    COMMANDS: ClassVar[set[Any]] = {palette}
+    MODES: ClassVar[dict[str, Any]] = SCREENS_BY_MODE
     DEFAULT_MODE = "run"
     BINDING_GROUP_TITLE = "Everywhere"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -83,9 +45,8 @@ class SysbenchApp(App[None]):
 
     def __init__(self, sampler: StripSampler | None = None) -> None:
         super().__init__()
-        self.strip = StripState()
+        self.session = Session(sampler or StripSampler())
         self.shown: RunDirectory | None = None
-        self._sampler = sampler or StripSampler()
         self._ascii = [AsciiFilter()] if ascii_only() else []
         self.register_theme(DARK)
         if self.no_color:
@@ -97,12 +58,7 @@ class SysbenchApp(App[None]):
     @property
     def watch_run(self) -> RunWatch | None:
         """The run that Live follows, until another one begins."""
-        return self.strip.watch
-
-    @property
-    def live(self) -> bool:
-        """Whether a run is going on that this app follows."""
-        return self.watch_run is not None and not self.watch_run.over
+        return self.session.watch
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._ascii]
@@ -119,24 +75,18 @@ class SysbenchApp(App[None]):
         self.call_after_refresh(self._attach_live_run)
 
     def on_unmount(self) -> None:
-        self._sampler.stop()
+        self.session.close()
 
     def _attach_live_run(self) -> None:
         """A run that outlived an earlier terminal is offered at once."""
-        run = next((run for run in list_runs()[:RECENT_RUNS] if run.is_live()), None)
+        run = self.session.find_live_run()
         if run is not None:
             self.follow(run)
             self.notify(f"{run.id} is live. x stops it, d leaves it.", markup=False)
 
     def follow(self, run: RunDirectory) -> None:
         """Watch a run and show it."""
-        from .watching import RunWatch
-
-        self._sampler.stop()
-        watch = RunWatch(run)
-        watch.poll()
-        self.strip.watch = watch
-        if watch.over:
+        if self.session.follow(run).over:
             self.shown = run
         self.switch_mode("live")
 
@@ -147,30 +97,17 @@ class SysbenchApp(App[None]):
 
     def _tick(self) -> None:
         """Twice a second: read what is new, let the visible screen paint it."""
-        watch = self.watch_run
-        if watch is not None and not watch.over:
-            watch.poll()
-            samples = watch.view.samples
-            if samples and samples[-1] is not self.strip.latest:
-                self.strip.take(samples[-1], str(watch.view.spec.get("device", "auto")))
-            if watch.over:
-                self._run_ended(watch)
-        elif (sample := self._sampler.latest()) is not None:
-            self.strip.take(sample)
+        ended = self.session.tick()
+        if ended is not None:
+            self.shown = ended
+            if self.current_mode == "live":
+                self.switch_mode("result")
+            else:
+                self.notify(f"{ended.id} ended. F4 shows the result.", markup=False)
         from .screens.base import WorkScreen
-        from .widgets.strip import LiveStrip
 
-        screen = self.screen
-        # On the way out a screen outlives its widgets for a moment.
-        if isinstance(screen, WorkScreen) and screen.is_mounted and screen.query(LiveStrip):
-            screen.paint()
-
-    def _run_ended(self, watch: RunWatch) -> None:
-        self.shown = watch.run
-        if self.current_mode == "live":
-            self.switch_mode("result")
-        else:
-            self.notify(f"{watch.run.id} ended. F4 shows the result.", markup=False)
+        if isinstance(self.screen, WorkScreen) and self.screen.is_mounted:
+            self.screen.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action != "mode":
@@ -191,23 +128,17 @@ class SysbenchApp(App[None]):
 
     async def action_quit(self) -> None:
         """Leave at once, or ask what is to become of the live run."""
-        if not self.live:
+        watch = self.watch_run
+        if watch is None or watch.over:
             self.exit()
             return
-        from .screens.ask import LEAVING, AskScreen
+        from .screens.ask import AskScreen, ask_before_leaving
+
+        def leave(choice: str | None) -> None:
+            if choice == "stop":
+                watch.stop()
+            if choice in ("stop", "leave"):
+                self.exit()
 
         if not isinstance(self.screen, AskScreen):
-            text = (
-                "It lives in its own process: leaving does not end it. "
-                "Start sysbench-tui again to watch it."
-            )
-            self.push_screen(AskScreen("A run is live", text, LEAVING), self._leave)
-
-    def _leave(self, choice: str | None) -> None:
-        watch = self.watch_run
-        if choice == "stop" and watch is not None:
-            from ..core.launch import stop
-
-            stop(watch.run)
-        if choice in ("stop", "leave"):
-            self.exit()
+            self.push_screen(ask_before_leaving(), leave)

@@ -12,6 +12,7 @@ import msgspec
 
 from ..core import events
 from ..core.export.figures import literal
+from ..core.launch import stop
 from ..core.rundir import RunDirectory
 from ..core.telemetry.sample import Sample
 from .numerals import milliseconds, time_of_day
@@ -159,6 +160,10 @@ class RunWatch:
             return 0.0
         until_ns = view.last_ns if self.over else max(time.time_ns(), view.last_ns)
         return (until_ns - view.began_ns) / 1e9
+
+    def stop(self) -> bool:
+        """Ask the run to end as cancelled; false if it is not live any more."""
+        return stop(self.run)
 
     def poll(self) -> bool:
         """Read what was appended since the last call; tell whether anything changed."""

@@ -56,8 +56,7 @@ def idle_causes(trace: Trace, work: Activities, low: int, high: int) -> tuple[di
 
 
 def count_launches(trace: Trace, work: Activities, low: int, high: int) -> int:
-    """Calls that asked a device for a kernel, a graph, a copy or a fill: those in [low, high),
-    and the earlier ones of work in it."""
+    """Calls in [low, high) that asked a device for work, and the earlier ones of work in it."""
     host = trace.host
     low = int(work.launched[work.linked].min(initial=low))
     is_launch = _named(trace, host, LAUNCH) & (host.start >= low) & (host.start < high)

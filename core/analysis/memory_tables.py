@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import PurePath
 
 import numpy as np
 
@@ -49,7 +50,10 @@ def readable(stack: Stack) -> list[str]:
 
 
 def _line(frame: Frame) -> str:
-    return f"{frame.file}:{frame.line} {frame.name}" if frame.file else frame.name
+    """The file with its folder only: records are published, homes are private."""
+    if not frame.file:
+        return frame.name
+    return f"{'/'.join(PurePath(frame.file).parts[-2:])}:{frame.line} {frame.name}"
 
 
 def module_table(residents: Residents, first: int, last: int) -> list[ModuleMemory]:

@@ -25,8 +25,8 @@ def parents(events: HostEvents) -> Index:
     Ranges that overlap without nesting (a profiler's step may end inside another range)
     count as inside while they begin inside.
     """
-    next_begins = events.start[1:] < events.end[:-1]
-    encloses = np.append(next_begins & (events.thread[1:] == events.thread[:-1]), False)
+    encloses = np.zeros(len(events), dtype=bool)
+    encloses[:-1] = events.start[1:] < events.end[:-1]  # the next begins inside
     columns = (events.thread, events.start, events.end, encloses)
     result: list[int] = []
     open_events, open_until = [NONE], [math.inf]

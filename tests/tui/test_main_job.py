@@ -76,7 +76,7 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
         app.screen.fill(long, ["timing"])
         await pilot.pause()
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: app.live and app.screen.query("#median"))
+        await until(pilot, lambda: app.session.live and app.screen.query("#median"))
         watch = app.watch_run
         assert watch is not None
         await until(pilot, watch.run.is_live)
@@ -84,7 +84,7 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
         await pilot.pause()
         await pilot.press("escape")
         await pilot.pause()
-        assert app.is_running and app.live
+        assert app.is_running and app.session.live
         await pilot.press("ctrl+q")
         await pilot.pause()
         await pilot.press("l")
@@ -103,7 +103,7 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
         await pilot.pause()
         assert len(list_runs()) == 1, "a second run must not start beside a live one"
         await pilot.press("f3", "x", "s")
-        await until(pilot, lambda: not again.live)
+        await until(pilot, lambda: not again.session.live)
         await until(pilot, lambda: isinstance(again.screen, ResultScreen))
         assert watch.view.status == "cancelled"
     assert not run.is_live()

@@ -51,7 +51,7 @@ def test_run_screen(snap_compare: Compare, app: SysbenchApp, size: tuple[int, in
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
         app.screen.fill(SPEC, ["timing", "memory"])
-        await until(pilot, lambda: app.strip.latest)
+        await until(pilot, lambda: app.session.strip.latest)
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=fill)
@@ -63,7 +63,7 @@ def test_live_screen(
 ) -> None:
     async def follow(pilot: Pilot[None]) -> None:
         app.follow(frozen_run)
-        await until(pilot, lambda: app.strip.latest and app.screen.query("#median"))
+        await until(pilot, lambda: app.session.strip.latest and app.screen.query("#median"))
         await pilot.pause(0.6)
 
     assert snap_compare(app, terminal_size=size, run_before=follow)
@@ -84,7 +84,7 @@ def test_result_screen(
         screen = app.screen
         assert isinstance(screen, ResultScreen)
         await pilot.press(str(TABS.index(tab) + 1))
-        await until(pilot, lambda: is_shown(screen, tab) and app.strip.latest)
+        await until(pilot, lambda: is_shown(screen, tab) and app.session.strip.latest)
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=show)
@@ -96,7 +96,7 @@ def test_library_screen(
 ) -> None:
     async def show(pilot: Pilot[None]) -> None:
         await pilot.press("f5")
-        await until(pilot, lambda: app.strip.latest and app.screen.query("RunsTable"))
+        await until(pilot, lambda: app.session.strip.latest and app.screen.query("RunsTable"))
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=show)

@@ -21,14 +21,6 @@ class Answer(NamedTuple):
     key: str
 
 
-LEAVING = (
-    Answer("leave", "Leave it running", "l"),
-    Answer("stop", "Stop it", "s"),
-    Answer("stay", "Stay", "escape"),
-)
-STOPPING = (Answer("stop", "Stop it", "s"), Answer("stay", "Let it run", "escape"))
-
-
 class AskScreen(ModalScreen[str]):
     """Dismisses with the name of the answer; escape is the last one."""
 
@@ -60,3 +52,24 @@ class AskScreen(ModalScreen[str]):
 
     def action_choose(self, name: str) -> None:
         self.dismiss(name)
+
+
+def ask_before_leaving() -> AskScreen:
+    """What is to become of the live run: dismisses with ``leave``, ``stop`` or ``stay``."""
+    text = (
+        "It lives in its own process: leaving does not end it. "
+        "Start sysbench-tui again to watch it."
+    )
+    answers = (
+        Answer("leave", "Leave it running", "l"),
+        Answer("stop", "Stop it", "s"),
+        Answer("stay", "Stay", "escape"),
+    )
+    return AskScreen("A run is live", text, answers)
+
+
+def ask_before_stopping() -> AskScreen:
+    """Whether to end the live run: dismisses with ``stop`` or ``stay``."""
+    text = "What it measured so far is kept; the run ends as cancelled."
+    answers = (Answer("stop", "Stop it", "s"), Answer("stay", "Let it run", "escape"))
+    return AskScreen("Stop the run?", text, answers)

@@ -33,7 +33,7 @@ class WorkScreen(Screen[None]):
     app = getters.app(SysbenchApp)
 
     def compose(self) -> ComposeResult:
-        yield LiveStrip(self.app.strip)
+        yield LiveStrip(self.app.session.strip)
         yield from self.body()
         yield Footer(compact=self.app.size.width < 100)
 
@@ -46,7 +46,9 @@ class WorkScreen(Screen[None]):
 
     def paint(self) -> None:
         """Show what changed; called twice a second while the screen is visible."""
-        self.query_one(LiveStrip).paint()
+        # On the way out a screen outlives its widgets for a moment.
+        for strip in self.query(LiveStrip):
+            strip.paint()
 
     def command(self) -> str:
         """The shell command that reproduces what is shown."""

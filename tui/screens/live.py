@@ -13,14 +13,14 @@ from textual.content import Content
 from textual.events import Resize
 from textual.widgets import Static
 
-from ...core.launch import command_line, stop
+from ...core.launch import command_line
 from ..numerals import elapsed, interval, milliseconds, percent, significant
 from ..watching import LiveView, RunWatch
 from ..widgets.command_line import CommandLine
 from ..widgets.plot import Plot
 from ..widgets.telemetry_rows import telemetry_lines
 from ..wording import STAGE_WORDS, headline, outcome_glyph, outcome_words
-from .ask import STOPPING, AskScreen
+from .ask import ask_before_stopping
 from .base import WorkScreen
 
 
@@ -76,7 +76,7 @@ class LiveScreen(WorkScreen):
     def paint(self) -> None:
         super().paint()
         watch = self.app.watch_run
-        if watch is None:
+        if watch is None or not self.query("#median"):
             return
         if watch is not self._shown:
             self._begin(watch)
@@ -142,7 +142,7 @@ class LiveScreen(WorkScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "stop":
-            return True if self.app.live else None
+            return True if self.app.session.live else None
         return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
@@ -151,18 +151,17 @@ class LiveScreen(WorkScreen):
             return
 
         def answered(choice: str | None) -> None:
-            if choice == "stop" and not stop(watch.run):
+            if choice == "stop" and not watch.stop():
                 self.notify("It had already ended.", markup=False)
 
-        text = "What it measured so far is kept; the run ends as cancelled."
-        self.app.push_screen(AskScreen("Stop the run?", text, STOPPING), answered)
+        self.app.push_screen(ask_before_stopping(), answered)
 
     def action_leave(self) -> None:
         self.app.action_mode("library")
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         mine: list[tuple[str, str, Any]] = []
-        if self.app.live:
+        if self.app.session.live:
             mine = [
                 ("live: Stop run", "end it as cancelled, keep what is measured", self.action_stop),
                 ("live: Leave running", "go elsewhere, it goes on", self.action_leave),

@@ -68,7 +68,7 @@ class RunScreen(WorkScreen):
         spec = self.filled.spec
         self.query_one("#start", Button).disabled = bool(self.filled.errors)
         self.prediction.show(
-            foresee(spec, self.app.strip.latest) if spec else None, self.filled.errors
+            foresee(spec, self.app.session.strip.latest) if spec else None, self.filled.errors
         )
         self.command_view.show(self.command())
 
@@ -94,7 +94,7 @@ class RunScreen(WorkScreen):
             text = "; ".join(f"{field}: {allowed}" for field, allowed in errors.items())
             self.notify(text, title="Not started", severity="error", markup=False)
             return
-        if self.app.live:
+        if self.app.session.live:
             self.notify(
                 "A run is live on this machine. Watch or stop it first (F3).",
                 title="Not started",

@@ -316,10 +316,10 @@ class TestStacks:
         )
         assert readable(stack) == [
             "aten::mm",
-            "/home/me/model.py:12 forward",
-            "/home/me/torch/train.py:3 main",
+            "me/model.py:12 forward",
+            "torch/train.py:3 main",
         ]
 
     def test_they_stay_when_there_are_no_others(self) -> None:
         stack = (Frame("", 0, "aten::zeros"), Frame("torch/optim/adamw.py", 5, "step"))
-        assert readable(stack) == ["aten::zeros", "torch/optim/adamw.py:5 step"]
+        assert readable(stack) == ["aten::zeros", "optim/adamw.py:5 step"]

@@ -15,7 +15,6 @@ from sysbench.core.analysis.memory import describe_snapshot
 from sysbench.core.analysis.snapshot import Snapshot, read_snapshot, snapshot_from
 from sysbench.core.errors import DamagedFileError
 
-REAL = Path("/work/shared/data/snapshots")
 SECOND_US = 1_000_000
 
 
@@ -37,18 +36,16 @@ def write(path: Path, content: object) -> Path:
 
 
 @pytest.fixture
-def oracle() -> dict[str, Any]:
-    path = REAL / "allocator_test.oracle.json"
-    if not path.exists():
-        pytest.skip("the real snapshot is not on this machine")
+def oracle(shared_data: Path) -> dict[str, Any]:
+    path = shared_data / "snapshots" / "allocator_test.oracle.json"
     content: dict[str, Any] = json.loads(path.read_text())
     return content
 
 
 class TestRealSnapshot:
     @pytest.fixture
-    def snapshot(self, oracle: dict[str, Any]) -> Snapshot:
-        return read_snapshot(REAL / "allocator_test.pickle")
+    def snapshot(self, shared_data: Path) -> Snapshot:
+        return read_snapshot(shared_data / "snapshots" / "allocator_test.pickle")
 
     def test_curve_equals_the_oracle_to_the_byte(
         self, snapshot: Snapshot, oracle: dict[str, Any]

@@ -66,7 +66,7 @@ def test_a_spread_scales_with_its_samples(samples: list[float], factor: float) -
     assert other.std_ms == pytest.approx(
         one.std_ms * factor, rel=1e-6, abs=1e-9 * one.max_ms * factor
     )
-    assert other.drift == pytest.approx(one.drift, abs=1e-9)
+    assert other.drift == pytest.approx(one.drift, rel=1e-6, abs=1e-9)
 
 
 def test_outliers_are_named_not_dropped() -> None:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from sysbench.core.analysis.chrome_trace import read_trace
 from sysbench.core.analysis.kernels import kernel_table
@@ -36,6 +38,15 @@ class TracePass:
         rows = self.rows(phase)
         with_module = sum(row.exclusive_ns for row in rows if row.module)
         return with_module / sum(row.exclusive_ns for row in rows)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Other tests run beside these; threads that wait for each other would take seconds."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

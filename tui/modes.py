@@ -1,0 +1,48 @@
+"""The four modes and what shows them: each screen is imported when it is first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from textual.command import Provider
+from textual.screen import Screen
+
+
+def _run() -> Screen[Any]:
+    from .screens.run import RunScreen
+
+    return RunScreen()
+
+
+def _live() -> Screen[Any]:
+    from .screens.live import LiveScreen
+
+    return LiveScreen()
+
+
+def _result() -> Screen[Any]:
+    from .screens.result import ResultScreen
+
+    return ResultScreen()
+
+
+def _library() -> Screen[Any]:
+    from .screens.library import LibraryScreen
+
+    return LibraryScreen()
+
+
+def palette() -> type[Provider]:
+    """The provider of the command palette."""
+    from .palette import WorkstationCommands
+
+    return WorkstationCommands
+
+
+SCREENS_BY_MODE: dict[str, Callable[[], Screen[Any]]] = {
+    "run": _run,
+    "live": _live,
+    "result": _result,
+    "library": _library,
+}
