@@ -41,13 +41,19 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info
 
 # A GPU box has its own torch, built for its driver: take it instead of fetching gigabytes, and
-# leave what it was built against alone. Elsewhere the tested set is installed as pinned.
+# leave what it was built against alone. Where that torch lives in a virtual environment, which
+# --system-site-packages does not see, a .pth file names its folder. Elsewhere the tested set is
+# installed as pinned.
+HAS_TORCH := import importlib.metadata as m; v = m.version("torch").split("."); exit((int(v[0]), int(v[1])) < (2, 9))
+SITE := import sysconfig; print(sysconfig.get_paths()["purelib"])
+
 $(VENV)/constraints.txt: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.12" >&2; exit 1; }
-	@has_torch='import importlib.metadata as m; v = m.version("torch").split("."); exit((int(v[0]), int(v[1])) < (2, 9))'; \
-	if $(PYTHON) -c "$$has_torch" 2>/dev/null; then \
+	@if $(PYTHON) -c '$(HAS_TORCH)' 2>/dev/null; then \
 		[ -x $(BIN)/python ] || $(PYTHON) -m venv --system-site-packages $(VENV); \
+		$(BIN)/python -c '$(HAS_TORCH)' 2>/dev/null || \
+			$(PYTHON) -c '$(SITE)' > "$$($(BIN)/python -c '$(SITE)')/box.pth"; \
 		grep -vE '^(torch|numpy|pandas|setuptools)==' constraints.txt > $@; \
 	else \
 		[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); \

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from .quantities import BINARY_UNITS
 from .rundir import RunDirectory
 from .spec import PASSES, RunSpec
 
@@ -46,8 +47,18 @@ def command_line(spec: RunSpec, passes: Sequence[str] = PASSES) -> str:
     """The command that runs the same spec from a shell."""
     words = ["sysbench-tui", "run"]
     for name, value in spec.settings().items():
-        text = str(value).lower() if isinstance(value, bool) else f"{value}"
-        words += ["--set", f"{name}={text}"]
+        words += ["--set", f"{name}={_as_typed(name, value)}"]
     if tuple(passes) != PASSES:
         words += ["--passes", ",".join(passes)]
     return shlex.join(words)
+
+
+def _as_typed(name: str, value: object) -> str:
+    """A value as a person would write it after ``--set``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if name == "memory_limit" and isinstance(value, int):
+        for unit in ("GiB", "MiB", "KiB"):
+            if value % BINARY_UNITS[unit] == 0:
+                return f"{value // BINARY_UNITS[unit]}{unit}"
+    return str(value)

@@ -104,6 +104,10 @@ class SysbenchApp(App[None]):
                 self.switch_mode("result")
             else:
                 self.notify(f"{ended.id} ended. F4 shows the result.", markup=False)
+        newcomer = self.session.find_newcomer()
+        if newcomer is not None:
+            self.session.follow(newcomer)
+            self.notify(f"{newcomer.id} was started elsewhere. F3 shows it.", markup=False)
         from .screens.base import WorkScreen
 
         if isinstance(self.screen, WorkScreen) and self.screen.is_mounted:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 RECENT_RUNS = 40
 """How many of the newest runs are looked at for one that is live."""
 
+LOOK_EVERY = 6
+"""Idle ticks between two looks for a run that was started elsewhere."""
+
 
 class Session:
     """The strip's state and the run behind it. Only one process polls the sensors: while a
@@ -22,6 +25,7 @@ class Session:
     def __init__(self, sampler: StripSampler) -> None:
         self.strip = StripState()
         self._sampler = sampler
+        self._idle_ticks = 0
 
     @property
     def watch(self) -> RunWatch | None:
@@ -36,6 +40,17 @@ class Session:
     def find_live_run(self) -> RunDirectory | None:
         """A run that outlived an earlier terminal, or was started in another one."""
         return next((run for run in list_runs()[:RECENT_RUNS] if run.is_live()), None)
+
+    def find_newcomer(self) -> RunDirectory | None:
+        """A run that began elsewhere while none was followed; looks only now and then."""
+        if self.live:
+            self._idle_ticks = 0
+            return None
+        self._idle_ticks += 1
+        found = None if self._idle_ticks % LOOK_EVERY else self.find_live_run()
+        # The supervisor of the run that just ended may hold its lock an instant longer.
+        known = self.watch is not None and found is not None and found.id == self.watch.run.id
+        return None if known else found
 
     def follow(self, run: RunDirectory) -> RunWatch:
         """Watch this run from now on."""

@@ -56,12 +56,14 @@ def _warm_up(workload: Workload, clock: Clock, report: Report) -> list[float]:
     """Run steps one by one, each synchronised, until they agree or as many as asked."""
     wanted = workload.spec.warmup
     times: list[float] = []
-    report(StageEntered(stage="warmup" if workload.spec.compile == "off" else "compile"))
+    compiles = workload.spec.compile != "off"
+    report(StageEntered(stage="compile" if compiles else "warmup"))
     while not _warm_enough(wanted, times):
         times.append(clock.time(workload.step, 1).wall_ms)
         if len(times) == 1:
             report(FirstStepTimed(step_ms=times[0]))
-            report(StageEntered(stage="warmup"))
+            if compiles:
+                report(StageEntered(stage="warmup"))
         report(WarmupStepTimed(index=len(times) - 1, step_ms=times[-1]))
     report(WarmupSettled(steps=len(times), settled=settled(times)))
     return times

@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from sysbench.core import Record, RunSpec, run
+from sysbench.core import Record, RunSpec, SysbenchError, run
 from sysbench.core.devices import resolve_device
 from sysbench.core.machine import device_name
 from sysbench.core.quantities import format_bytes
@@ -151,4 +151,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except SysbenchError as error:
+        sys.exit(f"nothing was validated: {error}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
 import pytest
 from textual.widgets import Input, OptionList, Static
 
-from sysbench.core.rundir import list_runs
+from sysbench.core.launch import start_detached, stop
+from sysbench.core.rundir import create_run, list_runs
 from sysbench.core.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.library import LibraryScreen
@@ -108,6 +110,22 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
         assert watch.view.status == "cancelled"
     assert not run.is_live()
     assert run.record().status == "cancelled"
+
+
+async def test_a_run_that_is_started_elsewhere_is_followed(app: SysbenchApp) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        long = SPEC.changed(device="cpu", steps=100_000, max_seconds=3600.0)
+        run = create_run(long, ["timing"])
+        pid = start_detached(run)
+        try:
+            await until(pilot, lambda: app.session.live)
+            assert app.watch_run is not None and app.watch_run.run.id == run.id
+            assert isinstance(app.screen, RunScreen), "what a person is doing is not taken away"
+        finally:
+            await until(pilot, run.is_live)
+            stop(run)
+            os.waitpid(pid, 0)
 
 
 async def test_an_export_that_cannot_be_says_why(app: SysbenchApp, own_run: object) -> None:

@@ -1,0 +1,36 @@
+"""The command that reproduces a spec, as text."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from sysbench.core.launch import command_line
+from sysbench.core.spec import RunSpec, parse_spec
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        RunSpec(),
+        RunSpec(model="cs336-2025/large", precision="bf16", compile_fullgraph=True, clip=0.5),
+        RunSpec(vocab=100, d_model=32, d_ff=64, layers=1, heads=2),
+        RunSpec(device="cpu", memory_limit=24 * 2**30, warmup=0, until=0.01),
+        RunSpec(memory_limit=2**20 + 1),
+    ],
+)
+def test_the_command_gives_the_same_spec_back(spec: RunSpec) -> None:
+    words = shlex.split(command_line(spec))
+    assert words[:2] == ["sysbench-tui", "run"]
+    assert words[2::2] == ["--set"] * (len(words) // 2 - 1)
+    again = parse_spec(dict(word.split("=", 1) for word in words[3::2]))
+    assert again.identity == spec.identity
+
+
+def test_bytes_are_written_in_binary_units() -> None:
+    assert "memory_limit=24GiB" in command_line(RunSpec(memory_limit=24 * 2**30))
+
+
+def test_passes_are_named_unless_all() -> None:
+    assert command_line(RunSpec(), ["timing"]).endswith("--passes timing")
