@@ -24,7 +24,7 @@ from ..widgets.table_view import TableView
 from .result_tab import ResultTab
 
 ORDER = (
-    *("exclusive_ns", "share", "calls", "category", "name", "phase", "mean_ns", "module"),
+    *("exclusive_ns", "share", "calls", "category", "name", "module", "phase", "mean_ns"),
     *("min_ns", "max_ns", "total_ns", "op"),
 )
 ALL = "all"
