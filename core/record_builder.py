@@ -182,8 +182,8 @@ class RecordBuilder:
         return missing
 
 
-def rebuild(run: RunDirectory, status: Outcome = "killed") -> Record:
-    """The record from the events alone, for a run whose supervisor did not end it.
+def replay(run: RunDirectory) -> Record:
+    """The record from the events alone; still ``running`` if they hold no end.
 
     Raises:
         DamagedFileError: Not even ``run.json`` can be read.
@@ -193,10 +193,7 @@ def rebuild(run: RunDirectory, status: Outcome = "killed") -> Record:
     for event in run.tail().read():
         builder.add(event)
         last_ns = event.t_ns
-    record = builder.record()
-    if record.status != "running":
-        return record
-    return msgspec.structs.replace(record, status=status, ended_ns=last_ns or None)
+    return msgspec.structs.replace(builder.record(), ended_ns=last_ns or None)
 
 
 def _known_environment(run: RunDirectory) -> dict[str, Any]:
@@ -212,17 +209,20 @@ def settled_record(run: RunDirectory) -> Record:
     Raises:
         DamagedFileError: The run cannot be read at all.
     """
+    # Asked before reading: a supervisor that ends in between leaves a finished record.
+    live = run.is_live()
     try:
         record = run.record()
+        if record.status != "running" or live:
+            return record
     except DamagedFileError:
         if not run.header_path.is_file():
             raise
-        record = None
-    if record is not None and (record.status != "running" or run.is_live()):
-        return record
-    if run.is_live():
-        return rebuild(run)
-    record = rebuild(run)
+    record = replay(run)
+    if live:
+        return msgspec.structs.replace(record, ended_ns=None)
+    if record.status == "running":
+        record = msgspec.structs.replace(record, status="killed")
     run.write_record(record)
     return record
 

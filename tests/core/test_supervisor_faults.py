@@ -170,6 +170,11 @@ def test_a_killed_supervisor_leaves_a_record_that_says_so(detached: RunDirectory
     assert [entry.status for entry in Library().entries()] == ["killed"]
 
 
+def test_a_live_run_with_a_damaged_record_is_still_running(detached: RunDirectory) -> None:
+    detached.record_path.write_bytes(b"{")
+    assert settled_record(detached).status == "running"
+
+
 def test_stop_ends_a_detached_run_as_cancelled(detached: RunDirectory) -> None:
     assert stop(detached)
     wait_until(lambda: not detached.is_live(), "the supervisor to end")
