@@ -14,7 +14,7 @@ import tempfile
 
 from sysbench.core import RunSpec, run
 
-PAIRS = 8
+PAIRS = 12
 STEPS = 60
 # One thread: with more, the spread of thread scheduling hides what is compared here.
 SPEC = RunSpec(device="cpu", warmup=5, steps=STEPS, attention="sdpa", batch=8, threads=1)

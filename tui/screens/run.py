@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from textual import getters, on
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import DescendantFocus
-from textual.widgets import Button, Static
+from textual.widgets import Button, Footer, Static
 
 from ...core.errors import SysbenchError
 from ...core.launch import command_line, start_detached
@@ -43,20 +42,28 @@ class RunScreen(WorkScreen):
         super().__init__()
         self.filled = Filled(spec=RunSpec(), passes=[], errors={})
 
-    def body(self) -> ComposeResult:
-        with Horizontal(id="upper"):
-            with Vertical(id="what", classes="panel") as what:
-                what.border_title = "What to run"
-                yield SpecForm(RunSpec())
-                yield Static(id="hint", markup=False)
-            with VerticalScroll(id="outlook", classes="panel") as outlook:
-                outlook.border_title = "What will happen"
-                yield PredictionView()
-        yield CommandLine()
-        with Horizontal(id="actions"):
-            yield Button("Start ^r", variant="primary", id="start", compact=True)
-            yield Button("Save as profile", id="save", compact=True)
-            yield Button("Load profile", id="load", compact=True)
+    def on_mount(self) -> None:
+        # Textual paints nothing before its own start is over. What is there by then is laid
+        # out and painted twice, the first time for nobody.
+        self.app.call_later(self._build)
+
+    async def _build(self) -> None:
+        what = Vertical(SpecForm(RunSpec()), Static(id="hint", markup=False), id="what")
+        what.border_title = "What to run"
+        outlook = VerticalScroll(PredictionView(), id="outlook")
+        outlook.border_title = "What will happen"
+        for panel in (what, outlook):
+            panel.add_class("panel")
+        actions = Horizontal(
+            Button("Start ^r", variant="primary", id="start", compact=True),
+            Button("Save as profile", id="save", compact=True),
+            Button("Load profile", id="load", compact=True),
+            id="actions",
+        )
+        with self.app.batch_update():
+            parts = Horizontal(what, outlook, id="upper"), CommandLine(), actions
+            await self.mount(*parts, before=self.query_one(Footer))
+        self.focus_next()
 
     @on(SpecForm.Edited)
     def _show_outlook(self, message: SpecForm.Edited) -> None:

@@ -41,7 +41,9 @@ class PredictionView(Static):
         self._paint()
 
     def _paint(self) -> None:
-        lines: list[Content | str] = [Content.styled("Not a spec yet:", "bold")]
+        lines: list[Content | str] = []
+        if self._reasons:
+            lines.append(Content.styled("Not a spec yet:", "bold"))
         for field, allowed in self._reasons.items():
             lines.append(Content.assemble((f"✗ {field} ", "$error"), allowed))
         if self.outlook is not None:
