@@ -37,10 +37,11 @@ class Outlook:
 
 
 def foresee(spec: RunSpec, sample: Sample | None) -> Outlook:
-    """The outlook for a spec on this machine."""
+    """The outlook for a spec on this machine, ``auto`` being the device it means here."""
     device, capacity, warnings = "", None, []
     try:
         device = resolve_device(spec.device)
+        spec = spec.changed(device=device)
         capacity = spec.memory_limit or capacity_bytes(device)
         warnings = _neighbours(sample, device)
     except SpecError as error:

@@ -6,9 +6,12 @@ import msgspec
 import pytest
 from textual.widgets import Button, Input, Static
 
+from sysbench.core.devices import resolve_device
+from sysbench.core.estimate.closed_form import predict
 from sysbench.core.profiles_store import list_profiles, load_profile
 from sysbench.core.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
+from sysbench.tui.outlook import foresee
 from sysbench.tui.screens.run import RunScreen
 from sysbench.tui.widgets.choice import Choice
 from sysbench.tui.widgets.command_line import CommandLine
@@ -51,6 +54,11 @@ async def test_the_first_field_has_the_focus_and_the_prediction_is_there(app: Sy
         assert app.focused is app.screen.query_one("#field-model")
         assert f"{RunSpec().dimensions.parameters:,} parameters" in text_of(app)
         assert "Fits" in text_of(app)
+
+
+def test_auto_is_predicted_for_the_device_that_will_run() -> None:
+    here = resolve_device("auto")
+    assert foresee(RunSpec(), None).prediction == predict(RunSpec(device=here))
 
 
 async def test_a_larger_model_does_not_fit_and_says_so(app: SysbenchApp) -> None:
