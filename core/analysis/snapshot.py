@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import gc
 import pickle
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -32,24 +34,19 @@ MAX_EVENTS = 10_000_000
 """More is refused: a few bytes of pickle can stand for very long lists."""
 
 MAX_FRAMES = 100
+MAX_ALIKE = 64
+"""Stacks that begin, go on and end alike and are compared; a hostile file has a million."""
+
+CHUNK = 2**16
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-Microseconds = Annotated[int, msgspec.Meta(ge=0, le=2**52)]
 
 
 class _Frame(msgspec.Struct, gc=False):
     filename: str = ""
     line: int = 0
     name: str = ""
-
-
-class _Event(msgspec.Struct, gc=False):
-    action: str
-    addr: Address = 0
-    size: Size = 0
-    time_us: Microseconds = 0
-    frames: Any = ()
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -65,80 +62,74 @@ class _Segment(msgspec.Struct):
     blocks: list[_Block] = []
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """One device's ring of events; arrays have one element an event.
+
+    Attributes:
+        move: 1 where memory was taken, -1 where it was given back, else 0.
+        reserve: The same for what the allocator holds of the device.
+        address: Where.
+        size: Bytes, as they were requested.
+        time_us: Microseconds since the Unix epoch.
+        stack: Index of the stacks, -1 where there is none.
+    """
+
+    move: Integers
+    reserve: Integers
+    address: Integers
+    size: Integers
+    time_us: Integers
+    stack: Integers
+
+    def __len__(self) -> int:
+        return len(self.move)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
     """What the allocator knew: see the module's description."""
 
-    segments: list[_Segment] = []
-    device_traces: list[list[_Event]] = []
+    segments: list[_Segment]
+    events: list[Events]
+    stacks: list[Stack]
 
     @property
     def busiest_device(self) -> int:
         """The device with the most events."""
-        lengths = [len(trace) for trace in self.device_traces]
+        lengths = [len(events) for events in self.events]
         return lengths.index(max(lengths)) if lengths else 0
 
     def peak_reserved_bytes(self, device: int) -> int:
         """The most that the allocator held of a device, as far back as the events go."""
         at_end = sum(one.total_size for one in self.segments if one.device == device)
-        held = peak = at_end
-        for event in reversed(self._trace(device)):
-            held -= event.size * RESERVING.get(event.action, 0)
-            peak = max(peak, held)
-        return peak
+        if device >= len(self.events):
+            return at_end
+        events = self.events[device]
+        since = np.cumsum((events.size * events.reserve)[::-1])
+        return at_end - int(min(since.min(initial=0), 0))
 
     def history(self, device: int) -> History:
-        """The events of one device that took or gave back memory.
-
-        Raises:
-            DamagedFileError: A stack, an address or a size is not what it should be.
-        """
-        moves = [event for event in self._trace(device) if event.action in MOVES and event.size]
+        """The events of one device that took or gave back memory."""
         survivors = [
             (block.address, block.size if block.requested_size is None else block.requested_size)
             for segment in self.segments
             for block in segment.blocks
             if segment.device == device and block.state != "inactive"
         ]
-        stacks: dict[Stack, int] = {}
-        seen: dict[tuple[int, ...], int] = {}
-        try:
-            stack = _column([_number(event, seen, stacks) for event in moves])
-        except (TypeError, KeyError, msgspec.ValidationError) as error:
-            raise DamagedFileError(f"not a memory snapshot: {error}") from error
+        events = self.events[device] if device < len(self.events) else NO_EVENTS
+        moved = (events.move != 0) & (events.size > 0)
         # The middle of the microsecond that the allocator wrote down.
-        time_ns = _column([event.time_us * 1000 + 500 for event in moves])
+        time_ns = events.time_us[moved] * 1000 + 500
         return History(
             time_ns=np.maximum.accumulate(time_ns),
-            address=_column([event.addr for event in moves]),
-            change=_column([event.size * MOVES[event.action] for event in moves]),
-            stack=stack,
-            stacks=list(stacks),
+            address=events.address[moved],
+            change=(events.size * events.move)[moved],
+            stack=np.where(events.move > 0, events.stack, -1)[moved],
+            stacks=self.stacks,
             survivors=survivors,
             granule=GRANULE,
         )
-
-    def _trace(self, device: int) -> list[_Event]:
-        return self.device_traces[device] if device < len(self.device_traces) else []
-
-
-def _number(event: _Event, seen: dict[tuple[int, ...], int], stacks: dict[Stack, int]) -> int:
-    """The number of an allocation's stack, -1 without one.
-
-    Snapshots share their frames, so that most stacks are known by the identity of those.
-    """
-    if not event.frames or event.action == "free_completed":
-        return -1
-    frames = event.frames[:MAX_FRAMES]
-    key = tuple(map(id, frames))
-    if key not in seen:
-        typed = msgspec.convert(frames, list[_Frame])
-        stack = tuple(Frame(one.filename, one.line, one.name) for one in typed)
-        seen[key] = stacks.setdefault(stack, len(stacks))
-    return seen[key]
-
-
-def _column(values: list[int]) -> Integers:
-    return np.array(values, dtype=np.int64)
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -150,12 +141,13 @@ def read_snapshot(path: Path) -> Snapshot:
     Raises:
         DamagedFileError: Absent, truncated, hostile, or not a snapshot.
     """
-    try:
-        with path.open("rb") as file, _collector_off():
-            raw = _PlainUnpickler(file).load()
-    except Exception as error:  # A foreign pickle can raise anything.
-        raise DamagedFileError(f"{path} is not a memory snapshot: {error}") from error
-    return snapshot_from(raw)
+    with _collector_off():
+        try:
+            with path.open("rb") as file:
+                raw = _PlainUnpickler(file).load()
+        except Exception as error:  # A foreign pickle can raise anything.
+            raise DamagedFileError(f"{path} is not a memory snapshot: {error}") from error
+        return _converted(raw, consume=True)
 
 
 def snapshot_from(raw: object) -> Snapshot:
@@ -164,12 +156,107 @@ def snapshot_from(raw: object) -> Snapshot:
     Raises:
         DamagedFileError: Not a snapshot.
     """
+    with _collector_off():
+        return _converted(raw, consume=False)
+
+
+def _converted(raw: Any, *, consume: bool) -> Snapshot:
+    """Columns from dictionaries, which are dropped on the way with ``consume``."""
     try:
         _check_length(raw)
-        with _collector_off():
-            return msgspec.convert(raw, Snapshot)
-    except (TypeError, KeyError, msgspec.ValidationError) as error:
+        stacks = _Stacks()
+        segments = msgspec.convert(raw["segments"], list[_Segment])
+        events = [_events(trace, stacks, consume=consume) for trace in raw["device_traces"]]
+        return Snapshot(segments=segments, events=events, stacks=stacks.distinct)
+    except (
+        *(TypeError, KeyError, AttributeError, OverflowError, ValueError, RecursionError),
+        msgspec.ValidationError,
+    ) as error:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
+
+
+def _events(trace: list[dict[str, Any]], stacks: _Stacks, *, consume: bool) -> Events:
+    """One trace as columns, chunk by chunk: a million dictionaries take half a GiB."""
+    if not isinstance(trace, list):
+        raise TypeError(f"a trace is a list, not {type(trace).__name__}")
+    chunks = []
+    for begin in range(0, len(trace), CHUNK):
+        chunk = trace[begin : begin + CHUNK]
+        if consume:
+            trace[begin : begin + CHUNK] = [{}] * len(chunk)
+        chunks.append(_columns(chunk, stacks))
+    if not chunks:
+        return NO_EVENTS
+    return Events(**{name: np.concatenate([one[name] for one in chunks]) for name in chunks[0]})
+
+
+def _columns(events: list[dict[str, Any]], stacks: _Stacks) -> dict[str, Integers]:
+    actions = [event["action"] for event in events]
+    move = _column([MOVES.get(action, 0) for action in actions])
+    return {
+        "move": move,
+        "reserve": _column([RESERVING.get(action, 0) for action in actions]),
+        "address": _bounded("addr", [event.get("addr", 0) for event in events], 2**62),
+        "size": _bounded("size", [event.get("size", 0) for event in events], 2**50),
+        "time_us": _bounded("time_us", [event.get("time_us", 0) for event in events], 2**52),
+        "stack": _column(
+            [
+                stacks.number(event.get("frames")) if taken > 0 else -1
+                for event, taken in zip(events, move.tolist(), strict=True)
+            ]
+        ),
+    }
+
+
+def _bounded(name: str, values: list[Any], largest: int) -> Integers:
+    if set(map(type, values)) - {int}:
+        raise TypeError(f"{name} is not a whole number")
+    column = _column(values)
+    if column.min(initial=0) < 0 or column.max(initial=0) > largest:
+        raise ValueError(f"{name} is out of range")
+    return column
+
+
+def _column(values: list[int]) -> Integers:
+    return np.array(values, dtype=np.int64)
+
+
+class _Stacks:
+    """Numbers the distinct stacks.
+
+    A snapshot shares its frames, so that two equal stacks are mostly equal by identity, which
+    comparing two lists finds out fast.
+    """
+
+    def __init__(self) -> None:
+        self.distinct: list[Stack] = []
+        self._numbers: dict[Stack, int] = {}
+        self._alike: defaultdict[tuple[int, ...], list[tuple[list[Any], int]]] = defaultdict(list)
+
+    def number(self, frames: Any) -> int:
+        """The number of a stack, -1 without one."""
+        if not frames:
+            return -1
+        key = len(frames), id(frames[0]), id(frames[len(frames) // 2]), id(frames[-1])
+        alike = self._alike[key]
+        for known, number in alike:
+            if known == frames:
+                return number
+        number = self._new(frames[:MAX_FRAMES])
+        if len(alike) < MAX_ALIKE:
+            alike.append((frames, number))
+        return number
+
+    def _new(self, frames: list[Any]) -> int:
+        typed = msgspec.convert(frames, list[_Frame])
+        stack = tuple(Frame(one.filename, one.line, one.name) for one in typed)
+        number = self._numbers.setdefault(stack, len(self.distinct))
+        if number == len(self.distinct):
+            self.distinct.append(stack)
+        return number
+
+
+NO_EVENTS = Events(**{name: np.zeros(0, dtype=np.int64) for name in Events.__slots__})
 
 
 def _check_length(raw: Any) -> None:
