@@ -15,6 +15,16 @@ import msgspec
 
 from .errors import DamagedFileError
 from .events import Outcome
+from .record_compile import Compile as Compile
+from .record_compile import GeneratedKernel as GeneratedKernel
+from .record_distributed import Distributed as Distributed
+from .record_memory import Allocation as Allocation
+from .record_memory import ClosedForm, Origin, Pool, ReconciledRow
+from .record_memory import LedgerRow as LedgerRow
+from .record_memory import Timeline as Timeline
+from .record_nsys import NsysFacts
+from .record_roof import Roof
+from .record_spread import Spread as Spread
 
 SCHEMA = 1
 
@@ -23,44 +33,16 @@ class Block(msgspec.Struct, frozen=True):
     """A part of the record. Unknown keys of a newer version are ignored."""
 
 
-class Spread(Block, frozen=True):
-    """Statistics of one series of samples, in milliseconds.
-
-    ``ci_low_ms`` and ``ci_high_ms`` are the 95 % order-statistic interval of the median;
-    ``mad_ms`` is 1.4826 times the median absolute deviation; ``drift`` is the second half's
-    median over the first half's, minus one; ``outliers`` are indices of samples farther than
-    five scaled MADs from the median: named, not dropped.
-    """
-
-    median_ms: float
-    ci_low_ms: float
-    ci_high_ms: float
-    mad_ms: float
-    iqr_ms: float
-    mean_ms: float
-    std_ms: float
-    min_ms: float
-    max_ms: float
-    p10_ms: float
-    p90_ms: float
-    n: int
-    drift: float
-    outliers: list[int] = []
-
-    @property
-    def half_width(self) -> float:
-        """Half of the median's 95 % interval, as a share of the median."""
-        if not self.median_ms:
-            return 0.0
-        return (self.ci_high_ms - self.ci_low_ms) / 2 / self.median_ms
-
-
 class Timing(Block, frozen=True):
     """The timing pass: no profiler, phases timed directly.
 
     ``clock`` is ``cuda-events`` (time on the device between phase boundaries) or ``host``.
     ``issue`` is the host's time to enqueue a step, ``wall`` the host's time per step over
     each synchronised batch; both null on the CPU, where the host clock is the only one.
+
+    ``model_flops`` count attention in full, ``causal_model_flops`` without its masked half;
+    ``mfu`` and ``causal_mfu`` are these per second over the dense peak of the precision,
+    which ``roof`` holds, and ``mfu_formula`` is the arithmetic with its numbers.
     """
 
     clock: Literal["cuda-events", "host"]
@@ -79,6 +61,10 @@ class Timing(Block, frozen=True):
     model_flops: float
     tflops: float
     mfu: float | None
+    causal_model_flops: float | None = None
+    causal_mfu: float | None = None
+    mfu_formula: str = ""
+    roof: Roof | None = None
     loss_first: float | None = None
     loss_last: float | None = None
     missing: dict[str, str] = {}
@@ -150,7 +136,9 @@ class Coverage(Block, frozen=True):
     kernels, copies and fills seen on the device, ``unlinked`` those whose launch was not
     recorded; all 0 on the CPU. ``explained`` is one minus the shares of unlinked and of
     unattributed time; ``with_module`` the part of forward, loss and backward time that has
-    a module.
+    a module. ``graph_kernels`` are those of the kernels that one launch of a CUDA graph
+    started: all take its place in the model. ``dropped`` are launches whose work was never
+    seen on the device.
     """
 
     launches: int
@@ -158,6 +146,8 @@ class Coverage(Block, frozen=True):
     unlinked: int
     explained: float
     with_module: float
+    graph_kernels: int = 0
+    dropped: int = 0
 
 
 class Kernels(Block, frozen=True):
@@ -172,6 +162,10 @@ class Kernels(Block, frozen=True):
     ``unattributed_ns`` is time in which nothing was seen to run though something had been
     launched whose execution was not recorded: it cannot be called idle.
     ``perturbation`` is the traced step over the bare one, null without a timing pass.
+
+    ``counted_flops`` are the FLOPs of matrix products by phase, from the shapes that ran;
+    null where no shapes were noted. ``roof`` is what the rows' ``of_roof`` are measured by.
+    ``generated`` are the kernels of compiled graphs, decoded.
     """
 
     source: Literal["kernels", "operators"]
@@ -186,14 +180,16 @@ class Kernels(Block, frozen=True):
     unattributed_ns: float
     coverage: Coverage
     perturbation: float | None = None
+    counted_flops: dict[str, float] | None = None
+    roof: Roof | None = None
+    generated: list[GeneratedKernel] = []
     missing: dict[str, str] = {}
 
 
-class LedgerRow(Block, frozen=True):
-    """One named amount of memory."""
+class Nsys(NsysFacts, frozen=True, kw_only=True):
+    """The nsys pass, or anyone's export: the kernels as in the trace pass, and what nsys adds."""
 
-    name: str
-    bytes: int
+    kernels: Kernels
 
 
 class ModuleMemory(Block, frozen=True):
@@ -206,38 +202,17 @@ class ModuleMemory(Block, frozen=True):
     activation_bytes: int
 
 
-class Allocation(Block, frozen=True):
-    """One allocation alive at the peak. Times are milliseconds since recording began."""
-
-    bytes: int
-    category: str
-    phase: str
-    module: str
-    born_ms: float
-    died_ms: float | None
-    stack: list[str]
-
-
-class Timeline(Block, frozen=True):
-    """Live bytes over time, thinned for drawing: maxima of equal parts are kept.
-
-    ``t_ms`` are milliseconds since recording began; ``categories`` has one list per category,
-    of the same length, that sum to ``live_bytes``. ``phases`` are (name, begin, end).
-    """
-
-    t_ms: list[float]
-    live_bytes: list[int]
-    categories: dict[str, list[int]]
-    phases: list[tuple[str, float, float]]
-
-
 class Memory(Block, frozen=True):
     """The memory pass: five totals, and a ledger that adds up to the peak.
 
     ``ledger`` rows sum to ``peak_allocated_bytes`` (of a steady step); ``card`` rows sum to
     ``driver_used_bytes``. ``columns`` repeats the ledger at other instants: ``after build``,
-    ``first step``, ``peak``, ``steady end``. On the CPU ``reserved`` does not exist and
-    ``driver_used_bytes`` is the process's resident set.
+    ``first step`` (its peak), ``after warm-up``, ``end of forward``, ``peak``, ``steady end``,
+    and ``card_columns`` and ``pools`` the card and the allocator's pools, where they were read.
+    On the CPU ``reserved`` does not exist and ``driver_used_bytes`` is the process's resident
+    set. ``peak_as_predicted`` is the peak in the prediction's rows, ``reconciliation`` both;
+    ``resident_set`` names the one of ``closed_forms`` that the peak is made of. ``origins``
+    are what is alive at the peak by category, phase and stack, as requested, the largest first.
     """
 
     source: Literal["cuda-snapshot", "cpu-profiler"]
@@ -259,22 +234,13 @@ class Memory(Block, frozen=True):
     events: int = 0
     events_dropped: int = 0
     step_ms: float | None = None
-    missing: dict[str, str] = {}
-
-
-class Compile(Block, frozen=True):
-    """What torch.compile did: null in the record when ``compile`` is off."""
-
-    mode: str
-    backend: str
-    scope: str
-    first_step_ms: float
-    compile_seconds: float
-    graphs: int
-    graph_breaks: dict[str, int]
-    recompiles: int
-    fell_back: bool
-    stages_seconds: dict[str, float] = {}
+    card_columns: dict[str, list[LedgerRow]] = {}
+    pools: dict[str, list[Pool]] = {}
+    peak_as_predicted: list[LedgerRow] = []
+    reconciliation: list[ReconciledRow] = []
+    closed_forms: list[ClosedForm] = []
+    resident_set: str | None = None
+    origins: list[Origin] = []
     missing: dict[str, str] = {}
 
 
@@ -334,7 +300,9 @@ class Record(Block, frozen=True, kw_only=True):
     timing: Timing | None = None
     kernels: Kernels | None = None
     memory: Memory | None = None
+    nsys: Nsys | None = None
     compile: Compile | None = None
+    distributed: Distributed | None = None
     telemetry: Telemetry | None = None
     missing: dict[str, str] = {}
 

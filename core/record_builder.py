@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from .analysis.findings import findings_of
+from .analysis.reconcile import reconciled
+from .analysis.roofline import with_mfu, with_roof
 from .devices import nvml_index
 from .errors import DamagedFileError
-from .estimate.closed_form import predict
+from .estimate.closed_form import Prediction, predict
 from .events import (
     AnyEvent,
     DeviceDescribed,
@@ -26,14 +28,16 @@ from .events import (
     TelemetrySampled,
 )
 from .machine import merged
-from .record import Compile, Kernels, Memory, PassRecord, Record, Telemetry, Timing
+from .peaks import roof_of
+from .record import Compile, Kernels, Memory, Nsys, PassRecord, Record, Telemetry, Timing
+from .record_roof import Roof
 from .rundir import Header, RunDirectory
 from .spec import RunSpec
 from .telemetry.sample import Sample
 from .telemetry.summary import summarise
 
 LOG_TAIL_LINES = 60
-BLOCK_OF_PASS = {"timing": "timing", "trace": "kernels", "memory": "memory"}
+BLOCK_OF_PASS = {"timing": "timing", "trace": "kernels", "memory": "memory", "nsys": "nsys"}
 
 
 class RecordBuilder:
@@ -55,6 +59,7 @@ class RecordBuilder:
         self.timing: Timing | None = None
         self.kernels: Kernels | None = None
         self.memory: Memory | None = None
+        self.nsys: Nsys | None = None
         self.compile: Compile | None = None
         self._current = ""
         self._oom: dict[str, Any] | None = None
@@ -72,6 +77,8 @@ class RecordBuilder:
                 self.environment = merged(self.environment, event.facts)
             case StageEntered() if self._current == "timing" and event.stage == "measure":
                 self._measured = (event.t_ns, 2**63 - 1)
+            case StageEntered() if self._current == "timing" and self._measured:
+                self._measured = (self._measured[0], event.t_ns)
             case OutOfMemory():
                 self._oom = msgspec.to_builtins(event)
             case ResultReported():
@@ -93,12 +100,14 @@ class RecordBuilder:
                 self.kernels = msgspec.convert(event.data, Kernels)
             case "memory":
                 self.memory = msgspec.convert(event.data, Memory)
+            case "nsys":
+                self.nsys = msgspec.convert(event.data, Nsys)
             case "compile":
                 self.compile = msgspec.convert(event.data, Compile)
 
     def _end_pass(self, event: PassEnded) -> None:
         if event.name == "timing" and self._measured:
-            self._measured = (self._measured[0], event.t_ns)
+            self._measured = (self._measured[0], min(self._measured[1], event.t_ns))
         self.passes[event.name] = PassRecord(
             name=event.name,
             outcome=event.outcome,
@@ -116,12 +125,15 @@ class RecordBuilder:
             return self.kernels.step_ms
         if name == "memory" and self.memory:
             return self.memory.step_ms
+        if name == "nsys" and self.nsys:
+            return self.nsys.kernels.step_ms
         return None
 
     def record(self) -> Record:
         """The record of everything so far, findings included."""
         spec = self.header.spec
         prediction = predict(spec)
+        roof, no_roof = roof_of(spec.device, spec.precision, self.environment, self.header.peak)
         record = Record(
             id=self.header.id,
             identity=spec.identity,
@@ -133,25 +145,46 @@ class RecordBuilder:
             environment=self.environment,
             prediction=msgspec.to_builtins(prediction),
             passes=list(self.passes.values()),
-            timing=self.timing,
-            kernels=self._kernels(),
-            memory=self._memory(prediction.peak_bytes),
+            timing=self._timing(spec, roof, no_roof, prediction),
+            kernels=self._kernels(self.kernels, roof, no_roof),
+            memory=self._memory(spec, prediction),
+            nsys=self._nsys(roof, no_roof),
             compile=self.compile,
             telemetry=self._telemetry(spec),
             missing=self._missing(spec),
         )
         return msgspec.structs.replace(record, findings=findings_of(record))
 
-    def _kernels(self) -> Kernels | None:
-        if self.kernels is None or self.timing is None:
-            return self.kernels
-        perturbation = self.kernels.step_ms / self.timing.step.median_ms
-        return msgspec.structs.replace(self.kernels, perturbation=perturbation)
+    def _timing(
+        self, spec: RunSpec, roof: Roof | None, no_roof: str, prediction: Prediction
+    ) -> Timing | None:
+        if self.timing is None:
+            return None
+        if spec.workload != "transformer" or spec.ranks > 1:
+            reason = "the model's FLOPs are of one transformer on one device"
+            missing = self.timing.missing | {"mfu": reason}
+            return msgspec.structs.replace(self.timing, missing=missing)
+        return with_mfu(self.timing, roof, no_roof, prediction.causal_step_flops)
 
-    def _memory(self, predicted_bytes: int) -> Memory | None:
+    def _kernels(self, kernels: Kernels | None, roof: Roof | None, no_roof: str) -> Kernels | None:
+        if kernels is None:
+            return None
+        kernels = with_roof(kernels, roof, no_roof)
+        if self.timing is None:
+            return kernels
+        perturbation = kernels.step_ms / self.timing.step.median_ms
+        return msgspec.structs.replace(kernels, perturbation=perturbation)
+
+    def _nsys(self, roof: Roof | None, no_roof: str) -> Nsys | None:
+        if self.nsys is None:
+            return None
+        kernels = self._kernels(self.nsys.kernels, roof, no_roof)
+        return msgspec.structs.replace(self.nsys, kernels=kernels)
+
+    def _memory(self, spec: RunSpec, prediction: Prediction) -> Memory | None:
         if self.memory is None:
             return None
-        return msgspec.structs.replace(self.memory, predicted_peak_bytes=predicted_bytes)
+        return reconciled(self.memory, spec, prediction)
 
     def _telemetry(self, spec: RunSpec) -> Telemetry | None:
         if not self._samples:

@@ -24,7 +24,8 @@ class Activities:
     ``name`` and ``operator`` are indices of the names, ``phase`` and ``module`` of theirs.
     ``rank`` decides whose an instant is when several run: computation before communication
     before copies. ``call`` numbers the call that a piece is part of. ``launched`` is when
-    the host asked for it, -1 if that is not in the trace (then ``linked`` is false).
+    the host asked for it, -1 if that is not in the trace (then ``linked`` is false);
+    ``in_graph`` is what the launch of a CUDA graph asked for.
     """
 
     name: Index
@@ -36,6 +37,7 @@ class Activities:
     module: Index
     operator: Index
     launched: Times
+    in_graph: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.name)
@@ -59,6 +61,7 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
     events = events.take(events.device == device)
     launch = launches_of(events, scopes.events)
     unknown = scopes.phases.index(UNKNOWN_PHASE)
+    is_graph_launch = scopes.names.is_graph_launch[scopes.events.name]
     return Activities(
         name=events.name,
         start=events.start,
@@ -69,6 +72,7 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
         module=follow(launch, scopes.module),
         operator=follow(launch, scopes.operator),
         launched=follow(launch, scopes.events.start),
+        in_graph=follow(launch, is_graph_launch.astype(np.int64), 0) == 1,
     )
 
 
@@ -105,6 +109,7 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
         module=scopes.module[owner],
         operator=scopes.operator[owner],
         launched=start,
+        in_graph=np.zeros(len(owner), dtype=bool),
     )
 
 

@@ -14,6 +14,7 @@ from .allocations import Allocations, History
 from .notes import WHOLE_MODEL, Note, Notes, Owner, PhaseMark, Tag
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
+WORKSPACES = "workspaces"
 KEPT = "kept between steps"
 BEFORE = "there before the recording"
 UNKNOWN = "not attributed"
@@ -21,13 +22,16 @@ UNKNOWN = "not attributed"
 CLOCK_SLACK_NS = 100_000
 """How far the allocator's clock and ours may disagree about a tag; both read the host's."""
 
+NEVER = int(np.iinfo(np.int64).max)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """One element an allocation, in the order of `Allocations`.
 
     Attributes:
-        category: An `Owner`, ``temporaries (<phase>)``, or one of KEPT, BEFORE, UNKNOWN.
+        category: An `Owner`, ``temporaries (<phase>)``, or one of WORKSPACES, KEPT, BEFORE,
+            UNKNOWN.
         phase: The phase it was born in; ``""`` when that is unknown.
         module: Path of the module it belongs to, or that computed when it was born.
     """
@@ -41,14 +45,15 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
     """Find the owner of each allocation from the worker's notes.
 
     A tag counts when its time lies within the allocation's life. What has no tag is a
-    temporary of the phase that it was born in, unless it outlives its step: a library's
-    workspace, say.
+    temporary of the phase that it was born in, unless it outlives its step. It is a library's
+    workspace then if it went when the libraries were made to give theirs back.
     """
     births, deaths = _lives(history, allocations)
     tags = _tags_by_allocation(allocations, births, deaths, notes.tags)
     phase_at = _latest(notes.phases, births)
     module_at = _latest(notes.modules, births)
     step_ends = _step_ends(notes.phases)
+    released_ns = NEVER if notes.released_ns is None else notes.released_ns - CLOCK_SLACK_NS
 
     def category_of(index: int) -> str:
         mark = phase_at[index]
@@ -59,7 +64,7 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
         if mark < 0:
             return UNKNOWN
         if deaths[index] > step_ends[mark]:
-            return KEPT
+            return WORKSPACES if released_ns <= deaths[index] < NEVER else KEPT
         return f"temporaries ({notes.phases[mark].phase})"
 
     def module_of(index: int) -> str:
@@ -78,8 +83,8 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
 
 def _lives(history: History, allocations: Allocations) -> tuple[list[int], list[int]]:
     """Times of birth and death, in nanoseconds; out of reach where the history does not say."""
-    reach = np.iinfo(np.int64)
-    times = np.concatenate([history.time_ns, [reach.max, reach.min]])  # the last for born == -1
+    # The last is for what was born at -1.
+    times = np.concatenate([history.time_ns, [NEVER, np.iinfo(np.int64).min]])
     return times[allocations.born].tolist(), times[allocations.died].tolist()
 
 
@@ -87,6 +92,8 @@ def _tags_by_allocation(
     allocations: Allocations, births: list[int], deaths: list[int], tags: Sequence[Tag]
 ) -> dict[int, Tag]:
     """The tag that counts for each allocation that has any."""
+    if not tags:  # a foreign snapshot, which can be large
+        return {}
     at_address: defaultdict[int, list[int]] = defaultdict(list)
     for index, address in enumerate(allocations.address.tolist()):
         at_address[address].append(index)

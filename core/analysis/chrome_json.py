@@ -1,20 +1,24 @@
-"""The events of a chrome trace's JSON, a few megabytes of text at a time.
+"""The events of a chrome trace's JSON, a megabyte of text at a time.
 
 Two forms exist: an object whose ``traceEvents`` holds the events, and a bare list (whose
-closing bracket may be missing). Memory does not grow with the file.
+closing bracket may be missing). Memory does not grow with the file, but for its longest event.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from collections import deque
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any, Protocol
 
 import msgspec
 
-CHUNK_BYTES = 4 * 2**20
+CHUNK_BYTES = 2**20
+"""What is decoded of it stays in a core's cache until it is in columns."""
 LONGEST_PENDING_BYTES = 64 * 2**20
-TAIL_BYTES = 2**16
+TAIL_BYTES = 2**15
 CUTS_TRIED = 3
 OPEN, CLOSE, COMMA = b"[],"
 
@@ -25,7 +29,7 @@ BETWEEN_EVENTS = re.compile(rb"\}\s*(,)\s*\{")
 class Readable(Protocol):
     """A binary file, as far as it is needed here."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def readinto(self, buffer: memoryview, /) -> int | None: ...
 
 
 class Args(msgspec.Struct, gc=False):
@@ -34,6 +38,10 @@ class Args(msgspec.Struct, gc=False):
     correlation: Any = -1
     device: Any = -1
     sequence: Any = msgspec.field(name="Sequence number", default=-1)
+    dims: Any = msgspec.field(name="Input Dims", default=None)
+    types: Any = msgspec.field(name="Input type", default=None)
+    strides: Any = msgspec.field(name="Input Strides", default=None)
+    values: Any = msgspec.field(name="Concrete Inputs", default=None)
 
 
 class JsonEvent(msgspec.Struct, gc=False):
@@ -55,67 +63,138 @@ class Document(msgspec.Struct, gc=False):
     events: list[JsonEvent] = msgspec.field(name="traceEvents", default_factory=list)
 
 
-_LIST: msgspec.json.Decoder[list[JsonEvent]] = msgspec.json.Decoder(list[JsonEvent], float_hook=str)
-_OBJECT: msgspec.json.Decoder[Document] = msgspec.json.Decoder(Document, float_hook=str)
+# Called with the text of each number that has a fraction: str.strip gives it back as it is,
+# at half the cost of calling a type like str.
+_TEXT = str.strip
+_LIST = msgspec.json.Decoder(list[JsonEvent], float_hook=_TEXT)
+_OBJECT = msgspec.json.Decoder(Document, float_hook=_TEXT)
+
+
+class Ending(Enum):
+    """What follows the last event: of a file in the object form, in the list form, of a part."""
+
+    OBJECT = "object"
+    LIST = "list"
+    BORDER = "border"
 
 
 def read_events(file: Readable) -> Iterator[list[JsonEvent]]:
-    """The events in order, in lists of some ten thousand.
+    """The events in order, in lists of some thousand.
 
     Raises:
         msgspec.DecodeError: Not a chrome trace, or cut off.
     """
-    is_list, text = _find_events(file)
-    while more := file.read(CHUNK_BYTES):
-        text += more
-        if events := _take_front(text):
-            yield events
-        elif len(text) > LONGEST_PENDING_BYTES:
-            break
-    yield _decode_list(text) if is_list else _OBJECT.decode(b'{"traceEvents":' + text).events
+    text = Text(file)
+    ending = find_list(text)
+    yield from take_events(text, ending)
 
 
-def _find_events(file: Readable) -> tuple[bool, bytearray]:
-    """Whether it is the list form, and the text from the list's bracket on."""
-    text = bytearray()
-    while more := file.read(CHUNK_BYTES):
-        text += more
-        begin = text.removeprefix(b"\xef\xbb\xbf").lstrip()
-        if begin.startswith(b"["):
-            return True, begin
-        if key := EVENTS_KEY.search(begin):
-            _OBJECT.decode(begin[: key.end()] + b"]}")  # the key is at the top, not nested
-            return False, begin[key.end() - 1 :]
+class Text:
+    """What is not decoded yet of a file, at the begin of a buffer that is used again."""
+
+    def __init__(self, file: Readable, length: int = sys.maxsize) -> None:
+        self._file = file
+        self._left = length
+        self._buffer = bytearray(CHUNK_BYTES)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def all(self) -> bytes:
+        """All of it."""
+        return bytes(self._buffer[: self._length])
+
+    def read_more(self) -> bool:
+        """Whether there was more."""
+        if self._length == len(self._buffer):
+            self._buffer *= 2
+        end = min(len(self._buffer), self._length + self._left)
+        with memoryview(self._buffer) as view, view[self._length : end] as free:
+            count = self._file.readinto(free) or 0
+        self._length += count
+        self._left -= count
+        return count > 0
+
+    def drop(self, count: int) -> None:
+        """Move what follows to the begin."""
+        self._buffer[: self._length - count] = self._buffer[count : self._length]
+        self._length -= count
+
+    def open_list(self) -> None:
+        """Turn the comma before the next event into a list's bracket."""
+        self._buffer[0] = OPEN
+
+    def take_front(self) -> list[JsonEvent]:
+        """Decode all but the last events and drop their text; none if that fails.
+
+        What looks like the border of two events may lie deeper or in a string; but if the
+        text before it decodes as a list, then it is the border, as the text began with an
+        event. The comma there closes the one list and opens the next: nothing is copied.
+        """
+        for border in self._borders(self._length - TAIL_BYTES) or self._borders(0):
+            self._buffer[border] = CLOSE
+            try:
+                with memoryview(self._buffer) as view, view[: border + 1] as front:
+                    events = _LIST.decode(front)
+            except msgspec.ValidationError:
+                raise
+            except msgspec.DecodeError:
+                self._buffer[border] = COMMA
+                continue
+            self.drop(border)
+            self.open_list()
+            return events
+        return []
+
+    def _borders(self, start: int) -> list[int]:
+        """The last places from the start on that look like borders, the last first."""
+        found = BETWEEN_EVENTS.finditer(self._buffer, max(start, 0), self._length)
+        return [match.start(1) for match in deque(found, CUTS_TRIED)][::-1]
+
+
+def find_list(text: Text) -> Ending:
+    """Drop what is before the list's bracket; tell the file's form by what will follow.
+
+    Raises:
+        msgspec.DecodeError: There is no list of events.
+    """
+    while text.read_more():
+        begin = text.all()
+        plain = begin.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if plain.startswith(b"["):
+            text.drop(len(begin) - len(plain))
+            return Ending.LIST
+        if key := EVENTS_KEY.search(plain):
+            _OBJECT.decode(plain[: key.end()] + b"]}")  # the key is at the top, not nested
+            text.drop(len(begin) - len(plain) + key.end() - 1)
+            return Ending.OBJECT
         if len(text) > LONGEST_PENDING_BYTES:
             break
     raise msgspec.DecodeError("there is no list of traceEvents in it")
 
 
-def _take_front(text: bytearray) -> list[JsonEvent]:
-    """Decode all but the last events and take them off the text; none if that fails.
+def take_events(text: Text, ending: Ending) -> Iterator[list[JsonEvent]]:
+    """The events of a text that begins with the list's bracket.
 
-    What looks like the border of two events may lie deeper or in a string; but if the text
-    before it decodes as a list, then it is the border, as the text began with an event.
-    The comma there closes the one list and opens the next, so that nothing is copied.
+    Raises:
+        msgspec.DecodeError: Damaged, or it does not end so.
     """
-    borders = [match.start(1) for match in BETWEEN_EVENTS.finditer(text, len(text) - TAIL_BYTES)]
-    for border in borders[: -CUTS_TRIED - 1 : -1]:
-        text[border] = CLOSE
-        try:
-            with memoryview(text) as view, view[: border + 1] as front:
-                events = _LIST.decode(front)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            text[border] = COMMA
-            continue
-        del text[:border]
-        text[0] = OPEN
-        return events
-    return []
+    while text.read_more():
+        if events := text.take_front():
+            yield events
+        elif len(text) > LONGEST_PENDING_BYTES:
+            break
+    rest = text.all()
+    if ending == Ending.OBJECT:
+        yield _OBJECT.decode(b'{"traceEvents":' + rest).events
+    elif ending == Ending.LIST:
+        yield _decode_list(rest)
+    else:
+        yield _LIST.decode(rest + b"]")
 
 
-def _decode_list(text: bytearray) -> list[JsonEvent]:
+def _decode_list(text: bytes) -> list[JsonEvent]:
     """The end of the list form, with or without its closing bracket."""
     try:
         return _LIST.decode(text)

@@ -28,27 +28,36 @@ CATEGORIES = (
 )
 
 RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("copy", (r"^\[?(cuda |hip )?mem(cpy|set)", r"^__amd_rocclr_(copy|fill)")),
+    (
+        "copy",
+        (
+            r"^\[?(cuda |hip )?mem(cpy|set)|^__amd_rocclr_(copy|fill)",
+            r"^copy(device|host)to(device|host)|^fillbuffer|(reshape|concat)_and_cache",
+        ),
+    ),
     (
         "communication",
         (
             r"nccl|rccl|nvshmem|symm(etric)?_?mem|deep_ep::|mscclpp",
             r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce",
-            r"multimem_|send_?recv",
+            r"multimem_|send_?recv|user_?buffers",
         ),
     ),
     (
         "attention",
         (
-            r"flash_?(fwd|bwd|attn|attention|mla|decode)|flash::|fmha|\bmha_|sdpa",
-            r"attention|attn|_mla_|(prefill|decode)with|xqa_|dot_do_o|do_o_dot|convert_dq",
+            r"flash_?(fwd|bwd|attn|attention|mla|decode)|flash::|fmha|sdpa",
+            r"attention|attn|_mla_|(prefill|decode)_?with|xqa_|dot_do_o|do_o_dot|convert_dq",
+            r"(?<![a-z])m?mha(?![a-z])|merge_?states|lse_correct|softmax_reducev|natten|(?<![a-z])fna_",
+            r"^_(fwd|bwd)_(grouped_)?kernel(_stage\d|_d[kqv].*)?$",
         ),
     ),
     (
         "optimizer",
         (
             r"multi_?tensor|foreach|lpnorm|optimizer",
-            r"fused_?(adam|sgd|adagrad|lamb|lion)|_adamw?_|adam_?math|\blamb_",
+            r"fused_?(sgd|adagrad|lamb|lion)|adamw?(?![a-z])|adam_?(math|func)|(?<![a-z])(lamb|lion)_",
+            r"muon|newton_?schulz|percentile_?clipping",
             r"_amp_|amp_(non_finite|update_scale)",
         ),
     ),
@@ -56,17 +65,18 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "convolution",
         (
             r"conv(?!ert)|fprop|dgrad|wgrad|im2col|col2im|vol2col|winograd|scudnn|h884cudnn",
-            r"miopen.*(conv|sp3)|igemm_(fwd|bwd|wrw)",
+            r"miopen.*(conv|sp3)|igemm_(fwd|bwd|wrw)|fft[12]d_[rc]2[rc]_",
         ),
     ),
-    ("norm", (r"splitk.*norm",)),
+    ("norm", (r"splitk.*norm|gemma_?(rms)?_?norm",)),
     (
         "gemm",
         (
             r"gemm|gemv|gemt|nvjet|xmma|wgmma|cublas|rocblas|hipblas|magma_|cijk_|tensile",
             r"(?<![a-z])(mat_?mul|[bgvs]?mm|sp?mm|trmm|trsm|syrk|ffma)(?![a-z])|matmul",
             r"^(void )?(cutlass|ck::)|cutlass.*(kernel2|tensorop|simt|device_kernel)|cutlass_?\d",
-            r"split_?k.*reduce|reduce_1block|fused_moe|marlin|bgmv|sgmv|tinygemm",
+            r"split_?k.*reduce|reduce_1block|fused_moe|marlin|bgmv|sgmv|tinygemm|wvsplitk",
+            r"lora_(shrink|expand)",
             r"^(void )?(dot|scal|axpy|nrm2|asum|swap|rot|ger)_kernel",
         ),
     ),
@@ -76,9 +86,11 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             r"(layer|rms|group|batch|instance|weight|l2|qk|add)_?norm(?!al)|\bln_(fwd|bwd)",
             r"gamma_?beta|rowwisemoments|computeinternalgradients|fusedparams|\bbn_(fw|bw)",
-            r"norm(?=_?(fwd|bwd|forward|backward))|cuapplylayer|cucomputegradinput",
+            r"norm(?=_?(fwd|bwd|forward|backward))|cuapplylayer|cucomputegradinput|fused_(\w+_)?ln\b",
         ),
     ),
+    # State space models and linear attention: neither a scan nor a product alone.
+    ("other", (r"selective_scan|chunk_(scan|state)|state_passing|delta_rule",)),
     (
         "random",
         (
@@ -90,7 +102,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "copy",
         (
             r"catarraybatchedcopy|chunk_cat|split_with_sizes_copy|fillfunctor",
-            r"reshape_and_cache|copy_blocks|swap_blocks",
+            r"copy_blocks|swap_blocks",
         ),
     ),
     (
@@ -113,16 +125,16 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "reduce",
         (
             r"reduce_?(single|kernel|op|tile)|reduce_\w*kernel|\breduction|norm_kernel|argm(ax|in)",
-            r"cumsum|cumprod|prefix_?sum|scan_|scan_?kernel|_scan\b|cub::.*reduce",
+            r"cumsum|cumprod|prefix_?sum|scan_|scan_?kernel|_scan\b|cub::.*reduce|moe_sum",
         ),
     ),
     (
         "elementwise",
         (
             r"element_?wise|element_mul|pointwise|copy|(?<!pre)fill|where|cast|convert|opmath|masked",
-            r"gelu|silu|relu|swiglu|geglu|sigmoid|tanh|act_and_mul|activation|bias|quant",
-            r"tril|triu|arange|linspace|transpose|permute|catarray|roll_|flip|pad\dd_",
-            r"nchwtonhwc|nhwctonchw|op_(generic_)?tensor|(unary|binary)_transform|lerp|\b(add|mul)_",
+            r"[gs]elu|silu|relu|(swi|ge)glu|glu(?![a-z])|sigmoid|tanh|act_and_mul|gated_act|activation|bias|quant",
+            r"tril|triu|arange|linspace|transpose|permute|catarray|roll_|flip|pad\dd_|addpadding",
+            r"nchwtonhwc|nhwctonchw|op_(generic_)?tensor|(unary|binary)_transform|lerp|\b(add|mul)_|cvt_|addc(mul|div)",
         ),
     ),
 )

@@ -9,6 +9,7 @@ import msgspec
 from ..machine import device_name, threads, torch_version
 from ..record import Record, Spread
 from ..spec import DIMENSION_NAMES
+from .memory_difference import MemoryDifference, memory_difference
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]
 
@@ -51,6 +52,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         b_peak_bytes: Peak allocated of B.
         factors: What differs; more than one and the change has no single cause.
         procedure: Differences in how long was measured, which are no causes.
+        memory: What differs at the peaks, null without two memory passes.
     """
 
     a: str
@@ -65,6 +67,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     b_peak_bytes: int | None
     factors: list[Factor]
     procedure: list[Factor]
+    memory: MemoryDifference | None = None
 
 
 def compare(a: Record, b: Record) -> Comparison:
@@ -90,6 +93,7 @@ def compare(a: Record, b: Record) -> Comparison:
         b_peak_bytes=b.memory.peak_allocated_bytes if b.memory else None,
         factors=[one for one in differences if one.name not in _PROCEDURE],
         procedure=[one for one in differences if one.name in _PROCEDURE],
+        memory=memory_difference(a.memory, b.memory) if a.memory and b.memory else None,
     )
 
 

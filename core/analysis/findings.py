@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..record import Finding, Record
-from .rules import compiling, kernels, measuring, memory
+from .rules import compiling, kernels, measuring, memory, roof
 from .rules.rule import Rule
 
 SEVERITIES = ("problem", "warning", "note", "good")
@@ -11,6 +11,7 @@ RULES: tuple[Rule, ...] = (
     *measuring.RULES,
     *compiling.RULES,
     *kernels.RULES,
+    *roof.RULES,
     *memory.RULES,
 )
 

@@ -49,7 +49,7 @@ OPERATOR = re.compile(
 SOFTMAX = re.compile(r"softmax|nll_loss|cross_entropy|logsumexp")
 NORM = re.compile(r"(layer|rms|group|batch)_norm|^rsqrt$")
 EMBEDDING = re.compile(r"embedding|index_(put|select)$|^_unsafe_index$")
-RANDOM = re.compile(r"^(rand|bernoulli|inductor_)")
+RANDOM = re.compile(r"^(rand|bernoulli|native_dropout$|inductor_)")
 REDUCTION = re.compile(r"^(sum|mean|amax|amin|max|min|prod|var|var_mean|argmax|argmin|any|all)$")
 
 

@@ -35,7 +35,7 @@ def idle_causes(trace: Trace, work: Activities, low: int, high: int) -> tuple[di
     """
     host = trace.host
     begin, end = Cover(work.start, work.end).gaps(low, high)
-    lost = _first_lost_launch(trace, host, begin, end)
+    lost = _until_lost_launch(lost_launches(trace), begin, end)
     order = np.argsort(work.start, kind="stable")
     following = np.searchsorted(work.start[order], end)
     has_next = following < len(order)
@@ -63,12 +63,18 @@ def count_launches(trace: Trace, work: Activities, low: int, high: int) -> int:
     return len(np.unique(host.correlation[is_launch]))
 
 
-def _first_lost_launch(trace: Trace, host: HostEvents, begin: Times, end: Times) -> Times:
-    """For each gap the first launch in it or shortly before it that never shows, or its end."""
-    result = end.copy()
+def lost_launches(trace: Trace) -> Times:
+    """When the host launched what no device, as far as the trace tells, ever ran."""
+    host = trace.host
     launches = host.take(_named(trace, host, LAUNCH) & (host.correlation > 0))
     shown = np.isin(launches.correlation, trace.device.correlation)
-    lost = launches.start[~shown]
+    _, first = np.unique(launches.correlation[~shown], return_index=True)
+    return launches.start[~shown][first]
+
+
+def _until_lost_launch(lost: Times, begin: Times, end: Times) -> Times:
+    """For each gap the first lost launch in it or shortly before it, or its end."""
+    result = end.copy()
     gap = np.searchsorted(end, lost, side="right")
     lost, gap = lost[gap < len(end)], gap[gap < len(end)]
     np.minimum.at(result, gap, np.maximum(lost, begin[gap]))

@@ -140,6 +140,8 @@ def _coverage(ledger: TimeLedger) -> Coverage:
         unlinked=int(unlinked.sum()),
         explained=1 - unexplained / length if length else 0.0,
         with_module=with_module / model_time if model_time else 0.0,
+        graph_kernels=int(work.in_graph.sum()),
+        dropped=ledger.dropped,
     )
 
 

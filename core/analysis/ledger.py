@@ -9,7 +9,7 @@ import numpy as np
 
 from ..record import LedgerRow
 from .allocations import Allocations, History, Integers, pair
-from .attribution import BEFORE, KEPT, OWNERS, UNKNOWN, Attribution, attribute
+from .attribution import BEFORE, KEPT, OWNERS, UNKNOWN, WORKSPACES, Attribution, attribute
 from .notes import Notes
 
 
@@ -108,7 +108,7 @@ def replay(history: History, notes: Notes) -> Residents:
 
 def _in_order(categories: Iterable[str]) -> list[str]:
     """Owners first, then temporaries, then what only the allocator knows of."""
-    known = [*OWNERS, "temporaries", KEPT, BEFORE, UNKNOWN]
+    known = [*OWNERS, "temporaries", WORKSPACES, KEPT, BEFORE, UNKNOWN]
 
     def rank(name: str) -> tuple[int, str]:
         return known.index(name.split(" (")[0]), name

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
-from ..record import LedgerRow, Memory
+from ..record import Memory
 from .allocations import History
-from .card import CardReading, card_rows
+from .card import CardReading
 from .ledger import replay
+from .memory_columns import columns_of, instants_of
 from .memory_tables import largest_alive, module_table
 from .memory_timeline import draw_timeline
 from .notes import Notes
+from .origins import origins_alive
+from .reconcile import rows_as_predicted
+from .segments import Segments
 from .snapshot import Snapshot
 
 LARGEST = 50
-UNSPLIT = "blocks larger than asked for"
+ORIGINS = 200
+NO_FORWARD_END = "compiled code is one call: where its forward ends is not seen from outside"
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +41,8 @@ class Recording:
     Attributes:
         history: The allocator's events.
         counters: Of the steady step.
-        card: Read when the steady step was over.
+        readings: Of the device, or of the process on the CPU, by the column they belong to.
+        segments: What the caching allocator held of the device; None where there is none.
         events_dropped: Events that the allocator's ring had no room for.
         missing: Why a value of the block is not there, by its name.
     """
@@ -43,9 +50,16 @@ class Recording:
     source: Literal["cuda-snapshot", "cpu-profiler"]
     history: History
     counters: Counters = field(default_factory=Counters)
-    card: CardReading = field(default_factory=CardReading)
+    readings: Mapping[str, CardReading] = field(default_factory=dict)
+    segments: Segments | None = None
     events_dropped: int = 0
     missing: dict[str, str] = field(default_factory=dict)
+
+    def blocks(self) -> dict[str, int]:
+        """What the counters say the allocator had handed out, by column."""
+        read = {name: reading.allocated for name, reading in self.readings.items()}
+        read["peak"] = self.counters.peak_allocated
+        return {name: count for name, count in read.items() if count is not None}
 
 
 def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None = None) -> Memory:
@@ -60,43 +74,39 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     """
     history, counters = recording.history, recording.counters
     residents = replay(history, notes)
-    steps: list[int | None] = [*notes.steps] or [None]
-    first = residents.span(steps[0])
-    steady = residents.span(steps[-1])
-    peak = residents.peak(*steady)
-    first_peak = residents.peak(*first)
-
-    columns = {"peak": residents.rows(peak), "steady end": residents.rows(steady[1])}
-    if notes.steps:
-        before = {"after build": residents.rows(first[0]), "first step": residents.rows(first_peak)}
-        columns = before | columns
-    peak_bytes = int(residents.live[peak])
-    if counters.peak_allocated is not None:
-        columns["peak"].append(LedgerRow(UNSPLIT, counters.peak_allocated - peak_bytes))
-        peak_bytes = counters.peak_allocated
-    columns = _without_empty_rows(columns)
-
+    step = notes.steps[-1] if notes.steps else None
+    steady = residents.span(step)
+    instants = instants_of(residents)
+    peak = instants["peak"]
+    columns = columns_of(residents, recording.readings, recording.blocks(), recording.segments)
+    ledger, card = columns.ledger["peak"], columns.card.get("peak", [])
+    peak_bytes = sum(row.bytes for row in ledger)
     end_bytes = int(residents.live[steady[1]])
+    missing = {} if "end of forward" in instants else {"columns.end of forward": NO_FORWARD_END}
     return Memory(
         source=recording.source,
         peak_allocated_bytes=peak_bytes,
         peak_reserved_bytes=counters.peak_reserved,
         end_allocated_bytes=end_bytes if counters.end_allocated is None else counters.end_allocated,
-        driver_used_bytes=recording.card.used,
+        driver_used_bytes=sum(row.bytes for row in card) if card else None,
         baseline_bytes=int(residents.live[0]),
-        peak_phase=residents.phase(peak, steps[-1]),
+        peak_phase=residents.phase(peak, step),
         peak_ms=residents.time_ms(peak),
-        first_step_peak_bytes=int(residents.live[first_peak]),
-        ledger=columns["peak"],
-        card=card_rows(peak_bytes, recording.card),
-        columns=columns,
+        first_step_peak_bytes=int(residents.live[instants.get("first step", peak)]),
+        ledger=ledger,
+        card=card,
+        columns=columns.ledger,
+        card_columns=columns.card,
+        pools=columns.pools,
+        peak_as_predicted=rows_as_predicted(residents, peak, peak_bytes),
         modules=module_table(residents, *steady),
         largest=largest_alive(residents, peak, LARGEST),
+        origins=origins_alive(residents, peak, ORIGINS),
         timeline=draw_timeline(residents, *steady),
         events=len(history),
         events_dropped=recording.events_dropped,
         step_ms=step_ms,
-        missing=recording.missing,
+        missing=(missing if notes.steps else {}) | recording.missing,
     )
 
 
@@ -117,9 +127,3 @@ def describe_snapshot(snapshot: Snapshot) -> Memory:
         },
     )
     return describe_memory(recording, Notes())
-
-
-def _without_empty_rows(columns: dict[str, list[LedgerRow]]) -> dict[str, list[LedgerRow]]:
-    """Drop the rows that are zero in every column."""
-    used = {row.name for rows in columns.values() for row in rows if row.bytes}
-    return {name: [row for row in rows if row.name in used] for name, rows in columns.items()}

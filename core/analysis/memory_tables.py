@@ -15,7 +15,10 @@ from .ledger import Residents
 from .notes import WHOLE_MODEL
 
 STACK_DEPTH = 16
-INTERNAL = re.compile(r"<|((.*/)?(site|dist)-packages/)?torch/|.*core/worker/tags\.py")
+INTERNAL = re.compile(
+    r"<|((.*/)?(site|dist)-packages/)?torch/"
+    r"|.*core/worker/(tags|snapshot|passes|__main__)\.py"
+)
 """Files of torch, of the interpreter and of the recording: frames there are noise."""
 
 

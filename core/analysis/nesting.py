@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +10,8 @@ from .trace_events import HostEvents
 
 Index = NDArray[np.int64]
 NONE = -1
+ROUNDS = 100
+"""Each brings an event up one level, or past twice as many that are over."""
 
 
 def by_thread(events: HostEvents) -> HostEvents:
@@ -22,29 +22,33 @@ def by_thread(events: HostEvents) -> HostEvents:
 def parents(events: HostEvents) -> Index:
     """For events in `by_thread` order the index of the innermost event around each, or -1.
 
-    Ranges that overlap without nesting (a profiler's step may end inside another range)
-    count as inside while they begin inside.
+    That is the last before it on its thread that ends after it began: ranges that overlap
+    without nesting (a profiler's step may end inside another range) count as inside while
+    they begin inside.
     """
-    encloses = np.zeros(len(events), dtype=bool)
-    encloses[:-1] = events.start[1:] < events.end[:-1]  # the next begins inside
-    columns = (events.thread, events.start, events.end, encloses)
-    result: list[int] = []
-    open_events, open_until = [NONE], [math.inf]
-    current = NONE
-    for index, (thread, start, end, has_inside) in enumerate(
-        zip(*(column.tolist() for column in columns), strict=True)
-    ):
-        if thread != current:
-            current = thread
-            del open_events[1:], open_until[1:]
-        while open_until[-1] <= start:
-            open_until.pop()
-            open_events.pop()
-        result.append(open_events[-1])
-        if has_inside:
-            open_events.append(index)
-            open_until.append(end)
-    return np.array(result, dtype=np.int64)
+    start, end = events.start, events.end
+    around = np.arange(-1, len(events) - 1)
+    around[_first_of_thread(events)] = NONE
+    pending = np.arange(len(events))
+    for _ in range(ROUNDS):  # all that lies between an event and its candidate is over
+        candidate = around[pending]
+        pending = pending[(candidate != NONE) & (end[candidate] <= start[pending])]
+        if not len(pending):
+            return around
+        around[pending] = around[around[pending]]
+    first = _first_of_thread(events)
+    for index in pending.tolist():  # endlessly nested: one after the other takes linear time
+        above = NONE if first[index] else index - 1
+        while above != NONE and end[above] <= start[index]:
+            above = int(around[above])
+        around[index] = above
+    return around
+
+
+def _first_of_thread(events: HostEvents) -> NDArray[np.bool_]:
+    first = np.ones(len(events), dtype=bool)
+    first[1:] = events.thread[1:] != events.thread[:-1]
+    return first
 
 
 def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:

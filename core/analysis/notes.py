@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -51,11 +52,16 @@ class Tag(Note, frozen=True):
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """All notes of a pass, each list in order of time."""
+    """All notes of a pass, each list in order of time.
+
+    Attributes:
+        released_ns: When the libraries were made to give back their workspaces, all steps done.
+    """
 
     phases: list[PhaseMark] = []
     modules: list[ModuleMark] = []
     tags: list[Tag] = []
+    released_ns: int | None = None
 
     @property
     def steps(self) -> list[int]:
@@ -66,6 +72,20 @@ class Notes(msgspec.Struct, frozen=True):
         """When a step began and when it was over."""
         times = [mark.time_ns for mark in self.phases if mark.step == step]
         return times[0], times[-1]
+
+    def forward_end_ns(self, step: int) -> int | None:
+        """When a step's forward was over and its output there; None where that was not seen."""
+        marks = [mark for mark in self.phases if mark.step == step]
+        for mark, after in pairwise(marks):
+            if mark.phase == "forward" and after.phase:
+                return after.time_ns
+            if mark.phase == "forward":  # the step ends with its output dropped
+                return self._last_output_ns(mark.time_ns, after.time_ns)
+        return None
+
+    def _last_output_ns(self, began_ns: int, ended_ns: int) -> int | None:
+        times = (tag.time_ns for tag in self.tags if tag.owner == "outputs")
+        return max((time for time in times if began_ns <= time <= ended_ns), default=None)
 
     def phase_at(self, time_ns: int) -> str:
         """The phase of that time; ``""`` outside of all."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .compiled_parts import PART_RANGE, with_parts
 from .intervals import Times
 from .nesting import NONE, Index, by_thread, follow, nearest, parents
 from .trace_events import MODULE_PREFIX, HostEvents, Kind, Trace
@@ -29,7 +30,7 @@ OTHER_PHASE = "other"
 
 LONGEST_PATH = 500
 """Characters: in a hostile trace modules nest without end."""
-RANGES = (MODULE_RANGE, PHASE_RANGE, STEPS_RANGE)
+RANGES = (MODULE_RANGE, PHASE_RANGE, STEPS_RANGE, PART_RANGE)
 WRAPPERS = ("## Call CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction")
 """Operators that enclose a whole compiled graph: the operator inside says more."""
 
@@ -78,6 +79,7 @@ class Names:
             name.startswith(ENGINE) and name.endswith("AccumulateGrad") for name in names
         )
         self.steps_optimizer = _flags(name.startswith("Optimizer.step") for name in names)
+        self.is_graph_launch = _flags(name.endswith("GraphLaunch") for name in names)
         self.zeroes_grads = _flags(name.startswith("Optimizer.zero_grad") for name in names)
 
 
@@ -99,6 +101,7 @@ def host_scopes(trace: Trace) -> Scopes:
         in_loss = (phase == phases.index(LOSS)) & (module == NONE)
         module = np.where(in_loss, len(modules) - 1, module)
     module = _backward_modules(events, names, engine, modules, module)
+    module = with_parts(trace.names, events, parent, modules, module)
     return Scopes(
         events=events,
         parent=parent,

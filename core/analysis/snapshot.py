@@ -9,9 +9,10 @@ from __future__ import annotations
 import gc
 import pickle
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -38,6 +39,10 @@ MAX_ALIKE = 64
 """Stacks that begin, go on and end alike and are compared; a hostile file has a million."""
 
 CHUNK = 2**16
+READ_BYTES = 2**20
+
+Progress = Callable[[int, int], None]
+"""Told the bytes of the file read so far, and all of them."""
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -132,7 +137,7 @@ class Snapshot:
         )
 
 
-def read_snapshot(path: Path) -> Snapshot:
+def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
     """A snapshot from a file that may come from anyone.
 
     No global is ever looked up, so that nothing in the file can run. Memory is not limited
@@ -143,7 +148,7 @@ def read_snapshot(path: Path) -> Snapshot:
     """
     with _collector_off():
         try:
-            with path.open("rb") as file:
+            with BufferedReader(_WatchedFile(path, progress), READ_BYTES) as file:
                 raw = _PlainUnpickler(file).load()
         except Exception as error:  # A foreign pickle can raise anything.
             raise DamagedFileError(f"{path} is not a memory snapshot: {error}") from error
@@ -265,6 +270,21 @@ def _check_length(raw: Any) -> None:
     lengths += [len(segment["blocks"]) for segment in raw["segments"]]
     if sum(lengths) > MAX_EVENTS:
         raise TypeError(f"{sum(lengths)} events and blocks, more than {MAX_EVENTS}")
+
+
+class _WatchedFile(FileIO):
+    """A file that tells how much of it was read."""
+
+    def __init__(self, path: Path, progress: Progress | None) -> None:
+        super().__init__(path)
+        self._progress = progress
+        self._size = path.stat().st_size
+
+    def readinto(self, buffer: Any, /) -> int:
+        count = super().readinto(buffer)
+        if self._progress:
+            self._progress(self.tell(), self._size)
+        return count
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from .activities import Activities, device_activities, host_activities
-from .idle import OUTSIDE_OPERATORS, count_launches, idle_causes
+from .idle import OUTSIDE_OPERATORS, count_launches, idle_causes, lost_launches
 from .intervals import Cover, Times, exclusive
 from .scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
 from .trace_events import Trace
@@ -36,7 +36,8 @@ class TimeLedger:
     """``exclusive`` (of each piece of work), ``idle`` and ``unattributed`` sum to the window.
 
     All in nanoseconds over all steps of the window. ``launches`` counts the calls that asked
-    the device for work, 0 where there is no device. ``other_devices`` are left out.
+    the device for work, ``dropped`` those of them whose work the trace never shows; 0 where
+    there is no device. ``other_devices`` are left out.
     """
 
     source: Literal["kernels", "operators"]
@@ -52,6 +53,7 @@ class TimeLedger:
     idle: dict[str, int]
     unattributed: int
     launches: int
+    dropped: int
     other_devices: list[int]
 
 
@@ -75,10 +77,12 @@ def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
         idle, unattributed = idle_causes(trace, work, window.low, window.high)
         phase_times = _device_phase_times(scopes.ranges, work, window)
         launches = count_launches(trace, work, window.low, window.high)
+        lost = lost_launches(trace)
+        dropped = int(((lost >= window.low) & (lost < window.high)).sum())
     else:
         idle, unattributed = {OUTSIDE_OPERATORS: window.length - busy}, 0
         phase_times = _host_phase_times(scopes.ranges, window)
-        launches = 0
+        launches = dropped = 0
     return TimeLedger(
         source="kernels" if devices else "operators",
         window=window,
@@ -93,6 +97,7 @@ def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
         idle=idle,
         unattributed=unattributed,
         launches=launches,
+        dropped=dropped,
         other_devices=sorted(devices[1:]),
     )
 

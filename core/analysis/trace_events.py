@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Self
 
@@ -48,7 +48,8 @@ class HostEvents(Columns):
     ``name`` is an index of `Trace.names`, threads are numbered as they appear, times are
     nanoseconds since `Trace.base_ns`. ``correlation`` is what a runtime call shares with
     the work that it launched, ``sequence`` the number of the autograd node that an operator
-    makes, or that runs; -1 where there is none.
+    makes, or that runs; -1 where there is none. ``operands`` is an index of
+    `Trace.operands`, -1 where the profiler noted no shapes.
     """
 
     kind: NDArray[np.int64]
@@ -58,6 +59,7 @@ class HostEvents(Columns):
     end: Times
     correlation: NDArray[np.int64]
     sequence: NDArray[np.int64]
+    operands: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +76,14 @@ class DeviceEvents(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """The timed events of a trace that say where time goes; the others are left out."""
+    """The timed events of a trace that say where time goes; the others are left out.
+
+    ``operands`` are the different inputs that operators had, as `core.analysis.operands`
+    reads them.
+    """
 
     names: list[str]
     base_ns: int
     host: HostEvents
     device: DeviceEvents
+    operands: list[bytes] = field(default_factory=list)

@@ -66,6 +66,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     formulas: dict[str, str] = {}
 
     @property
+    def causal_step_flops(self) -> int:
+        """``step_flops`` without attention's masked half: backward is twice the forward."""
+        return self.causal_forward_flops * (3 if self.backward_flops else 1)
+
+    @property
     def explain(self) -> str:
         """The formulas, one per line."""
         return "\n".join(f"{name}: {text}" for name, text in self.formulas.items())
@@ -97,6 +102,19 @@ def predict(spec: RunSpec) -> Prediction:
         peak_place=memory.peak.place,
         formulas=_formulas(sizes, memory, forward, backward),
     )
+
+
+def why_not_predicted(spec: RunSpec) -> str | None:
+    """Why the memory of that spec is not what `predict` says; None where it is."""
+    if spec.workload != "transformer":
+        return f"the closed form is of the transformer, not of {spec.workload}"
+    if spec.compile != "off" or spec.attention == "flex":
+        return "compiled code saves and fuses as it likes; the closed form is of eager code"
+    if spec.checkpoint:
+        return "the closed form keeps every activation; this run recomputes some"
+    if spec.parallel != "none":
+        return "the closed form is of one device; ranks hold buckets and shards besides"
+    return None
 
 
 def fits(prediction: Prediction, capacity_bytes: int) -> bool:

@@ -136,7 +136,8 @@ def _math(tape: Tape, sizes: Sizes) -> None:
     tape.spike(sizes.scores_float)
     tape.free("k scaled", "q copy", "k copy")
     tape.new("exponentials", sizes.scores_float)
-    tape.spike(sizes.scores_float)
+    # The scores themselves, what of them is minus infinity, and which rows are nothing else.
+    tape.spike(sizes.scores_float + (sizes.scores_float + sizes.rows_float) // 4)
     tape.save("exponentials")
     tape.new("v copy", sizes.x_float)
     tape.save("v copy")

@@ -11,23 +11,27 @@ from typing import Literal, get_args
 from ..errors import SpecError
 from ..spec import RunSpec
 
-Resident = Literal["P", "P+A", "P+2A", "3P+A", "max(4P, P+A)", "max(4P, 3P+A)"]
-"""What was live at the peak, in parameter sets P and saved graphs A.
+Resident = Literal["P", "P+t", "P+C+t", "P+A", "P+2A", "3P+A", "max(4P, P+A)", "max(4P, 3P+A)"]
+"""What was live at the peak, in parameter sets P, saved graphs A, autocast's copies C = P/2 and
+a block's temporaries t.
 
-``P``: forward without a graph, a few attention temporaries apart. ``P+A``: forward in grad mode.
+``P``: the weights alone. ``P+t``: forward without a graph; ``P+C+t``: the same under autocast
+to 16 bits. ``P+A``: forward in grad mode.
 ``P+2A``: the same with the graph of the forward before still alive. ``3P+A``: that forward with
 AdamW's state resident. ``max(4P, P+A)``: the first training step, before AdamW's state is made.
 ``max(4P, 3P+A)``: every training step after it.
 """
 
-# Of each: the sums of (P, A) of which the largest is the peak.
-_SUMS: dict[str, tuple[tuple[int, int], ...]] = {
-    "P": ((1, 0),),
-    "P+A": ((1, 1),),
-    "P+2A": ((1, 2),),
-    "3P+A": ((3, 1),),
-    "max(4P, P+A)": ((4, 0), (1, 1)),
-    "max(4P, 3P+A)": ((4, 0), (3, 1)),
+# Of each: the sums of (P, A, t) of which the largest is the peak.
+_SUMS: dict[str, tuple[tuple[float, int, float], ...]] = {
+    "P": ((1, 0, 0),),
+    "P+t": ((1, 0, 1),),
+    "P+C+t": ((1.5, 0, 0.5),),  # what 16 bits compute is half as wide
+    "P+A": ((1, 1, 0),),
+    "P+2A": ((1, 2, 0),),
+    "3P+A": ((3, 1, 0),),
+    "max(4P, P+A)": ((4, 0, 0), (1, 1, 0)),
+    "max(4P, 3P+A)": ((4, 0, 0), (3, 1, 0)),
 }
 
 
@@ -44,8 +48,18 @@ def writeup_saved_bytes(spec: RunSpec) -> int:
     return 4 * (size.layers * block + rest)
 
 
+def writeup_temporary_bytes(spec: RunSpec) -> int:
+    """t = 4 · 5 · max(BTf, BhT²): what a block holds at its worst without a graph, float32.
+
+    In the feed-forward w1 x, its sigmoid, their product, w3 x and the product of all; in
+    attention the scores, scaled, masked, shifted by their maximum, and their exponentials.
+    """
+    size, tokens = spec.dimensions, spec.tokens_per_step
+    return 4 * 5 * tokens * max(size.d_ff, size.heads * spec.context)
+
+
 def writeup_peak_bytes(spec: RunSpec, resident: Resident) -> int:
-    """The peak that a write-up's code reaches in float32 with that resident.
+    """The peak that a write-up's code reaches with that resident; float32 but for ``P+C+t``.
 
     Raises:
         SpecError: ``resident`` is none of the known.
@@ -53,4 +67,5 @@ def writeup_peak_bytes(spec: RunSpec, resident: Resident) -> int:
     if resident not in _SUMS:
         raise SpecError("resident", resident, "one of " + "; ".join(get_args(Resident)))
     parameters, saved = 4 * spec.dimensions.parameters, writeup_saved_bytes(spec)
-    return max(p * parameters + a * saved for p, a in _SUMS[resident])
+    temporary = writeup_temporary_bytes(spec)
+    return round(max(p * parameters + a * saved + t * temporary for p, a, t in _SUMS[resident]))

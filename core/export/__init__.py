@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..analysis.tree import kernel_tree
+from ..eager_twin import worth_of
 from ..errors import SpecError
 from ..export_kinds import EXPORTS
+from ..layer_rows import layer_rows
 from ..record import Record, encode_record
 from ..record_builder import settled_record
 from ..rundir import RunDirectory
+from ..siblings import other_steps
 from .csv_files import table_as_csv, tables_as_tidy_csv
 from .files import refuse_existing, write
 from .markdown import record_as_markdown
 from .memory_viz import write_snapshot
 from .nsys import spec_beside, write_script
+from .page.run_page import run_page
 from .perfetto import write_trace
 from .tables import tables_of
 
@@ -25,6 +30,7 @@ _ENDINGS = {
     "nsys": ".nsys.sh",
     "csv": "-csv",
     "md": ".md",
+    "html": ".html",
     "json": ".json",
 }
 
@@ -63,13 +69,32 @@ def write_export(
         case "nsys":
             return write_script(run, path)
         case "md":
-            return [write(path, record_as_markdown(settled_record(run)).encode())]
+            record = settled_record(run)
+            return [
+                write(
+                    path, record_as_markdown(record, other_steps(record), worth_of(record)).encode()
+                )
+            ]
+        case "html":
+            return [write(path, run_as_page(run).encode())]
         case _:
             return [write(path, encode_record(settled_record(run)))]
 
 
+def run_as_page(run: RunDirectory) -> str:
+    """The report as one HTML file.
+
+    Raises:
+        DamagedFileError: The record, or the trace pass's table, cannot be read.
+    """
+    record = settled_record(run)
+    kernels = layer_rows(run, record)
+    tree = kernel_tree(kernels, record.memory) if kernels else None
+    return run_page(record, tables_of(record, other_steps(record), worth_of(record)), tree)
+
+
 def _write_tables(record: Record, path: Path, *, force: bool) -> list[Path]:
-    tables = tables_of(record)
+    tables = tables_of(record, other_steps(record), worth_of(record))
     if path.suffix == ".csv":
         refuse_existing([path], force=force)
         return [write(path, tables_as_tidy_csv(tables))]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ..quantities import format_bytes
+from ..quantities import format_bytes, format_count
 from .table import QUANTITY, Cell, Table, is_number
 
 UNKNOWN = "n/a"
 DASH = "–"
 _UNITS = ("bytes", "ms", "ns")
-_PER_CALL = ("mean_ns", "min_ns", "max_ns")
-_CHANGES = ("over_bare", "over_a", "drift")
+_PER_CALL = ("mean_ns", "median_ns", "min_ns", "max_ns", "std_ns")
+_CHANGES = ("over_bare", "over_a", "drift", "error")
 _HEADINGS = {
     "bytes": "size",
     "ci_low_ms": "95 % low",
@@ -21,11 +21,16 @@ _HEADINGS = {
     "exclusive_ns": "time ms",
     "half_width_share": "±",
     "mean_ns": "mean µs",
+    "median_ns": "median µs",
     "min_ns": "min µs",
     "max_ns": "max µs",
+    "std_ns": "std µs",
     "tflops": "TFLOP/s",
     "tokens_per_second": "tokens/s",
     "mfu": "MFU",
+    "causal_mfu": "MFU, causal",
+    "intensity": "FLOP/byte",
+    "gigabytes_per_second": "GB/s",
 }
 
 
@@ -112,7 +117,7 @@ def _number(column: str, value: float, largest: float) -> str:
     unit = _unit(column)
     if unit == "bytes":
         return format_bytes(value)
-    if unit in ("share", "mfu"):
+    if unit in ("share", "mfu", "roof"):
         return percent(value)
     if column in _CHANGES:
         return signed_percent(value)
@@ -122,6 +127,8 @@ def _number(column: str, value: float, largest: float) -> str:
         return decimal(value / 1e6, _decimals(largest / 1e6))
     if unit == "ms":
         return decimal(value, _decimals(largest))
+    if unit == "flops":
+        return f"{format_count(value)}FLOP"
     whole = float(value).is_integer() or abs(value) >= 1000
     return f"{value:,.0f}" if whole else f"{value:.4g}"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ..analysis.tree import known_sum, mean_of_roof
 from ..record import KernelRow, Kernels
 from .table import Row, Table, folded, with_total
 
@@ -18,22 +19,29 @@ def noun(kernels: Kernels) -> str:
     return "kernel" if kernels.source == "kernels" else "operator"
 
 
+def averaged(kernels: Kernels) -> str:
+    """``, mean of 3 steps``; nothing where one step was traced."""
+    return f", mean of {kernels.steps} steps" if kernels.steps > 1 else ""
+
+
 def kernel_table(kernels: Kernels) -> Table:
     """All rows, longest first, then idle and unattributed time: shares sum to one."""
     rows: list[Row] = [
         (
             *(row.exclusive_ns, row.share, row.calls, row.mean_ns, row.category, row.fused),
             *(row.phase, row.name, row.module, row.op, row.total_ns, row.min_ns, row.max_ns),
+            *(row.of_roof, row.flops, row.moved_bytes),
         )
         for row in sorted(kernels.rows, key=lambda row: -row.exclusive_ns)
     ]
     return Table(
         name="kernels",
-        title=f"{noun(kernels).capitalize()}s: one traced step of {kernels.step_ms:.2f} ms, "
-        f"mean of {kernels.steps} steps",
+        title=f"{noun(kernels).capitalize()}s: one traced step of {kernels.step_ms:.2f} ms"
+        f"{averaged(kernels)}",
         columns=(
             *("exclusive_ns", "share", "calls", "mean_ns", "category", "fused"),
             *("phase", "name", "module", "op", "total_ns", "min_ns", "max_ns"),
+            *("of_roof", "flops", "moved_bytes"),
         ),
         rows=(*rows, *_not_running(kernels)),
     )
@@ -45,7 +53,7 @@ def _not_running(kernels: Kernels) -> list[Row]:
     rest = [(f"idle: {one.cause}", "idle", one.ns, one.share) for one in kernels.idle]
     share = unattributed / (kernels.step_ms * 1e6) if kernels.step_ms else 0.0
     rest.append(("unattributed", "unattributed", unattributed, share))
-    blanks = (None,) * 5
+    blanks = (None,) * 8
     return [
         (ns, share, None, None, category, None, None, name, *blanks)
         for name, category, ns, share in rest
@@ -85,6 +93,9 @@ def _merged(group: list[KernelRow]) -> KernelRow:
         min_ns=min(row.min_ns for row in group),
         max_ns=max(row.max_ns for row in group),
         share=sum(row.share for row in group),
+        of_roof=mean_of_roof(group),
+        flops=known_sum(row.flops for row in group),
+        moved_bytes=known_sum(row.moved_bytes for row in group),
     )
 
 

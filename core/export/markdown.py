@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from ..analysis.break_even import BreakEven
 from ..record import Record
 from .figures import cells_as_text, heading, is_numeric, literal
 from .headline import headline
@@ -16,9 +17,15 @@ _KERNEL_ROWS = 50
 _PROSE = ("findings",)
 
 
-def record_as_markdown(record: Record) -> str:
-    """A report that stands alone: the spec and the device are in its first lines."""
-    return "\n".join(_lines(record)) + "\n"
+def record_as_markdown(
+    record: Record, others: Sequence[Record] = (), worth: BreakEven | None = None
+) -> str:
+    """A report that stands alone: the spec and the device are in its first lines.
+
+    ``others`` are runs of the same spec with another kind of step, for the questions;
+    ``worth`` is what compiling saves against an eager run.
+    """
+    return "\n".join(_lines(record, others, worth)) + "\n"
 
 
 def table_as_markdown(table: Table) -> str:
@@ -29,11 +36,11 @@ def table_as_markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _lines(record: Record) -> Iterator[str]:
-    first, *others = headline(record)
+def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) -> Iterator[str]:
+    first, *further = headline(record)
     yield f"# {_escaped(first)}"
     yield ""
-    yield from (f"- {_escaped(line)}" for line in others)
+    yield from (f"- {_escaped(line)}" for line in further)
     for finding in record.findings:
         yield ""
         yield f"**{finding.severity.capitalize()}: {_escaped(finding.verdict)}**"
@@ -41,7 +48,7 @@ def _lines(record: Record) -> Iterator[str]:
         yield f"Next: {_escaped(finding.next)}"
     yield from ("", "## Trust", "")
     yield from (f"- {name}: {_escaped(text)}" for name, text in trust_lines(record))
-    for table in tables_of(record):
+    for table in tables_of(record, others, worth):
         if table.name in _PROSE:
             continue
         if table.name == "kernels" and record.kernels:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ..record import LedgerRow, Memory
 from .table import Table, facts
 
@@ -32,7 +34,7 @@ def ledger_table(memory: Memory) -> Table:
     instants = {"peak": memory.ledger} | {
         name: rows for name, rows in memory.columns.items() if name != "peak"
     }
-    amounts = {name: {row.name: row.bytes for row in rows} for name, rows in instants.items()}
+    amounts = {name: _amounts(rows) for name, rows in instants.items()}
     names = dict.fromkeys(row.name for rows in instants.values() for row in rows)
     peak = memory.peak_allocated_bytes or 1
     return Table(
@@ -40,7 +42,7 @@ def ledger_table(memory: Memory) -> Table:
         title="Memory ledger: what is resident at the peak of a steady step",
         columns=(
             *("name", "peak_bytes", "share"),
-            *(f"{name.replace(' ', '_')}_bytes" for name in list(instants)[1:]),
+            *map(_bytes_column, list(instants)[1:]),
         ),
         rows=tuple(
             (
@@ -54,20 +56,84 @@ def ledger_table(memory: Memory) -> Table:
     )
 
 
+def _amounts(rows: list[LedgerRow]) -> dict[str, int]:
+    return {row.name: row.bytes for row in rows}
+
+
+def _bytes_column(instant: str) -> str:
+    """``end_of_forward_bytes``."""
+    return f"{re.sub('[ -]', '_', instant)}_bytes"
+
+
 def card_table(memory: Memory) -> Table:
-    """From the allocator to what the driver reports; on the CPU, to the resident set."""
+    """From the allocator to what the driver reports; on the CPU, to the resident set.
+
+    ``bytes`` are at the peak; the other columns are as in `ledger_table`, null where nothing
+    was read.
+    """
     whole = "the driver" if memory.source == "cuda-snapshot" else "the operating system"
-    title = f"Card ledger: from the allocator to what {whole} counts"
-    return _ledger("card", title, memory.card)
-
-
-def _ledger(name: str, title: str, rows: list[LedgerRow]) -> Table:
-    total = sum(row.bytes for row in rows) or 1
+    total = sum(row.bytes for row in memory.card) or 1
+    others = [name for name in memory.card_columns if name != "peak"]
+    amounts = {name: _amounts(rows) for name, rows in memory.card_columns.items()}
     return Table(
-        name=name,
-        title=title,
-        columns=("name", "bytes", "share"),
-        rows=tuple((row.name, row.bytes, row.bytes / total) for row in rows),
+        name="card",
+        title=f"Card ledger: from the allocator to what {whole} counts",
+        columns=("name", "bytes", "share", *map(_bytes_column, others)),
+        rows=tuple(
+            (
+                *(row.name, row.bytes, row.bytes / total),
+                *(amounts[other].get(row.name) for other in others),
+            )
+            for row in memory.card
+        ),
+    )
+
+
+def pools_table(memory: Memory) -> Table:
+    """The caching allocator's pools at every instant: how much is free, and in what pieces."""
+    return Table(
+        name="pools",
+        title="Allocator pools: a request larger than the largest free piece asks the driver",
+        columns=(
+            *("instant", "pool", "reserved_bytes", "allocated_bytes", "free_bytes"),
+            *("largest_free_bytes", "largest_share"),
+        ),
+        rows=tuple(
+            (
+                *(instant, pool.name, pool.reserved_bytes, pool.allocated_bytes),
+                *(pool.free_bytes, pool.largest_free_bytes),
+                pool.largest_free_bytes / pool.free_bytes if pool.free_bytes else None,
+            )
+            for instant, pools in memory.pools.items()
+            for pool in pools
+        ),
+    )
+
+
+def reconciliation_table(memory: Memory) -> Table:
+    """Every row of the predicted ledger beside what was measured, then the peak."""
+    return Table(
+        name="reconciliation",
+        title="Predicted against measured, at the peak",
+        columns=("name", "predicted_bytes", "measured_bytes", "error"),
+        rows=tuple(
+            (row.name, row.predicted_bytes, row.measured_bytes, row.error)
+            for row in memory.reconciliation
+        ),
+    )
+
+
+def resident_table(memory: Memory) -> Table:
+    """The closed forms beside the measured peak; the one that it is made of says so."""
+    named = memory.resident_set or "none of these"
+    return Table(
+        name="resident",
+        title=f"What was resident: {named} · P weights, A saved for backward, C autocast's copies",
+        columns=("form", "bytes", "error", "is_the_peak", "meaning"),
+        rows=tuple(
+            (form.name, form.bytes, form.error, form.name == memory.resident_set, form.meaning)
+            for form in memory.closed_forms
+        ),
     )
 
 
@@ -79,6 +145,19 @@ def module_table(memory: Memory) -> Table:
         title="Memory by module, own and children's",
         columns=("module", *kinds),
         rows=tuple((row.module, *(getattr(row, kind) for kind in kinds)) for row in memory.modules),
+    )
+
+
+def origins_table(memory: Memory) -> Table:
+    """What is alive at the peak by the stack that asked for it, innermost frame first."""
+    return Table(
+        name="origins",
+        title="Alive at the peak, by category, phase and stack (bytes as requested)",
+        columns=("bytes", "blocks", "category", "phase", "stack"),
+        rows=tuple(
+            (row.bytes, row.blocks, row.category, row.phase, " < ".join(row.stack))
+            for row in memory.origins
+        ),
     )
 
 

@@ -2,30 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ..analysis.break_even import BreakEven
+from ..analysis.questions import questions_of
+from ..analysis.tree import kernel_tree
+from ..analysis.tree_cuts import from_share
 from ..errors import NotFoundError
 from ..record import Record
+from .compile_tables import compile_tables
 from .context_tables import environment_table, findings_table, passes_table, spec_table
 from .kernel_tables import category_table, kernel_table
-from .memory_tables import card_table, largest_table, ledger_table, memory_table, module_table
+from .memory_tables import (
+    card_table,
+    largest_table,
+    ledger_table,
+    memory_table,
+    module_table,
+    origins_table,
+    pools_table,
+    reconciliation_table,
+    resident_table,
+)
+from .nsys_tables import record_tables
+from .question_tables import question_table
+from .roof_tables import flops_table, roofline_table
 from .table import Table, to_frame
-from .timing_tables import compile_table, speed_table, telemetry_table, timing_table
+from .timing_tables import speed_table, telemetry_table, timing_table
+from .tree_tables import tree_table
 
 __all__ = ["Table", "table_named", "tables_of", "to_frame"]
 
 
-def tables_of(record: Record) -> list[Table]:
-    """Every table that the record has data for, in reading order."""
+TREE_LEAST = 0.005
+"""Share of the step under which nodes of the exported tree are summed up: the kernel table has
+every row."""
+
+
+def tables_of(
+    record: Record, others: Sequence[Record] = (), worth: BreakEven | None = None
+) -> list[Table]:
+    """Every table that the record has data for, in reading order.
+
+    ``others`` are runs of the same spec with another kind of step, for the questions;
+    ``worth`` is what compiling saves against an eager run.
+    """
     tables = [spec_table(record), findings_table(record), passes_table(record)]
     if record.timing:
         tables += [timing_table(record.timing), speed_table(record.timing)]
     if record.kernels:
-        tables += [category_table(record.kernels), kernel_table(record.kernels)]
+        tree = from_share(kernel_tree(record.kernels, record.memory), TREE_LEAST)
+        tables += [question_table(questions_of(record, others)), category_table(record.kernels)]
+        tables += [tree_table(tree), kernel_table(record.kernels)]
+        tables += [roofline_table(record.kernels), flops_table(record)]
     if record.memory:
         memory = record.memory
         tables += [memory_table(memory), ledger_table(memory), card_table(memory)]
-        tables += [module_table(memory), largest_table(memory)]
-    if record.compile:
-        tables.append(compile_table(record.compile))
+        tables += [reconciliation_table(memory), resident_table(memory), pools_table(memory)]
+        tables += [module_table(memory), origins_table(memory), largest_table(memory)]
+    if record.nsys:
+        tables += record_tables(record.nsys)
+    tables += compile_tables(record, worth)
     if record.telemetry:
         tables.append(telemetry_table(record.telemetry))
     tables.append(environment_table(record))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..record import Compile, Spread, Telemetry, Timing
-from .table import QUANTITY, Cell, Table, facts
+from ..record import Spread, Telemetry, Timing
+from .table import QUANTITY, Table, facts
 
 _STATISTICS = (
     "median_ms",
@@ -47,6 +47,8 @@ def speed_table(timing: Timing) -> Table:
         "tokens_per_second": timing.tokens_per_second,
         "tflops": timing.tflops,
         "mfu": timing.mfu,
+        "causal_mfu": timing.causal_mfu,
+        "mfu_formula": timing.mfu_formula or None,
         "warmup_steps": len(timing.warmup_ms),
         "warmup_settled": timing.warmup_settled,
         "settled": timing.settled,
@@ -55,23 +57,6 @@ def speed_table(timing: Timing) -> Table:
         "loss_last": timing.loss_last,
     }
     return facts("speed", "Speed and how the steps were chosen", values, timing.missing)
-
-
-def compile_table(block: Compile) -> Table:
-    """What torch.compile did; graph breaks and stages are rows of their own."""
-    values: dict[str, Cell] = {
-        "mode": block.mode,
-        "backend": block.backend,
-        "scope": block.scope,
-        "first_step_ms": block.first_step_ms,
-        "compile_seconds": block.compile_seconds,
-        "graphs": block.graphs,
-        "recompiles": block.recompiles,
-        "fell_back": block.fell_back,
-        **{f"stage: {name} seconds": value for name, value in block.stages_seconds.items()},
-        **{f"graph break: {why}": count for why, count in block.graph_breaks.items()},
-    }
-    return facts("compile", "Compilation: what torch.compile did", values, block.missing)
 
 
 def telemetry_table(block: Telemetry) -> Table:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..quantities import format_bytes
 from ..record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
 from .figures import decimal, literal, percent, signed_percent
+from .kernel_trust import coverage_words
 
 
 def trust_lines(record: Record) -> list[tuple[str, str]]:
@@ -56,13 +57,7 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
 
 
 def _of_kernels(kernels: Kernels) -> Iterator[tuple[str, str]]:
-    coverage = kernels.coverage
-    text = f"the table explains {percent(coverage.explained)} of the traced step"
-    if kernels.source == "kernels":
-        text += f"; launch not recorded for {coverage.unlinked} of {coverage.kernels} kernels"
-    else:
-        text += "; rows are host operators, self time"
-    yield ("coverage", text)
+    yield ("coverage", f"the table {'; '.join(coverage_words(kernels))}")
 
 
 def _of_memory(memory: Memory) -> Iterator[tuple[str, str]]:

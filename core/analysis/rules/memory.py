@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import msgspec
+
+from ...estimate.closed_form import predict, why_not_predicted
 from ...quantities import format_bytes
 from ...record import Finding, Record
+from ...spec import RunSpec
+from ..resident_set import COPIES, amount
 from .rule import Rule
 
 PREDICTION_LIMIT = 0.05
+LEFTOVER_LIMIT = 0.01
+FIRST_STEP_LIMIT = 0.05
+CARD_LIMIT = 0.95
+SPILL_RATIO = 6.0
+"""Backward over forward; twice the work takes about twice the time where all is on the card."""
 
 
 def prediction_missed(record: Record) -> Finding | None:
@@ -28,4 +40,190 @@ def prediction_missed(record: Record) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (prediction_missed,)
+def previous_output_alive(record: Record) -> Finding | None:
+    """A step began with the output, or the graph, of the one before."""
+    memory = record.memory
+    if memory is None or "after warm-up" not in memory.columns:
+        return None
+    before = memory.columns["after warm-up"]
+    left = amount(before, "activations") + amount(before, "outputs")
+    if left <= LEFTOVER_LIMIT * memory.peak_allocated_bytes:
+        return None
+    return Finding(
+        rule="previous-output-alive",
+        severity="warning",
+        verdict=f"Each step begins with {format_bytes(left)} of the step before.",
+        why="Its output was not dropped, and an output holds its whole graph: the peak has two "
+        "graphs, P + 2A.",
+        next="Delete the output, or let its name go out of scope, before the next forward.",
+        numbers={"left_bytes": left, "peak_bytes": memory.peak_allocated_bytes},
+    )
+
+
+def forward_in_grad_mode(record: Record) -> Finding | None:
+    """A forward on its own that kept a graph for nobody."""
+    memory = record.memory
+    if memory is None or record.spec["step"] not in ("inference", "forward"):
+        return None
+    saved = amount(memory.ledger, "activations")
+    if saved <= LEFTOVER_LIMIT * memory.peak_allocated_bytes:
+        return None
+    return Finding(
+        rule="forward-in-grad-mode",
+        severity="note",
+        verdict=f"{format_bytes(saved)} of this forward's peak is a graph that nobody used.",
+        why="It ran in grad mode: the peak is P + A where a forward without a graph has P.",
+        next="Take step=inference for a forward's own memory; say which of the two you publish.",
+        numbers={"saved_bytes": saved, "peak_bytes": memory.peak_allocated_bytes},
+    )
+
+
+def state_in_forward(record: Record) -> Finding | None:
+    """A forward was profiled with a training's state beside it."""
+    memory = record.memory
+    if memory is None or record.spec["step"] not in ("inference", "forward"):
+        return None
+    state = amount(memory.ledger, "optimizer state") + amount(memory.ledger, "gradients")
+    if not state:
+        return None
+    return Finding(
+        rule="optimizer-state-in-forward",
+        severity="warning",
+        verdict=f"{format_bytes(state)} of this forward's peak belong to training.",
+        why="The optimizer's state or gradients were resident: 3P + A where the forward has P + A.",
+        next="Profile the forward in a process that has not trained.",
+        numbers={"state_bytes": state, "peak_bytes": memory.peak_allocated_bytes},
+    )
+
+
+def copies_outweigh_savings(record: Record) -> Finding | None:
+    """Autocast's copies of the weights take more than low precision saved elsewhere."""
+    memory = record.memory
+    copies = amount(memory.ledger, COPIES) if memory else 0
+    if memory is None or not copies:
+        return None
+    spec = msgspec.convert(record.spec, RunSpec)
+    if why_not_predicted(spec) is not None:
+        return None
+    in_float = predict(spec.changed(precision="fp32")).peak_bytes
+    saved = in_float - (memory.peak_allocated_bytes - copies)
+    if copies <= saved:
+        return None
+    return Finding(
+        rule="autocast-copies-outweigh",
+        severity="note",
+        verdict=f"{spec.precision} autocast makes the peak larger: copies of weights take "
+        f"{format_bytes(copies)} and save {format_bytes(max(saved, 0))}.",
+        why=f"The same step in fp32 needs {format_bytes(in_float)}, by the closed form; autocast "
+        "keeps a copy of every weight while its region is open.",
+        next="Not a fault: at a larger batch or context it turns; bf16-pure has no copies.",
+        numbers={"copies_bytes": copies, "saved_bytes": saved, "fp32_bytes": in_float},
+    )
+
+
+def first_step_for_steady(record: Record) -> Finding | None:
+    """The first step's peak is not a steady step's, and this run may be taken for it."""
+    memory, spec = record.memory, record.spec
+    if memory is None or not memory.first_step_peak_bytes:
+        return None
+    first, peak = memory.first_step_peak_bytes, memory.peak_allocated_bytes
+    has_state = amount(memory.ledger, "optimizer state") > 0
+    stateless = spec["step"] == "train" and spec["optimizer"] != "sgd" and not has_state
+    unwarmed = spec["warmup"] == 0 and abs(first / peak - 1) > FIRST_STEP_LIMIT
+    if not stateless and not unwarmed:
+        return None
+    why = (
+        "The step that was measured had no optimizer state: AdamW makes it in the first step."
+        if stateless
+        else f"Without warm-up the first step counts; its peak is {format_bytes(first)}, and "
+        f"{format_bytes(peak)} once the optimizer's state and the workspaces are there."
+    )
+    return Finding(
+        rule="first-step-for-steady",
+        severity="warning",
+        verdict="A first step stands for the steady state here.",
+        why=why,
+        next="Warm up; publish the steady peak, and the first step's under its own name.",
+        numbers={"first_step_bytes": first, "peak_bytes": peak},
+    )
+
+
+def close_to_the_limit(record: Record) -> Finding | None:
+    """Little of the device, or of the limit that was set, was left."""
+    held, limit = _held_and_limit(record)
+    if not held or not limit or held / limit <= CARD_LIMIT:
+        return None
+    return Finding(
+        rule="close-to-the-limit",
+        severity="warning",
+        verdict=f"{held / limit:.0%} of the memory was in use at the peak.",
+        why=f"{format_bytes(held)} of {format_bytes(limit)}; an allocator that runs dry frees its "
+        "cache and asks again, which shows in the step time.",
+        next="Compare times with a smaller batch, or look for slack and other processes in the "
+        "card ledger.",
+        numbers={"held_bytes": held, "limit_bytes": limit},
+    )
+
+
+def spilled_to_the_host(record: Record) -> Finding | None:
+    """Under WSL the driver pages to the host's memory where it should refuse."""
+    if not record.environment.get("system", {}).get("wsl") or record.spec["device"] == "cpu":
+        return None
+    signs = [*_too_much_in_use(record), *_slow_backward(record)]
+    if not signs:
+        return None
+    return Finding(
+        rule="wsl-spill",
+        severity="problem",
+        verdict="The run spilled into the host's memory: its times are the bus's, not the card's.",
+        why=f"Under WSL the driver pages where it should refuse: {'; '.join(signs)}.",
+        next="Set memory_limit below the card's free memory, so that it runs out instead; "
+        "measure on Linux itself.",
+        numbers={"signs": len(signs)},
+    )
+
+
+def _too_much_in_use(record: Record) -> Iterator[str]:
+    memory = record.memory
+    capacity = _fact(record, "device", "memory_total_bytes")
+    held = max(memory.peak_reserved_bytes or 0, memory.driver_used_bytes or 0) if memory else 0
+    if capacity and held > capacity:
+        yield f"{format_bytes(held)} in use on a card of {format_bytes(capacity)}"
+
+
+def _slow_backward(record: Record) -> Iterator[str]:
+    phases = record.timing.phases if record.timing else {}
+    if "forward" in phases and "backward" in phases and phases["forward"].median_ms:
+        ratio = phases["backward"].median_ms / phases["forward"].median_ms
+        if ratio > SPILL_RATIO:
+            yield f"backward took {ratio:.1f} times the forward"
+
+
+def _held_and_limit(record: Record) -> tuple[int | None, int | None]:
+    """What was held at the peak and of how much: of the limit if one was set, else the device."""
+    memory, spec = record.memory, record.spec
+    if memory is None:
+        return None, None
+    if spec.get("memory_limit"):
+        return memory.peak_reserved_bytes or memory.peak_allocated_bytes, spec["memory_limit"]
+    if spec["device"] == "cpu":
+        return memory.driver_used_bytes, _fact(record, "memory", "capacity_bytes")
+    return memory.driver_used_bytes, _fact(record, "device", "memory_total_bytes")
+
+
+def _fact(record: Record, group: str, key: str) -> int | None:
+    values = record.environment.get(group)
+    value = values.get(key) if isinstance(values, dict) else None
+    return value if isinstance(value, int) else None
+
+
+RULES: tuple[Rule, ...] = (
+    prediction_missed,
+    previous_output_alive,
+    forward_in_grad_mode,
+    state_in_forward,
+    copies_outweigh_savings,
+    first_step_for_steady,
+    close_to_the_limit,
+    spilled_to_the_host,
+)

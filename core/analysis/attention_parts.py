@@ -1,0 +1,109 @@
+"""Softmax against the two matrix products of attention, in time and in arithmetic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import fsum
+
+from ..quantities import format_count
+from ..record import KernelRow, Kernels, Record
+from .answers import Answer, Numbers, milliseconds
+
+ATTENTION = re.compile(r"(attention|attn)(_(\d+|\*))?$", re.IGNORECASE)
+"""Modules that compute attention: what runs in them and in no module below."""
+
+WRITTEN_OUT = {f"aten::{name}" for name in ("amax", "max", "sub", "exp", "sum", "div")}
+"""Operators of a softmax that is written out; ``div`` scales the scores, too."""
+
+SOFTMAX_OPERATIONS = 5
+"""A score's part in the softmax: maximum, difference, exponential, sum, quotient."""
+
+KEYS = ("softmax", "matmul")
+QUESTION = "How does softmax compare with attention's matrix products, in time and in FLOPs?"
+
+
+def softmax_against_matmuls(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
+    """Both in forward. FLOPs of the products are the rows' own where those are known."""
+    forward = [row for row in kernels.rows if row.phase == "forward"]
+    products = [row for row in forward if is_product(row)]
+    softmax = [row for row in forward if is_softmax(row)]
+    fused = [row for row in forward if row.category == "attention"]
+    numbers = attention_flops(record, products)
+    if not products or not softmax:
+        return _untold(fused, numbers)
+    softmax_ns = fsum(row.exclusive_ns for row in softmax)
+    product_ns = fsum(row.exclusive_ns for row in products)
+    ratio = softmax_ns / product_ns if product_ns else 0.0
+    numbers |= {
+        "softmax_ms": softmax_ns / 1e6,
+        "matmul_ms": product_ns / 1e6,
+        "time_ratio": ratio,
+    }
+    sentence = (
+        f"In forward softmax takes {milliseconds(softmax_ns)} and the matrix products "
+        f"{milliseconds(product_ns)}, {ratio:.2g} times the time; {_arithmetic(numbers)}."
+    )
+    if any(_operator(row) in WRITTEN_OUT for row in softmax):
+        sentence += " The softmax is written out; the scaling of the scores is counted with it."
+    rows = list(dict.fromkeys(row.name for row in (*softmax, *products)))
+    return Answer(question=QUESTION, sentence=sentence, numbers=numbers, rows=rows)
+
+
+def attention_flops(record: Record, products: Sequence[KernelRow]) -> Numbers:
+    """FLOPs of a forward's products and softmax, as dense kernels compute them.
+
+    Closed forms: 4BT²dL for scores and values, 5BhT²L for the softmax.
+    """
+    spec = record.spec
+    scores = spec["batch"] * spec["context"] ** 2 * spec["layers"]
+    known = [row.flops for row in products if row.flops is not None]
+    closed_form = 4.0 * scores * spec["d_model"]
+    own = fsum(known) if known and len(known) == len(products) else closed_form
+    softmax = float(SOFTMAX_OPERATIONS * scores * spec["heads"])
+    return {"matmul_flops": own, "softmax_flops": softmax, "flops_ratio": softmax / own}
+
+
+def is_product(row: KernelRow) -> bool:
+    """Whether a row is of attention's own two products, not of a projection."""
+    batched = "bmm" in row.op or "bmm" in row.name
+    return row.category == "gemm" and (batched or ATTENTION.search(row.module) is not None)
+
+
+def is_softmax(row: KernelRow) -> bool:
+    """Whether a row is of attention's softmax: one kernel, written out, or generated."""
+    if row.fused:
+        return any("softmax" in op for op in row.ops) or {"exp", "sum"} <= set(row.ops)
+    if row.category == "softmax":
+        return True
+    return _operator(row) in WRITTEN_OUT and ATTENTION.search(row.module) is not None
+
+
+def _operator(row: KernelRow) -> str:
+    return row.op or row.name
+
+
+def _arithmetic(numbers: Numbers) -> str:
+    """The second half of a sentence."""
+    softmax, products = (format_count(float(numbers[f"{key}_flops"])) for key in KEYS)
+    ratio = float(numbers["flops_ratio"])
+    return (
+        f"the softmax's arithmetic is {softmax}FLOP against {products}FLOP, "
+        f"{ratio:.2g} times as many"
+    )
+
+
+def _untold(fused: Sequence[KernelRow], numbers: Numbers) -> Answer:
+    """One kernel does both, or the rows do not tell them apart."""
+    arithmetic = _arithmetic(numbers)
+    if not fused:
+        sentence = f"The trace does not tell softmax and products apart; {arithmetic}."
+        return Answer(question=QUESTION, sentence=sentence, numbers=numbers)
+    fused_ns = fsum(row.exclusive_ns for row in fused)
+    return Answer(
+        question=QUESTION,
+        sentence=f"One fused kernel does softmax and products, in {milliseconds(fused_ns)} of "
+        f"forward; {arithmetic}.",
+        numbers=numbers | {"fused_ms": fused_ns / 1e6},
+        rows=list(dict.fromkeys(row.name for row in fused)),
+    )

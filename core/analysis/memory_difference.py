@@ -1,0 +1,99 @@
+"""Two runs' memory at their peaks: what grew, row by row, module by module, stack by stack."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from ..record import Memory
+
+KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class RowChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the ledger, or one kind of bytes of one module; absent counts as 0."""
+
+    name: str
+    kind: str = ""
+    a_bytes: int
+    b_bytes: int
+
+
+class OriginChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What one stack holds at the peaks: its blocks can be more, or larger, or both."""
+
+    category: str
+    phase: str
+    stack: list[str]
+    a_bytes: int
+    b_bytes: int
+    a_blocks: int
+    b_blocks: int
+
+
+class MemoryDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """B's memory against A's, only what differs, the largest change first.
+
+    ``rows`` and ``origins`` each add up to the change of the peak, up to the rounding of
+    blocks, which is a row and has no origin. A module's bytes include its children's.
+    """
+
+    rows: list[RowChange]
+    modules: list[RowChange]
+    origins: list[OriginChange]
+
+
+def memory_difference(a: Memory, b: Memory) -> MemoryDifference:
+    """What differs between two memory passes."""
+    return MemoryDifference(
+        rows=[
+            RowChange(name=name, a_bytes=before, b_bytes=after)
+            for name, before, after in _changed(_ledger(a), _ledger(b))
+        ],
+        modules=[
+            RowChange(name=module, kind=kind, a_bytes=before, b_bytes=after)
+            for (module, kind), before, after in _changed(_modules(a), _modules(b))
+        ],
+        origins=_origins(a, b),
+    )
+
+
+def _ledger(memory: Memory) -> dict[str, int]:
+    return {row.name: row.bytes for row in memory.ledger}
+
+
+def _modules(memory: Memory) -> dict[tuple[str, str], int]:
+    return {(row.module, kind): getattr(row, kind) for row in memory.modules for kind in KINDS}
+
+
+def _origins(a: Memory, b: Memory) -> list[OriginChange]:
+    held = [
+        {(one.category, one.phase, tuple(one.stack)): one for one in memory.origins}
+        for memory in (a, b)
+    ]
+    sizes = [{key: one.bytes for key, one in origins.items()} for origins in held]
+    blocks = [{key: one.blocks for key, one in origins.items()} for origins in held]
+    return [
+        OriginChange(
+            category=key[0],
+            phase=key[1],
+            stack=list(key[2]),
+            a_bytes=before,
+            b_bytes=after,
+            a_blocks=blocks[0].get(key, 0),
+            b_blocks=blocks[1].get(key, 0),
+        )
+        for key, before, after in _changed(*sizes)
+    ]
+
+
+def _changed(a: Mapping[Key, int], b: Mapping[Key, int]) -> Iterable[tuple[Key, int, int]]:
+    keys = dict.fromkeys([*a, *b])
+    changes = [
+        (key, a.get(key, 0), b.get(key, 0)) for key in keys if a.get(key, 0) != b.get(key, 0)
+    ]
+    return sorted(changes, key=lambda one: -abs(one[2] - one[1]))

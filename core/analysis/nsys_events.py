@@ -1,0 +1,294 @@
+"""The events of an nsys export as columns: GPU work, CUDA calls, NVTX ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DamagedFileError
+from .intervals import Times
+from .nsys_file import NULL, ExportFile, Integers
+from .trace_events import Columns, Kind
+
+KERNEL, COPY, FILL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("KERNEL", "MEMCPY", "MEMSET"))
+GRAPH, CALL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("GRAPH_TRACE", "RUNTIME"))
+NVTX = "NVTX_EVENTS"
+TABLES = (KERNEL, COPY, FILL, GRAPH, CALL, NVTX)
+
+PUSH_POP, START_END, DOMAIN = (59, 70), (60, 71), 75
+"""``eventType`` of ranges: of NVTX itself, and of text files in its format."""
+THREAD_BITS = PID_BITS = 0xFFFFFF
+PID_SHIFT = 24
+"""The low bits of ``globalTid`` are the thread's, the others the process's ``globalPid``; the
+lowest of those are its id as the system knows it."""
+COPY_KINDS = (
+    *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host"),
+    *("Array-to-Array", "Array-to-Device", "Device-to-Array", "Device-to-Device"),
+    *("Host-to-Host", "Peer-to-Peer"),
+)
+"""By ``copyKind``, as ENUM_CUDA_MEMCPY_OPER labels them."""
+UNKNOWN_COPY = COPY_KINDS[0]
+FILL_NAME, GRAPH_NAME = "[CUDA memset]", "[CUDA graph]"
+CALL_VERSION = re.compile(r"(_ptsz|_ptds)?_v\d+$")
+
+LONGEST_NS = 10**15
+"""Eleven days, in which all of an export must lie."""
+MOST_CORRELATION = 2**32
+MOST_DEVICES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work(Columns):
+    """What ran on the devices. ``launch`` is shared with the call that launched it, -1 if none;
+    ``short`` is the name without template arguments. Names are indices of `Events.names`.
+    """
+
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+    short: NDArray[np.int64]
+    device: NDArray[np.int64]
+    start: Times
+    end: Times
+    launch: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls(Columns):
+    """CUDA calls of the host. Threads and processes are numbered for calls and ranges alike."""
+
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    process: NDArray[np.int64]
+    start: Times
+    end: Times
+    launch: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges(Columns):
+    """NVTX ranges. ``kind`` is 0 for push/pop, 1 for start/end; ``label`` is the name with its
+    domain before it. ``crosses`` are those that another thread ended.
+    """
+
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+    label: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    process: NDArray[np.int64]
+    start: Times
+    end: Times
+    crosses: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """The events of one export; times are nanoseconds since ``base_ns`` of its own clock.
+
+    ``work`` are kernels, copies and fills; ``graphs`` the CUDA graphs that were traced as one
+    block each: the kernels in them were not recorded.
+    """
+
+    names: list[str]
+    base_ns: int
+    work: Work
+    graphs: Work
+    calls: Calls
+    ranges: Ranges
+
+
+def read_events(file: ExportFile) -> Events:
+    """Read what the export has of the tables; they are lazy, so any may be absent.
+
+    Raises:
+        DamagedFileError: None of them is there, or values that no recording has.
+    """
+    if not set(TABLES) & file.tables and "META_DATA_EXPORT" not in file.tables:
+        raise DamagedFileError(f"{file.path} is a database, but nsys did not export it")
+    reader = _Reader(file)
+    calls, ranges = reader.calls(), reader.ranges()
+    work, graphs = joined([reader.kernels(), reader.copies(), reader.fills()]), reader.graphs()
+    base_ns = _base(file, [work, graphs, calls, ranges])
+    return Events(
+        names=list(reader.names),
+        base_ns=base_ns,
+        work=_since(work, base_ns),
+        graphs=_since(graphs, base_ns),
+        calls=_since(calls, base_ns),
+        ranges=_since(ranges, base_ns),
+    )
+
+
+class _Reader:
+    """Reads one table after the other, numbering names, threads and processes as they come."""
+
+    def __init__(self, file: ExportFile) -> None:
+        self.file = file
+        self.names: dict[str, int] = {}
+        self._threads: dict[int, int] = {}
+        self._processes: dict[int, int] = {}
+
+    def kernels(self) -> Work:
+        rows = self._work(KERNEL, ("demangledName", "shortName"))
+        short = self._named(rows["shortName"])
+        return self._made(Kind.KERNEL, rows, self._named(rows["demangledName"]), short)
+
+    def copies(self) -> Work:
+        rows = self._work(COPY, ("copyKind",))
+        labels = [
+            f"[CUDA memcpy {COPY_KINDS[kind] if 0 <= kind < len(COPY_KINDS) else UNKNOWN_COPY}]"
+            for kind in rows["copyKind"].tolist()
+        ]
+        return self._made(Kind.COPY, rows, self._numbered(labels))
+
+    def fills(self) -> Work:
+        rows = self._work(FILL, ())
+        return self._made(Kind.FILL, rows, self._numbered([FILL_NAME] * len(rows["start"])))
+
+    def graphs(self) -> Work:
+        rows = self._work(GRAPH, ())
+        return self._made(Kind.KERNEL, rows, self._numbered([GRAPH_NAME] * len(rows["start"])))
+
+    def calls(self) -> Calls:
+        rows = self.file.integers(CALL, ("start", "end", "nameId"), ("globalTid", "correlationId"))
+        strings = self.file.strings(rows["nameId"])
+        strings = {key: CALL_VERSION.sub("", name) for key, name in strings.items()}
+        process = self._process(rows["globalTid"])
+        return Calls(
+            kind=np.full(len(process), int(Kind.RUNTIME)),
+            name=self._named(rows["nameId"], strings),
+            thread=_number(rows["globalTid"], self._threads),
+            process=process,
+            start=rows["start"],
+            end=np.maximum(rows["start"], rows["end"]),
+            launch=_launch(process, rows["correlationId"]),
+        )
+
+    def ranges(self) -> Ranges:
+        rows = self.file.integers(
+            NVTX, ("start", "eventType"), ("end", "globalTid", "endGlobalTid", "domainId")
+        )
+        names = self._range_names()
+        kinds, thread = rows["eventType"], rows["globalTid"]
+        process = self._process(thread)
+        is_range = np.isin(kinds, (*PUSH_POP, *START_END)) & (thread != NULL)
+        is_range[[row for row, name in enumerate(names) if name is None]] = False
+        kept = np.flatnonzero(is_range)
+        labels = names
+        if (kinds == DOMAIN).any():
+            labels = _with_domains(names, kinds, rows["domainId"], thread >> PID_SHIFT & PID_BITS)
+        start, end, other_end = (rows[name][kept] for name in ("start", "end", "endGlobalTid"))
+        # What was open when the recording ended, ended with the last range.
+        last = max(start.max(initial=NULL), end.max(initial=NULL))
+        return Ranges(
+            kind=np.isin(kinds[kept], START_END).astype(np.int64),
+            name=self._numbered(names)[kept],
+            label=self._numbered(labels)[kept],
+            thread=_number(thread, self._threads)[kept],
+            process=process[kept],
+            start=start,
+            end=np.maximum(start, np.where(end == NULL, last, end)),
+            crosses=(other_end != NULL) & (other_end != thread[kept]),
+        )
+
+    def _range_names(self) -> list[str | None]:
+        """The registered text of each NVTX event, or else its own; null if it has neither."""
+        names = self.file.texts(NVTX, "text")
+        ids = self.file.integers(NVTX, (), ("textId",))["textId"]
+        strings = self.file.strings(ids)
+        for row in np.flatnonzero(ids != NULL).tolist():
+            names[row] = strings.get(int(ids[row]), names[row])
+        return names
+
+    def _work(self, table: str, more: Sequence[str]) -> dict[str, Integers]:
+        return self.file.integers(
+            table, ("start", "end", "deviceId", *more), ("correlationId", "globalPid")
+        )
+
+    def _made(
+        self, kind: Kind, rows: dict[str, Integers], name: Integers, short: Integers | None = None
+    ) -> Work:
+        start = rows["start"]
+        return Work(
+            kind=np.full(len(start), int(kind)),
+            name=name,
+            short=name if short is None else short,
+            device=rows["deviceId"],
+            start=start,
+            end=np.maximum(start, rows["end"]),
+            launch=_launch(self._process(rows["globalPid"]), rows["correlationId"]),
+        )
+
+    def _process(self, global_id: Integers) -> Integers:
+        known = np.where(global_id == NULL, NULL, global_id & ~THREAD_BITS)
+        return _number(known, self._processes)
+
+    def _named(self, ids: Integers, strings: dict[int, str] | None = None) -> Integers:
+        """Names by their ids in StringIds."""
+        strings = self.file.strings(ids) if strings is None else strings
+        unique, index = np.unique(ids, return_inverse=True)
+        texts = [strings.get(key, f"[no name, string {key}]") for key in unique.tolist()]
+        return self._numbered(texts)[index]
+
+    def _numbered(self, texts: Sequence[str | None]) -> Integers:
+        numbers = (self.names.setdefault(text or "", len(self.names)) for text in texts)
+        return np.fromiter(numbers, np.int64, len(texts))
+
+
+def _number(values: Integers, numbers: dict[int, int]) -> Integers:
+    """Numbers values in the order in which they come; -1 for NULL."""
+    unique, index = np.unique(values, return_inverse=True)
+    found = [
+        -1 if value == NULL else numbers.setdefault(value, len(numbers))
+        for value in unique.tolist()
+    ]
+    return np.array(found, dtype=np.int64)[index]
+
+
+def _with_domains(
+    names: list[str | None], kinds: Integers, domain: Integers, pid: Integers
+) -> list[str | None]:
+    """Each event's name behind the name of its domain, which its process made."""
+    keys = list(zip(domain.tolist(), pid.tolist(), strict=True))
+    made = np.flatnonzero(kinds == DOMAIN).tolist()
+    prefixes = {keys[row]: f"{names[row]}:" for row in made if names[row]}
+    return [f"{prefixes.get(key, '')}{name or ''}" for key, name in zip(keys, names, strict=True)]
+
+
+def _launch(process: Integers, correlation: Integers) -> Integers:
+    """One number for a process and a correlation id, of which each process has its own."""
+    known = (process >= 0) & (correlation >= 0) & (correlation < MOST_CORRELATION)
+    return np.where(known, process * MOST_CORRELATION + correlation, -1)
+
+
+def joined(parts: Sequence[Work]) -> Work:
+    """Work of several tables as one."""
+    names = Work.__slots__
+    return Work(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in names})
+
+
+AnyEvents = TypeVar("AnyEvents", Work, Calls, Ranges)
+
+
+def _base(file: ExportFile, columns: Sequence[Work | Calls | Ranges]) -> int:
+    """The earliest time, once all times are known to be sane."""
+    used = [one for one in columns if len(one)]
+    if not used:
+        return 0
+    first = min(int(one.start.min()) for one in used)
+    last = max(int(one.end.max()) for one in used)
+    if last - first > LONGEST_NS:
+        raise DamagedFileError(f"{file.path}: its times are {(last - first) / 1e9:.3g} s apart")
+    for one in used:
+        if float((one.end - one.start).sum(dtype=np.float64)) > np.iinfo(np.int64).max / 2:
+            raise DamagedFileError(f"{file.path}: its durations add up to more than can be")
+    return first
+
+
+def _since(events: AnyEvents, base_ns: int) -> AnyEvents:
+    return replace(events, start=events.start - base_ns, end=events.end - base_ns)

@@ -1,0 +1,111 @@
+"""Reads an nsys SQLite export, ours or anyone's, into tables like those of a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..record import Kernels, Nsys
+from ..record_nsys import NsysFacts
+from .kernels import kernel_table
+from .nsys_clocks import clocks_of, devices_of
+from .nsys_events import Events, read_events
+from .nsys_file import ExportFile, open_export
+from .nsys_projection import nvtx_of
+from .nsys_sums import work_summary
+from .nsys_trace import trace_of
+from .time_ledger import time_ledger
+from .trace_events import Kind
+
+KNOWN_SCHEMA = "3."
+GPU_TABLE = "TARGET_INFO_GPU"
+
+
+class NsysExport(NsysFacts, frozen=True, kw_only=True):
+    """The tables of one export: ``kernels`` layer by layer, ``folded`` with layers as one."""
+
+    kernels: Kernels
+    folded: Kernels
+
+    def block(self) -> Nsys:
+        """What goes into a record."""
+        facts = {name: getattr(self, name) for name in NsysFacts.__struct_fields__}
+        return Nsys(kernels=self.folded, **facts)
+
+
+def read_export(path: Path) -> NsysExport:
+    """Read an export; an empty one has empty tables, and ``missing`` says why.
+
+    Raises:
+        NotFoundError: There is no such file, or it may not be read.
+        DamagedFileError: Not an export of nsys, damaged, or made to do harm.
+    """
+    with open_export(path) as file:
+        events = read_events(file)
+        models = _models(file)
+        versions = file.facts("META_DATA_EXPORT")
+    schema = versions.get("EXPORT_SCHEMA_VERSION")
+    missing = _missing(events, schema)
+    ledger = time_ledger(trace_of(events))
+    devices = devices_of(events, models)
+    is_kernel = events.work.kind == Kind.KERNEL
+    return NsysExport(
+        kernels=_honest(kernel_table(ledger, by_layer=True), missing),
+        folded=_honest(kernel_table(ledger), missing),
+        kernel_summary=work_summary(events.names, events.work.take(is_kernel)),
+        memory_summary=work_summary(events.names, events.work.take(~is_kernel)),
+        nvtx=nvtx_of(events),
+        clocks=clocks_of(events, devices),
+        devices=devices,
+        schema=schema,
+        nsys_version=versions.get("EXPORT_PRODUCT_VERSION"),
+        missing=missing,
+    )
+
+
+def _honest(kernels: Kernels, missing: dict[str, str]) -> Kernels:
+    """Where no device was recorded, and no operators, nothing is known to have been idle."""
+    if kernels.rows or kernels.source == "kernels":
+        return kernels
+    return msgspec.structs.replace(
+        kernels,
+        idle=[],
+        unattributed_ns=kernels.step_ms * 1e6,
+        coverage=msgspec.structs.replace(kernels.coverage, explained=0.0),
+        missing=kernels.missing | {"rows": missing["kernels"]},
+    )
+
+
+def _missing(events: Events, schema: str | None) -> dict[str, str]:
+    """Why tables are empty, or hold less than happened."""
+    missing = {}
+    kernels = events.work.kind == Kind.KERNEL
+    if not kernels.any():
+        missing["kernels"] = (
+            "the export has no kernels: nothing ran on a GPU while nsys recorded, or CUDA was "
+            "not traced (--trace=cuda,nvtx)"
+        )
+    if len(events.graphs):
+        missing["graphs"] = (
+            f"{len(events.graphs):,} launches of CUDA graphs were traced as one block each, "
+            "without the kernels inside: profile with --cuda-graph-trace=node"
+        )
+    if not len(events.ranges):
+        missing["nvtx"] = (
+            "the export has no NVTX ranges: none were open, or NVTX was not traced "
+            "(--trace=cuda,nvtx), or this nsys does not hear the program's nvtx package"
+        )
+    elif not len(events.calls):
+        missing["nvtx"] = "CUDA calls were not recorded: no range can be projected onto the GPU"
+    if schema is None:
+        missing["schema"] = "the export does not say its version"
+    elif not schema.startswith(KNOWN_SCHEMA):
+        missing["schema"] = f"the export has layout {schema}; known is {KNOWN_SCHEMA}x"
+    return missing
+
+
+def _models(file: ExportFile) -> dict[int, str]:
+    """What the devices are called."""
+    ids = file.integers(GPU_TABLE, (), ("id",))["id"].tolist()
+    return {key: name for key, name in zip(ids, file.texts(GPU_TABLE, "name"), strict=True) if name}

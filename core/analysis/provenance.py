@@ -1,0 +1,191 @@
+"""What the kernels of compiled graphs are made of: operators, modules, source lines.
+
+The compiler counts its kernel calls in a graph and knows the operators of each; an operator
+knows the module and the line that it was traced from. Paths of modules are relative to the
+module that was compiled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from ..record import GeneratedKernel, KernelRow, Kernels
+from .fused_names import FUSED
+from .kernels import fold_layers
+from .notes import WHOLE_MODEL
+
+GRAPH_PREFIX = re.compile(r"^graph_\d+_(?=cpp_fused_)")
+"""The CPU's kernels announce themselves to the profiler with the number of their graph."""
+
+SUBSCRIPT = re.compile(r"\._modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
+SOURCES_KEPT = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedCall:
+    """One call of a kernel in a compiled graph.
+
+    Attributes:
+        number: Its place in the graph's order of calls, from 1.
+        name: The kernel's name in the generated code.
+        ops: Its operators in the order of the graph, each once.
+        modules: Paths of the modules they are from, "" the compiled module itself.
+        sources: ``file:line code`` of each, innermost lines outside of torch.
+        moved_bytes: What the compiler counts as read and written; None if it does not say.
+    """
+
+    number: int
+    name: str
+    ops: tuple[str, ...]
+    modules: tuple[str, ...]
+    sources: tuple[str, ...]
+    moved_bytes: int | None
+
+    @property
+    def module(self) -> str:
+        """The innermost module around all of them."""
+        return enclosing(self.modules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedGraph:
+    """A compiled graph: one piece of generated code, called once a step or once a layer."""
+
+    phase: Literal["forward", "backward"]
+    file: str
+    calls: tuple[GeneratedCall, ...]
+
+
+def enclosing(modules: Iterable[str]) -> str:
+    """The longest path that all paths lie in; "" is the root.
+
+    Those of the root itself tell nothing of where a kernel belongs beside others that do.
+    """
+    paths = [path.split(".") for path in dict.fromkeys(modules) if path]
+    if not paths:
+        return ""
+    shared = 0
+    while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
+        shared += 1
+    return ".".join(paths[0][:shared])
+
+
+def relative_path(traced: str) -> str:
+    """``L['self'].blocks.0`` or ``L['self']._modules['blocks'][0]`` to ``blocks.0``."""
+    root, quote, rest = traced.partition("']")
+    if not (quote and root.startswith("L['")):
+        rest = traced
+    return SUBSCRIPT.sub(lambda match: f".{match[1] or match[2] or match[3]}", rest).lstrip(".")
+
+
+def generated_kernels(graphs: Iterable[GeneratedGraph], root: str = "") -> list[GeneratedKernel]:
+    """The kernels of the graphs, in their order, layers folded.
+
+    Args:
+        graphs: Each distinct graph once.
+        root: Path of what was compiled: "" the model, ``blocks.*`` its blocks.
+    """
+    groups: dict[tuple[str, ...], list[tuple[GeneratedGraph, GeneratedCall]]] = defaultdict(list)
+    for graph in graphs:
+        for call in graph.calls:
+            module = fold_layers(under(root, call.module))
+            key = (graph.file, graph.phase, call.name, module, *call.ops)
+            groups[key].append((graph, call))
+    return [_kernel(members, root) for members in groups.values()]
+
+
+def under(outer: str, inner: str) -> str:
+    """Two paths joined; either may be empty."""
+    return ".".join(filter(None, (outer, inner)))
+
+
+def _kernel(members: Sequence[tuple[GeneratedGraph, GeneratedCall]], root: str) -> GeneratedKernel:
+    graph, first = members[0]
+    calls = [call for _, call in members]
+    moved = [call.moved_bytes for call in calls if call.moved_bytes is not None]
+    modules = (fold_layers(under(root, path)) for call in calls for path in call.modules)
+    sources = dict.fromkeys(line for call in calls for line in call.sources)
+    return GeneratedKernel(
+        name=first.name,
+        phase=graph.phase,
+        fused=bool(FUSED.search(first.name)),
+        ops=list(first.ops),
+        module=fold_layers(under(root, first.module)),
+        modules=sorted(set(modules)),
+        sources=list(sources)[:SOURCES_KEPT],
+        sites=len(calls),
+        bytes_per_call=sum(moved) / len(moved) if len(moved) == len(calls) else None,
+        file=graph.file,
+    )
+
+
+def with_provenance(kernels: Kernels, generated: Sequence[GeneratedKernel]) -> Kernels:
+    """The kernel table with what the compiler knows of its own kernels filled in.
+
+    A fused row gets its operators, the bytes it moves, and its module where the trace only
+    knew a module around it and all of the kernel's call sites agree on one further inside.
+    """
+    known: dict[tuple[str, str], list[GeneratedKernel]] = defaultdict(list)
+    for kernel in generated:
+        if kernel.fused:
+            known[kernel.name, kernel.phase].append(kernel)
+    rows = [_decoded(row, known[row_key(row)]) for row in kernels.rows]
+    missing = kernels.missing
+    if not generated and any(row.fused for row in rows):
+        missing = missing | {"generated": "this version of torch keeps no provenance of kernels"}
+    return msgspec.structs.replace(kernels, rows=rows, generated=list(generated), missing=missing)
+
+
+def row_key(row: KernelRow) -> tuple[str, str]:
+    """Name in the generated code and phase of what may be a generated kernel."""
+    phase = "backward" if row.phase == "backward" else "forward"
+    return GRAPH_PREFIX.sub("", row.name), phase
+
+
+def _decoded(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> KernelRow:
+    here = [one for one in kernels if one.module == fold_layers(row.module)] or kernels
+    if not here:
+        return row
+    ops = dict.fromkeys(op for kernel in here for op in kernel.ops)
+    return msgspec.structs.replace(
+        row,
+        fused=True,
+        ops=list(ops),
+        module=_module(row.module, {kernel.module for kernel in here}),
+        moved_bytes=row.moved_bytes if row.moved_bytes is not None else _moved(row, here),
+    )
+
+
+def _module(traced: str, known: set[str]) -> str:
+    """The kernel's module if it is one and lies inside the one that the trace saw."""
+    (inner, *others) = known
+    if others or not inner:
+        return traced
+    if traced in ("", WHOLE_MODEL):
+        return inner
+    outer = fold_layers(traced)
+    return traced + inner.removeprefix(outer) if inner.startswith(f"{outer}.") else traced
+
+
+def _moved(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> float | None:
+    """Bytes per step: the mean over the call sites, times the calls that were traced."""
+    known = [(kernel.bytes_per_call, kernel.sites) for kernel in kernels]
+    amounts = [size * sites for size, sites in known if size is not None]
+    if len(amounts) < len(known):
+        return None
+    return sum(amounts) / sum(sites for _, sites in known) * row.calls
+
+
+def kernel_source(code: str, name: str) -> str:
+    """The definition of one kernel in generated code; "" if it is defined elsewhere."""
+    start = re.compile(rf"^{re.escape(name)} = async_compile\.", re.MULTILINE).search(code)
+    if start is None:
+        return ""
+    end = re.compile(r"^'''.*\)$", re.MULTILINE).search(code, start.end())
+    return code[start.start() : end.end() if end else len(code)]

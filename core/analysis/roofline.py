@@ -1,0 +1,166 @@
+"""How near to the device's ceilings work came: the roofline model, and MFU.
+
+Time at the roof is the longer of FLOPs over the peak and bytes over the bandwidth; what was
+reached is that time over the time taken. FLOPs that are no matrix products are not held
+against the peak, which is quoted for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import fsum
+from typing import Literal
+
+import msgspec
+
+from ..quantities import format_count
+from ..record import KernelRow, Kernels, Timing
+from ..record_roof import Roof
+from .attention_parts import is_product
+from .event_costs import COUNTED_CATEGORIES
+
+ATTENTION_PRODUCTS = "attention products"
+
+Bound = Literal["compute", "memory"]
+
+
+class RoofPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of rows in the roofline plot, per step.
+
+    ``ns`` is the time of the rows whose bytes are known and ``known`` its part of the group's;
+    ``share`` is the group's of the step.
+    """
+
+    label: str
+    phase: str
+    ns: float
+    share: float
+    known: float
+    flops: float
+    moved_bytes: float
+    at_roof_ns: float | None = None
+    bound: Bound | None = None
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte."""
+        return self.flops / self.moved_bytes if self.moved_bytes else 0.0
+
+    @property
+    def flops_per_second(self) -> float:
+        """Reached."""
+        return self.flops / self.ns * 1e9 if self.ns else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Reached."""
+        return self.moved_bytes / self.ns * 1e9 if self.ns else 0.0
+
+    @property
+    def of_roof(self) -> float | None:
+        """Part of the binding roof that was reached."""
+        return self.at_roof_ns / self.ns if self.at_roof_ns is not None and self.ns else None
+
+
+def at_roof(
+    flops: float | None, moved_bytes: float | None, is_compute: bool, roof: Roof
+) -> tuple[float, Bound] | None:
+    """The least nanoseconds that work can take and what binds; None where that is not known.
+
+    Args:
+        flops, moved_bytes: Of the work; None where not known.
+        is_compute: Whether the FLOPs are of matrix products.
+        roof: The device's.
+    """
+    times: list[tuple[float, Bound]] = []
+    if flops is not None and is_compute:
+        times.append((flops / roof.peak_flops * 1e9, "compute"))
+    if moved_bytes is not None and roof.bandwidth:
+        times.append((moved_bytes / roof.bandwidth * 1e9, "memory"))
+    return max(times) if times else None
+
+
+def with_roof(kernels: Kernels, roof: Roof | None, reason: str = "") -> Kernels:
+    """The table with each row's part of the roof; without a roof the reason is kept."""
+    if roof is None:
+        return msgspec.structs.replace(
+            kernels, roof=None, missing=kernels.missing | {"roof": reason}
+        )
+    rows = [
+        msgspec.structs.replace(row, of_roof=best[0] / row.total_ns)
+        if row.total_ns and (best := _row_at_roof(row, roof))
+        else row
+        for row in kernels.rows
+    ]
+    missing = kernels.missing
+    if roof.bandwidth is None:
+        missing = missing | {"bandwidth": "nobody says how fast the memory is; see --peak"}
+    return msgspec.structs.replace(kernels, rows=rows, roof=roof, missing=missing)
+
+
+def _row_at_roof(row: KernelRow, roof: Roof) -> tuple[float, Bound] | None:
+    return at_roof(row.flops, row.moved_bytes, row.category in COUNTED_CATEGORIES, roof)
+
+
+def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float) -> Timing:
+    """The timing with the part of the peak that the model's FLOPs reached.
+
+    Args:
+        timing: As the worker reported it.
+        roof: Of the device and precision, or None with the reason.
+        causal_flops: Of a step, without attention's masked half.
+    """
+    seconds = timing.step.median_ms / 1e3
+    missing = {name: why for name, why in timing.missing.items() if name != "mfu"}
+    if roof is None or not seconds:
+        return msgspec.structs.replace(
+            timing, causal_model_flops=causal_flops, missing=missing | {"mfu": reason}
+        )
+    mfu = timing.model_flops / seconds / roof.peak_flops
+    causal_mfu = causal_flops / seconds / roof.peak_flops
+    return msgspec.structs.replace(
+        timing,
+        causal_model_flops=causal_flops,
+        mfu=mfu,
+        causal_mfu=causal_mfu,
+        mfu_formula=f"{format_count(timing.model_flops)}FLOP / {seconds:.4g} s / "
+        f"{format_count(roof.peak_flops)}FLOP/s = {100 * mfu:.2f} %; without attention's masked "
+        f"half {format_count(causal_flops)}FLOP, {100 * causal_mfu:.2f} %. "
+        f"Peak: {roof.peak_source}",
+        roof=roof,
+        missing=missing,
+    )
+
+
+def group_of(row: KernelRow) -> str:
+    """Where a row stands in the plot: its category, attention's own products apart."""
+    return ATTENTION_PRODUCTS if is_product(row) else row.category
+
+
+def roof_points(kernels: Kernels, *, by_phase: bool = False) -> list[RoofPoint]:
+    """The groups of work whose bytes are known, the longest first."""
+    groups: dict[tuple[str, str], list[KernelRow]] = {}
+    for row in kernels.rows:
+        key = (group_of(row), row.phase if by_phase else "")
+        groups.setdefault(key, []).append(row)
+    points = [_point(*key, rows, kernels.roof) for key, rows in groups.items()]
+    return sorted((one for one in points if one.moved_bytes), key=lambda one: -one.ns)
+
+
+def _point(label: str, phase: str, rows: Iterable[KernelRow], roof: Roof | None) -> RoofPoint:
+    rows = list(rows)
+    known = [row for row in rows if row.moved_bytes is not None]
+    known_ns, all_ns = (fsum(row.total_ns for row in some) for some in (known, rows))
+    best = [at for row in known if roof and (at := _row_at_roof(row, roof))]
+    times = {bound: fsum(ns for ns, b in best if b == bound) for bound in ("compute", "memory")}
+    return RoofPoint(
+        label=label,
+        phase=phase,
+        ns=known_ns,
+        share=fsum(row.share for row in rows),
+        known=known_ns / all_ns if all_ns else 0.0,
+        flops=fsum(row.flops or 0.0 for row in known),
+        moved_bytes=fsum(row.moved_bytes or 0.0 for row in known),
+        at_roof_ns=fsum(times.values()) if len(best) == len(known) and best else None,
+        bound=("memory" if times["memory"] > times["compute"] else "compute") if best else None,
+    )

@@ -1,0 +1,133 @@
+"""Rules that fail loudly: the table is not of what the spec says, or faster than possible."""
+
+from __future__ import annotations
+
+from ...quantities import format_count
+from ...record import Finding, Record
+from ..identity_checks import (
+    Expected,
+    above_peak,
+    attention_products,
+    contradicting,
+    is_checkable,
+    weight_products,
+)
+from .rule import Rule
+
+COUNT_TOLERANCE = 0.01
+"""Of a call: the table's calls are means over the traced steps."""
+FLOPS_TOLERANCE = 1e-6
+PEAK_TOLERANCE = 1.1
+"""Vendors quote peaks below the highest clock: H100 SXM's at 1830 of 1980 MHz."""
+
+
+def weight_product_count(record: Record) -> Finding | None:
+    """A forward must have 7L + 1 products with weights."""
+    kernels = record.kernels
+    if kernels is None or not is_checkable(record.spec) or "forward" not in kernels.phases_ns:
+        return None
+    layers = record.spec["layers"]
+    count = weight_products(kernels, layers)
+    return _miscounted("gemm-count", f"7·{layers} + 1 products with weights", count)
+
+
+def attention_product_count(record: Record) -> Finding | None:
+    """Attention that is written out must have 2L products in forward."""
+    kernels = record.kernels
+    if kernels is None or not is_checkable(record.spec) or "forward" not in kernels.phases_ns:
+        return None
+    if record.spec["attention"] != "naive":
+        return None
+    layers = record.spec["layers"]
+    count = attention_products(kernels, layers)
+    return _miscounted("attention-count", f"2·{layers} attention products", count)
+
+
+def _miscounted(rule: str, what: str, count: Expected) -> Finding | None:
+    if abs(count.found - count.expected) <= COUNT_TOLERANCE:
+        return None
+    return Finding(
+        rule=rule,
+        severity="problem",
+        verdict=f"A forward has {what}, the table {count.found:.4g}.",
+        why=f"{count.expected} calls of this model are expected in every forward; what is "
+        "missing or too much was put elsewhere, or another model ran.",
+        next="Do not use shares of matrix products from this run; look at their rows in forward.",
+        numbers={"expected": count.expected, "found": count.found},
+    )
+
+
+def flops_contradict(record: Record) -> Finding | None:
+    """The FLOPs counted from shapes must be those of the closed form."""
+    kernels, prediction = record.kernels, record.prediction
+    if kernels is None or not kernels.counted_flops or not prediction:
+        return None
+    if not is_checkable(record.spec) or "counted_flops" in kernels.missing:
+        return None
+    counted, expected = kernels.counted_flops.get("forward", 0.0), prediction["forward_flops"]
+    if abs(counted / expected - 1) <= FLOPS_TOLERANCE:
+        return None
+    return Finding(
+        rule="flops-contradict",
+        severity="problem",
+        verdict=f"The forward's shapes make {format_count(counted)}FLOP, the model has "
+        f"{format_count(expected)}FLOP.",
+        why=f"Counted over closed form is {counted / expected:.4f}; both count attention in full.",
+        next="Do not use TFLOP/s or MFU of this run: another model ran than the spec says.",
+        numbers={"counted": counted, "closed_form": expected},
+    )
+
+
+def precision_contradicted(record: Record) -> Finding | None:
+    """The kernels that multiply have names of another precision than the spec's."""
+    kernels = record.kernels
+    if kernels is None:
+        return None
+    precision = str(record.spec.get("precision"))
+    rows = contradicting(kernels, precision)
+    if not rows:
+        return None
+    ns = sum(row.total_ns for row in rows)
+    return Finding(
+        rule="precision-contradicted",
+        severity="problem",
+        verdict=f"Labelled {precision}, but kernels of another precision ran.",
+        why=f"{rows[0].name[:100]} and {len(rows) - 1} more rows, {ns / 1e6:.4g} ms a step.",
+        next="Look for NVIDIA_TF32_OVERRIDE and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE in the "
+        "environment; publish the row under the precision that ran.",
+        numbers={"kernel": rows[0].name, "ms": ns / 1e6},
+    )
+
+
+def faster_than_peak(record: Record) -> Finding | None:
+    """More FLOP/s than the device has: a wrong label, a wrong clock or a wrong peak."""
+    timing, kernels = record.timing, record.kernels
+    if timing is not None and timing.mfu is not None and timing.mfu > 1:
+        what, ratio, roof = "The step", timing.mfu, timing.roof
+    elif kernels is not None and (rows := above_peak(kernels, PEAK_TOLERANCE)):
+        row, roof = rows[0], kernels.roof
+        assert roof is not None
+        what = row.name[:80]
+        ratio = (row.flops or 0.0) / row.total_ns * 1e9 / roof.peak_flops
+    else:
+        return None
+    peak = roof.peak_flops if roof else 0.0
+    return Finding(
+        rule="faster-than-peak",
+        severity="problem",
+        verdict=f"{what} runs at {ratio:.2f} times the peak of the device.",
+        why=f"The peak is {format_count(peak)}FLOP/s for {record.spec.get('precision')}: "
+        f"{roof.peak_source if roof else 'unknown'}.",
+        next="One of these is wrong: the precision that ran, the peak, or the time. "
+        "Correct the peak with --peak.",
+        numbers={"ratio": ratio, "peak_flops": peak},
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    weight_product_count,
+    attention_product_count,
+    flops_contradict,
+    precision_contradicted,
+    faster_than_peak,
+)

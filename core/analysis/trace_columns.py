@@ -1,0 +1,248 @@
+"""The columns of a `Trace` from its JSON events, chunk by chunk, and part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec.structs import astuple
+from numpy.typing import NDArray
+
+from .chrome_json import Args, JsonEvent
+from .exact_time import nanoseconds
+from .intervals import Times
+from .operands import operands_text
+from .trace_events import MODULE_PREFIX, DeviceEvents, HostEvents, Kind, Trace
+
+KIND_OF = {
+    "cpu_op": Kind.OPERATOR,
+    "Operator": Kind.OPERATOR,
+    "user_annotation": Kind.ANNOTATION,
+    "python_function": Kind.MODULE,
+    "cuda_runtime": Kind.RUNTIME,
+    "cuda_driver": Kind.RUNTIME,
+    "xpu_runtime": Kind.RUNTIME,
+    "xpu_driver": Kind.RUNTIME,
+    "Runtime": Kind.RUNTIME,
+    "kernel": Kind.KERNEL,
+    "Kernel": Kind.KERNEL,
+    "gpu_memcpy": Kind.COPY,
+    "Memcpy": Kind.COPY,
+    "gpu_memset": Kind.FILL,
+    "Memset": Kind.FILL,
+}
+"""By the event's ``cat``; the capitalised ones are of torch before 2.0."""
+ON_HOST = {category: int(kind) for category, kind in KIND_OF.items() if kind < Kind.KERNEL}
+ON_DEVICE = {category: int(kind) for category, kind in KIND_OF.items() if kind >= Kind.KERNEL}
+PYTHON = "python_function"
+THREAD_BITS = 32
+
+AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents)
+NO_ARGS = Args()
+NONE = -1
+LONGEST_OPERANDS = 2**18
+"""Characters: more than an optimizer's list of a thousand tensors has."""
+LONGEST_US = 1e12
+MOST_EVENTS = 2**24
+MOST_CHARACTERS = 2**28
+"""A real trace stays far below these; a file that was packed to be huge does not."""
+
+
+class PackedColumns(msgspec.Struct, frozen=True):
+    """What one process tells another of a part's events; columns are of 64-bit integers."""
+
+    seen: int
+    names: list[str]
+    processes: list[Any]
+    threads: list[Any]
+    operands: list[bytes]
+    host: dict[str, bytes]
+    device: dict[str, bytes]
+
+
+class _Numbers(dict[Any, int]):
+    """Numbers values in the order in which they appear."""
+
+    characters = 0
+
+    def __missing__(self, value: object) -> int:
+        number = self[value] = len(self)
+        self.characters += len(value) if isinstance(value, str | bytes) else 0
+        return number
+
+    def of(self, values: Sequence[Any]) -> NDArray[np.int64]:
+        return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
+
+
+class Collector:
+    """Collects the columns of a `Trace`, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self.names = _Numbers()
+        self.processes = _Numbers()
+        self.threads = _Numbers()
+        self.operands = _Numbers()
+        self.host: list[HostEvents] = []
+        self.device: list[DeviceEvents] = []
+        self.seen = 0
+        self.kept = 0
+
+    def add(self, events: list[JsonEvent]) -> None:
+        """Add the events that say where time goes.
+
+        Raises:
+            ValueError: A number is out of range, or there is too much.
+        """
+        self.seen += len(events)
+        self._add_host(
+            [
+                event
+                for event in events
+                if event.cat in ON_HOST
+                and event.ph == "X"
+                and (event.cat != PYTHON or event.name.startswith(MODULE_PREFIX))
+            ]
+        )
+        self._add_device([event for event in events if event.cat in ON_DEVICE and event.ph == "X"])
+        self._check_size()
+
+    def packed(self) -> bytes:
+        """All that was added, for `add_packed` in another process."""
+        columns = [
+            {name: getattr(events, name).tobytes() for name in events.__slots__}
+            for events in (_joined(self.host), _joined(self.device))
+        ]
+        return msgspec.msgpack.encode(
+            PackedColumns(
+                self.seen,
+                list(self.names),
+                list(self.processes),
+                list(self.threads),
+                list(self.operands),
+                *columns,
+            )
+        )
+
+    def add_packed(self, packed: bytes) -> None:
+        """Add what another process collected.
+
+        Raises:
+            ValueError: It is not whole, or there is too much.
+        """
+        part = msgspec.msgpack.decode(packed, type=PackedColumns)
+        host, device = (
+            {name: np.frombuffer(values, dtype=np.int64) for name, values in columns.items()}
+            for columns in (part.host, part.device)
+        )
+        names = self.names.of(part.names)
+        process, thread = self.processes.of(part.processes), self.threads.of(part.threads)
+        host["thread"] = (
+            process[host["thread"] >> THREAD_BITS] << THREAD_BITS
+            | thread[host["thread"] % 2**THREAD_BITS]
+        )
+        operands = np.r_[self.operands.of(part.operands), NONE]  # the last for -1
+        host |= {"name": names[host["name"]], "operands": operands[host["operands"]]}
+        self.host.append(HostEvents(**host))
+        self.device.append(DeviceEvents(**device | {"name": names[device["name"]]}))
+        self.seen += part.seen
+        self._check_size()
+
+    def _check_size(self) -> None:
+        self.kept += len(self.host[-1]) + len(self.device[-1])
+        if self.kept > MOST_EVENTS:
+            raise ValueError(f"more than {MOST_EVENTS:,} timed events")
+        if self.names.characters + self.operands.characters > MOST_CHARACTERS:
+            raise ValueError(f"its names have more than {MOST_CHARACTERS:,} characters")
+
+    def _add_host(self, events: list[JsonEvent]) -> None:
+        _, names, categories, processes, threads, times, durations, all_args = _fields(events)
+        args = [arg or NO_ARGS for arg in all_args]
+        start = nanoseconds(times)
+        self.host.append(
+            HostEvents(
+                kind=_integers([ON_HOST[category] for category in categories]),
+                name=self.names.of(names),
+                thread=self.processes.of(processes) << THREAD_BITS | self.threads.of(threads),
+                start=start,
+                end=start + _durations(durations),
+                correlation=_integers([arg.correlation for arg in args]),
+                sequence=_integers([arg.sequence for arg in args]),
+                operands=self._operands_of(args),
+            )
+        )
+
+    def _operands_of(self, args: list[Args]) -> NDArray[np.int64]:
+        """What the profiler noted of each operator's inputs, where it was asked to."""
+        if all(arg.dims is None for arg in args):
+            return np.full(len(args), NONE)
+        texts = [b"" if arg.dims is None else operands_text(arg) for arg in args]
+        numbers = [
+            self.operands[text] if 0 < len(text) <= LONGEST_OPERANDS else NONE for text in texts
+        ]
+        return np.array(numbers, dtype=np.int64)
+
+    def _add_device(self, events: list[JsonEvent]) -> None:
+        _, names, categories, _, _, times, durations, all_args = _fields(events)
+        args = [arg or NO_ARGS for arg in all_args]
+        start = nanoseconds(times)
+        self.device.append(
+            DeviceEvents(
+                kind=_integers([ON_DEVICE[category] for category in categories]),
+                name=self.names.of(names),
+                device=_integers([arg.device for arg in args]),
+                start=start,
+                end=start + _durations(durations),
+                correlation=_integers([arg.correlation for arg in args]),
+            )
+        )
+
+    def finished(self) -> Trace:
+        """The columns as one, times from the first event on."""
+        host, device = _joined(self.host), _joined(self.device)
+        starts = [int(events.start.min()) for events in (host, device) if len(events)]
+        base_ns = min(starts, default=0)
+        for events in (host, device):
+            events.start[:] -= base_ns
+            events.end[:] -= base_ns
+        return Trace(
+            names=list(self.names),
+            base_ns=base_ns,
+            host=host,
+            device=device,
+            operands=list(self.operands),
+        )
+
+
+def _fields(events: list[JsonEvent]) -> list[tuple[Any, ...]]:
+    """The values of each field: quicker than to ask each event for each field."""
+    return list(zip(*map(astuple, events), strict=True)) or [()] * len(JsonEvent.__struct_fields__)
+
+
+def _joined(chunks: list[AnyColumns]) -> AnyColumns:
+    kind = type(chunks[0])
+    names = kind.__slots__
+    return kind(**{name: np.concatenate([getattr(one, name) for one in chunks]) for name in names})
+
+
+def _durations(values: Sequence[float]) -> Times:
+    """Microseconds to nanoseconds; a float holds them exactly.
+
+    Raises:
+        ValueError: Longer than eleven days.
+    """
+    # A profiler that was stopped inside an event may have written a negative duration.
+    microseconds = np.maximum(np.array(values, dtype=np.float64), 0)
+    if microseconds.max(initial=0) > LONGEST_US:
+        raise ValueError("a duration is out of range")
+    return np.asarray(np.rint(microseconds * 1000), dtype=np.int64)
+
+
+def _integers(values: list[Any]) -> NDArray[np.int64]:
+    """Integers as they are; anything else, which only a foreign trace has, as -1."""
+    try:
+        return np.fromiter(values, dtype=np.int64, count=len(values))
+    except (TypeError, ValueError, OverflowError):
+        known = (value if isinstance(value, int) and abs(value) < 2**63 else -1 for value in values)
+        return np.fromiter(known, dtype=np.int64, count=len(values))

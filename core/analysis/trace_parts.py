@@ -1,0 +1,136 @@
+"""A big trace read by a few processes, each a part of the file.
+
+The file is cut at what looks like the border of two events. Whether it is one shows when the
+part before it is read: that part began with an event, so if it decodes as a list of events,
+it ends with one too. Where anything goes wrong, nothing is lost but time: the caller reads the
+whole by itself, and finds what is wrong with it.
+
+Run as a program: ``python -P -m sysbench.core.analysis.trace_parts PATH BEGIN END ENDING``
+writes the columns of one part to standard output.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+import msgspec
+
+from .chrome_json import BETWEEN_EVENTS, TAIL_BYTES, Ending, Text, find_list, take_events
+from .trace_columns import Collector
+
+SMALLEST_PART_BYTES = 48 * 2**20
+MOST_PARTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a file, from 0 or the comma before an event on."""
+
+    begin: int
+    end: int
+    ending: Ending
+
+    def read(self, file: BufferedReader, collector: Collector, tell: Callable[[], None]) -> None:
+        """Collect the part's events.
+
+        Raises:
+            msgspec.DecodeError: It is damaged, or not a part.
+        """
+        file.seek(self.begin)
+        text = Text(file, self.end - self.begin)
+        if self.begin:
+            text.read_more()
+            text.open_list()
+        else:
+            find_list(text)
+        for events in take_events(text, self.ending):
+            collector.add(events)
+            tell()
+
+
+def processes() -> int:
+    """How many may run at once here."""
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    return allowed or 1
+
+
+def cut(path: Path, count: int) -> list[Part]:
+    """At most so many parts of about equal size.
+
+    Raises:
+        msgspec.DecodeError: There is no list of events.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        ending = find_list(Text(file))
+        begins = [0]
+        for index in range(1, count):
+            place = size * index // count
+            file.seek(place)
+            if border := BETWEEN_EVENTS.search(file.read(TAIL_BYTES)):
+                begins.append(place + border.start(1))
+    ends = [*begins[1:], size]
+    return [
+        Part(begin, end, ending if end == size else Ending.BORDER)
+        for begin, end in zip(begins, ends, strict=True)
+    ]
+
+
+def read_in_parts(path: Path, tell: Callable[[int, int], None]) -> Collector | None:
+    """Read a plain file in parts, the first of them here; None if that does not pay, or fails."""
+    size = path.stat().st_size
+    count = min(processes(), MOST_PARTS, size // SMALLEST_PART_BYTES)
+    if count < 2:
+        return None
+    collector = Collector()
+    try:
+        first, *others = cut(path, count)
+        with ExitStack() as stack, path.open("rb") as file:
+            helpers = [stack.enter_context(_helper(path, part)) for part in others]
+            # The others are about as far in theirs.
+            first.read(file, collector, lambda: tell(file.tell() * size // first.end, size))
+            for helper in helpers:
+                output, _ = helper.communicate()
+                if helper.returncode:
+                    return None
+                collector.add_packed(output)
+    except (OSError, ValueError, TypeError, MemoryError, RecursionError, msgspec.MsgspecError):
+        return None  # the caller finds out by itself
+    return collector
+
+
+@contextmanager
+def _helper(path: Path, part: Part) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that reads one part; it is gone afterwards."""
+    numbers = (str(part.begin), str(part.end), part.ending.value)
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", __spec__.name, str(path), *numbers],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as helper:
+        try:
+            yield helper
+        finally:
+            helper.kill()
+
+
+def main(path: str, begin: str, end: str, ending: str) -> None:
+    """Read one part and write its columns."""
+    gc.disable()
+    collector = Collector()
+    with Path(path).open("rb") as file:
+        Part(int(begin), int(end), Ending(ending)).read(file, collector, lambda: None)
+    sys.stdout.buffer.write(collector.packed())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,234 @@
+"""One tree of a traced step: model, layer, module, operator, kernel; its leaves add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import Literal
+
+import msgspec
+
+from ..record import KernelRow, Kernels, Memory, ModuleMemory
+from .kernels import MODEL_PHASES
+from .layers import LayerSpread, Part, grown, parts
+from .notes import WHOLE_MODEL
+from .scopes import GRAD_ACCUMULATE, LOSS
+
+Kind = Literal[
+    "step", "module", "layers", "operator", "kernel", "phase", "idle", "unattributed", "rest"
+]
+
+ROOF_KNOWN = 0.9
+"""Part of a node's time whose roof must be known for the node to have one."""
+
+WORK = ("operator", "kernel")
+STILL = ("idle", "unattributed")
+UNLINKED = "launch not recorded"
+BESIDE = "step/"
+"""How the path of what stands beside the model begins."""
+
+
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the step and everything below it, per step.
+
+    Time is the rows' exclusive time, so the leaves add up to the step. ``exclusive_ns`` is a
+    module's time without the modules in it. ``calls`` counts the kernels (on the CPU the
+    operators) that ran. ``phases_ns`` splits the time. ``flops`` and ``moved_bytes`` sum
+    what is known and are null where nothing is; ``of_roof`` is weighted by time.
+    ``parameter_bytes`` and ``activation_bytes`` (saved for backward) are a module's, from
+    the memory pass.
+
+    ``path`` is unique in the tree: a module's own path with the numbers of folded layers in
+    it, then ``/`` and the operator, ``/`` and the kernel.
+    """
+
+    kind: Kind
+    name: str
+    path: str
+    inclusive_ns: float
+    exclusive_ns: float
+    share: float
+    calls: float | None = None
+    flops: float | None = None
+    moved_bytes: float | None = None
+    of_roof: float | None = None
+    phases_ns: dict[str, float] = {}
+    parameter_bytes: int | None = None
+    activation_bytes: int | None = None
+    layers: LayerSpread | None = None
+    children: list[TreeNode] = []
+
+
+def kernel_tree(kernels: Kernels, memory: Memory | None = None, *, phase: str = "") -> TreeNode:
+    """The step as a tree; layers that are alike are one node, the odd one out has its own.
+
+    Args:
+        kernels: Best with one row a layer, as the trace pass's ``kernels.json`` has them.
+        memory: Where the bytes of modules come from.
+        phase: Take only its rows; what did not run is then left out.
+    """
+    rows = [row for row in kernels.rows if phase in ("", row.phase)]
+    held = {one.module: one for one in memory.modules} if memory else {}
+    build = _Builder(step_ns=kernels.step_ms * 1e6, held=held)
+    children = build.top(rows)
+    if not phase:
+        causes = [build.still("idle", one.cause, one.ns) for one in kernels.idle]
+        idle_ns = fsum(one.ns for one in kernels.idle)
+        children += [
+            build.still("idle", "idle", idle_ns, causes),
+            build.still("unattributed", "unattributed", kernels.unattributed_ns),
+        ]
+    return build.node("step", phase or "step", phase or "step", rows, children)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Builder:
+    """Makes the nodes of one step; ``held`` has what modules hold in memory, by path."""
+
+    step_ns: float
+    held: Mapping[str, ModuleMemory]
+
+    def share(self, ns: float) -> float:
+        return ns / self.step_ns if self.step_ns else 0.0
+
+    def node(
+        self,
+        kind: Kind,
+        name: str,
+        path: str,
+        rows: Sequence[KernelRow],
+        children: Sequence[TreeNode] = (),
+        paths: Sequence[str] = (),
+        layers: LayerSpread | None = None,
+    ) -> TreeNode:
+        """A node of all the rows in it, own and children's, the longest child first."""
+        below = [child.inclusive_ns for child in children]
+        ns = fsum(below if below else (row.exclusive_ns for row in rows))
+        places = [child.inclusive_ns for child in children if child.kind not in WORK]
+        held = [self.held[path] for path in paths if path in self.held]
+        return TreeNode(
+            kind=kind,
+            name=name,
+            path=path,
+            inclusive_ns=ns,
+            exclusive_ns=max(0.0, fsum([ns, *(-place for place in places)])),
+            share=self.share(ns),
+            calls=fsum(row.calls for row in rows),
+            flops=known_sum(row.flops for row in rows),
+            moved_bytes=known_sum(row.moved_bytes for row in rows),
+            of_roof=mean_of_roof(rows),
+            phases_ns=_by_phase(rows),
+            parameter_bytes=sum(one.parameter_bytes for one in held) if held else None,
+            activation_bytes=sum(one.activation_bytes for one in held) if held else None,
+            layers=layers,
+            children=_in_order(children),
+        )
+
+    def still(
+        self, kind: Kind, name: str, ns: float, children: Sequence[TreeNode] = ()
+    ) -> TreeNode:
+        """Time in which nothing is known to have run."""
+        return TreeNode(
+            kind=kind,
+            name=name,
+            path=f"{BESIDE}{name}",
+            inclusive_ns=ns,
+            exclusive_ns=0.0 if children else ns,
+            share=self.share(ns),
+            children=_in_order(children),
+        )
+
+    def top(self, rows: Sequence[KernelRow]) -> list[TreeNode]:
+        """The model, and beside it what belongs to no module of it."""
+        inside = [row for row in rows if not _outside(row)]
+        groups: dict[str, list[KernelRow]] = {}
+        for row in rows:
+            if place := _outside(row):
+                groups.setdefault(place, []).append(row)
+        nodes = [
+            self.node("phase", name, BESIDE + name, members, self.operators(members, BESIDE + name))
+            for name, members in groups.items()
+        ]
+        if inside:
+            model = Part(WHOLE_MODEL, grown(inside, WHOLE_MODEL))
+            nodes.append(self.module(WHOLE_MODEL, "", model))
+        return nodes
+
+    def module(self, path: str, prefix: str, part: Part) -> TreeNode:
+        """A module or folded layers, with own operators and the modules below."""
+        branch = part.branch
+        below = [
+            self.module(f"{prefix}{one.name}", f"{prefix}{one.name}.", one) for one in parts(branch)
+        ]
+        return self.node(
+            "layers" if part.layers else "module",
+            part.name,
+            path,
+            list(branch.all_rows()),
+            [*below, *self.operators(branch.rows, path)],
+            branch.paths,
+            part.layers,
+        )
+
+    def operators(self, rows: Sequence[KernelRow], place: str) -> list[TreeNode]:
+        """One node an operator with its kernels below; kernels without one stand alone."""
+        nodes = []
+        for op, members in _grouped(rows, lambda row: row.op).items():
+            path = f"{place}/{op}"
+            kernels = [
+                self.node("kernel", name, f"{path}/{name}", same)
+                for name, same in _grouped(members, lambda row: row.name).items()
+            ]
+            if not op:
+                nodes += kernels
+            elif [kernel.name for kernel in kernels] == [op]:
+                nodes.append(self.node("operator", op, path, members))
+            else:
+                nodes.append(self.node("operator", op, path, members, kernels))
+        return nodes
+
+
+def _outside(row: KernelRow) -> str:
+    """Where a row stands that belongs to no module; empty for a row that does."""
+    if not row.linked:
+        return UNLINKED
+    if row.module in (LOSS, GRAD_ACCUMULATE):
+        return row.module
+    if row.module:
+        return ""
+    return f"{row.phase}, outside modules" if row.phase in MODEL_PHASES else row.phase
+
+
+def _in_order(nodes: Iterable[TreeNode]) -> list[TreeNode]:
+    """The longest first, what did not run last."""
+    return sorted(nodes, key=lambda node: (node.kind in STILL, -node.inclusive_ns))
+
+
+def _grouped(
+    rows: Iterable[KernelRow], key: Callable[[KernelRow], str]
+) -> dict[str, list[KernelRow]]:
+    groups: dict[str, list[KernelRow]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def _by_phase(rows: Iterable[KernelRow]) -> dict[str, float]:
+    groups = _grouped(rows, lambda row: row.phase)
+    return {phase: fsum(row.exclusive_ns for row in members) for phase, members in groups.items()}
+
+
+def known_sum(values: Iterable[float | None]) -> float | None:
+    """The sum of what is known, None when nothing is."""
+    known = [value for value in values if value is not None]
+    return fsum(known) if known else None
+
+
+def mean_of_roof(rows: Sequence[KernelRow]) -> float | None:
+    """The part of the roof reached: mean over the time where it is known, if nearly all is."""
+    known = [(row.total_ns, row.of_roof) for row in rows if row.of_roof is not None]
+    known_ns = fsum(ns for ns, _ in known)
+    if not known_ns or known_ns < ROOF_KNOWN * fsum(row.total_ns for row in rows):
+        return None
+    return fsum(ns * reached for ns, reached in known) / known_ns

@@ -1,0 +1,219 @@
+"""Gives the cost of operators to the rows of a kernel table: each once, to what did the work."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from ..record import KernelRow, Kernels
+from .activities import launches_of
+from .classify import classify
+from .event_costs import (
+    COUNTED_CATEGORIES,
+    EventCosts,
+    borrowed_costs,
+    census,
+    noted_costs,
+    uncounted,
+)
+from .intervals import Times
+from .kernels import fold_layers
+from .nesting import NONE, Index, follow, nearest
+from .scopes import Scopes, host_scopes
+from .time_ledger import TimeLedger, Window, steps_window
+from .trace_events import Kind, Trace
+
+RowKey = tuple[str, str, str, str]
+"""Name, phase, module (with the layer's number) and operator of a row."""
+
+
+class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Per step.
+
+    Attributes:
+        rows: FLOPs (None where not known) and bytes by row.
+        products: FLOPs of matrix products by phase, whoever ran them.
+        reasons: Why some are not known, by the name of what is missing.
+    """
+
+    rows: dict[RowKey, tuple[float | None, float]]
+    products: dict[str, float]
+    reasons: dict[str, str]
+
+
+def noted_work(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
+    """From the shapes in the trace itself, as anyone's may have; None where it has none."""
+    if not trace.operands:
+        return None
+    scopes = host_scopes(trace)
+    costs = noted_costs(trace, scopes)
+    return work_costs(trace, scopes, ledger, costs, uncounted(trace, scopes, costs))
+
+
+def borrowed_work(
+    trace: Trace, ledger: TimeLedger, shapes: Trace, list_item_bytes: int
+) -> WorkCosts:
+    """From the shapes of another trace, of one more step of the same program."""
+    scopes, other = host_scopes(trace), host_scopes(shapes)
+    known = noted_costs(shapes, other, list_item_bytes)
+    window = (ledger.window.low, ledger.window.high)
+    steps = census(shapes, other, known)
+    costs, unlike = borrowed_costs(trace, scopes, steps, ledger.window.steps, window)
+    left_out = uncounted(shapes, other, known)
+    return work_costs(trace, scopes, ledger, costs, sorted({*left_out, *unlike}))
+
+
+def work_costs(
+    trace: Trace, scopes: Scopes, ledger: TimeLedger, costs: EventCosts, left_out: list[str]
+) -> WorkCosts:
+    """Sums of the ledger's window by row; ``left_out`` names operators without a cost.
+
+    On a device an operator's cost goes to one kernel of those it launched: where it multiplies
+    matrices to one that does, and there to the longest. On the host it goes to the operator
+    itself, or to the one inside it that takes the time of all such calls.
+    """
+    counting = costs.counting(scopes.parent)
+    root = nearest(counting.cost != NONE, scopes.parent)
+    if ledger.source == "kernels":
+        calls, roots = _kernels_of(trace, scopes, ledger, counting, root)
+    else:
+        calls, roots = _carriers(scopes, ledger, root)
+    flops: dict[RowKey, float] = defaultdict(float)
+    moved: dict[RowKey, float] = defaultdict(float)
+    unknown: set[RowKey] = set()
+    placed = 0.0
+    for key, event in zip(_keys(ledger, calls), roots.tolist(), strict=True):
+        cost = counting.costs[counting.cost[event]]
+        moved[key] += cost.moved_bytes
+        if cost.flops is None:
+            unknown.add(key)
+        else:
+            flops[key] += cost.flops
+        placed += (cost.flops or 0.0) if cost.is_product else 0.0
+    steps = ledger.window.steps
+    products = _products(scopes, steps_window(trace), counting)
+    return WorkCosts(
+        rows={
+            key: (None if key in unknown else flops[key] / steps, amount / steps)
+            for key, amount in moved.items()
+        },
+        products=products,
+        reasons=_reasons(left_out, placed / steps, sum(products.values())),
+    )
+
+
+def _reasons(left_out: list[str], placed: float, products: float) -> dict[str, str]:
+    reasons = {}
+    if left_out:
+        reasons["counted_flops"] = f"not counted: {', '.join(left_out)}"
+    if placed < products * (1 - 1e-9):
+        reasons["flops"] = (
+            f"{1 - placed / products:.1%} of the FLOPs are in no row: what ran them "
+            "could not be told"
+        )
+    return reasons
+
+
+def with_costs(kernels: Kernels, costs: WorkCosts | None) -> Kernels:
+    """The table with FLOPs and bytes in its rows, layers folded as the table has them.
+
+    Without costs it says why there are none.
+    """
+    if costs is None:
+        reason = "the trace has no shapes: record it with record_shapes=True"
+        return msgspec.structs.replace(kernels, missing=kernels.missing | {"flops": reason})
+    labels = {row.module for row in kernels.rows}
+    sums: dict[RowKey, tuple[float | None, float]] = {}
+    for (name, phase, module, operator), (flops, moved) in costs.rows.items():
+        label = module if module in labels else fold_layers(module)
+        key = (name, phase, label, operator)
+        before = sums.get(key, (0.0, 0.0))
+        both = None if flops is None or before[0] is None else flops + before[0]
+        sums[key] = (both, moved + before[1])
+
+    def with_cost(row: KernelRow) -> KernelRow:
+        key = (row.name, row.phase, row.module, row.op)
+        if not row.linked or key not in sums:
+            return row
+        flops, moved = sums[key]
+        return msgspec.structs.replace(row, flops=flops, moved_bytes=moved)
+
+    return msgspec.structs.replace(
+        kernels,
+        rows=[with_cost(row) for row in kernels.rows],
+        counted_flops=costs.products,
+        missing=kernels.missing | costs.reasons,
+    )
+
+
+def _keys(ledger: TimeLedger, pieces: Index) -> Iterator[RowKey]:
+    """The row of each piece of work."""
+    work = ledger.work
+    columns = (work.name[pieces], work.phase[pieces], work.module[pieces], work.operator[pieces])
+    for name, phase, module, operator in zip(*map(np.ndarray.tolist, columns), strict=True):
+        yield (
+            ledger.names[name],
+            ledger.phases[phase],
+            ledger.modules[module] if module != NONE else "",
+            ledger.names[operator] if operator != NONE else "",
+        )
+
+
+def _kernels_of(
+    trace: Trace, scopes: Scopes, ledger: TimeLedger, costs: EventCosts, root: Index
+) -> tuple[Index, Index]:
+    """Pieces of work that stand for an operator, and the operators."""
+    work = ledger.work
+    events = trace.device
+    events = events.take(np.isin(events.device, ledger.other_devices, invert=True))
+    launch = launches_of(events, scopes.events)[work.call]
+    of_root = follow(launch, root)
+    multiplies = np.array(
+        [classify(name) in COUNTED_CATEGORIES for name in ledger.names], dtype=bool
+    )[work.name] & (events.kind[work.call] == Kind.KERNEL)
+    fits = multiplies == costs.flag("is_product")[of_root]
+    pieces = np.flatnonzero(of_root != NONE)
+    order = np.lexsort((work.end[pieces] - work.start[pieces], fits[pieces], of_root[pieces]))
+    return _last_of_each(pieces[order], of_root[pieces[order]])
+
+
+def _carriers(scopes: Scopes, ledger: TimeLedger, root: Index) -> tuple[Index, Index]:
+    """The same for operators of the host."""
+    work = ledger.work
+    of_root = root[work.call]
+    pieces = np.flatnonzero(of_root != NONE)
+    pair = scopes.events.name[of_root[pieces]] * len(ledger.names) + work.name[pieces]
+    _, which = np.unique(pair, return_inverse=True)
+    time = _summed(which, ledger.exclusive[pieces])
+    order = np.lexsort((-work.start[pieces], time[which], of_root[pieces]))
+    return _last_of_each(pieces[order], of_root[pieces[order]])
+
+
+def _summed(index: Index, values: Times) -> Times:
+    sums = np.zeros(int(index.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
+def _last_of_each(pieces: Index, group: Index) -> tuple[Index, Index]:
+    """The last piece of each group; groups are in order."""
+    last = np.flatnonzero(np.diff(group, append=-1) != 0)
+    return pieces[last], group[last]
+
+
+def _products(scopes: Scopes, marked: Window | None, costs: EventCosts) -> dict[str, float]:
+    """FLOPs of matrix products by phase, per marked step; in a foreign trace of all of it,
+    whose window begins with the device's work and not with the host's."""
+    start = scopes.events.start
+    is_counted = costs.flag("is_product")
+    if marked is not None:
+        is_counted &= (start >= marked.low) & (start < marked.high)
+    places = np.flatnonzero(is_counted)
+    sums: dict[str, float] = defaultdict(float)
+    for phase, cost in zip(scopes.phase[places].tolist(), costs.cost[places].tolist(), strict=True):
+        sums[scopes.phases[phase]] += costs.costs[cost].flops or 0.0
+    steps = marked.steps if marked is not None else 1
+    return {phase: flops / steps for phase, flops in sums.items()}

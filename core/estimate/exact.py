@@ -1,0 +1,211 @@
+"""Exact mode: a step played on fake tensors in a process of its own. No torch here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import IO, Any, Self
+
+import msgspec
+
+from ..errors import WorkerFailed
+from ..record import LedgerRow
+from ..spec import DIMENSION_NAMES, RunSpec
+from .closed_form import Prediction
+
+TIMEOUT_SECONDS = 120.0
+"""For one answer, with the import of torch before the first."""
+
+
+class ProductCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a phase computes a matrix product, and what one takes."""
+
+    dtype: str
+    flops: int
+    bytes: int
+    count: int
+
+
+class PhasePrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase of the step.
+
+    Attributes:
+        phase: Its name, as the workload has it.
+        peak_bytes: Live bytes at its worst moment; ``ledger`` adds up to them.
+        block_bytes: The most that CUDA's allocator holds for them, each storage rounded up to
+            512 bytes; None on the CPU.
+        place: Where in the phase the worst moment is.
+        flops: Of its matrix products, as the kernels compute them.
+        products: The same, product by product.
+        moved_bytes: What all other operations read and write.
+    """
+
+    phase: str
+    peak_bytes: int
+    block_bytes: int | None
+    place: str
+    ledger: list[LedgerRow]
+    flops: int
+    products: list[ProductCount]
+    moved_bytes: int
+
+
+class ExactPrediction(Prediction, frozen=True, kw_only=True):
+    """A `Prediction` from the workload's own code, as torch executes it here.
+
+    Attributes:
+        phases: In order of time.
+        block_ledger: The rows of ``ledger`` as blocks of CUDA's allocator; None on the CPU.
+        seconds: What the estimator took, torch and its fake tensors imported already.
+        import_seconds: What importing them took, once for a process.
+    """
+
+    phases: list[PhasePrediction]
+    block_ledger: list[LedgerRow] | None
+    seconds: float = 0.0
+    import_seconds: float = 0.0
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """A line from the process: a prediction, or why there is none."""
+
+    prediction: ExactPrediction | None = None
+    error: str = ""
+
+
+class Estimator:
+    """Exact predictions, each made once.
+
+    The process starts with the first question, imports torch, and ends with `close`; answers
+    are kept beyond it. Whatever becomes of the process, this one only sees an exception.
+
+    Args:
+        timeout_seconds: How long an answer may take.
+    """
+
+    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._words: IO[bytes] | None = None
+        self._known: dict[str, ExactPrediction] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def predict(self, spec: RunSpec) -> ExactPrediction:
+        """The cost of one steady step, run eagerly; ``device`` decides whose semantics.
+
+        Raises:
+            WorkerFailed: The process died, did not answer in time, or could not play the step.
+        """
+        question = asked(spec)
+        if question.identity not in self._known:
+            self._known[question.identity] = self._ask(question)
+        return self._known[question.identity]
+
+    def stop(self) -> None:
+        """End the process from another thread: who waits for it there gets `WorkerFailed`."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for file in (process.stdin, process.stdout, self._words):
+            with contextlib.suppress(BrokenPipeError):
+                file.close()  # type: ignore[union-attr]
+
+    def _ask(self, question: RunSpec) -> ExactPrediction:
+        process = self._process = self._process or self._start()
+        try:
+            line = self._exchange(process, msgspec.json.encode(question) + b"\n")
+            answer = msgspec.json.decode(line, type=Answer)
+        except (BrokenPipeError, msgspec.DecodeError):
+            # Half a line or none: it is dying or dead.
+            raise self._failure(process) from None
+        except BaseException:
+            self.close()
+            raise
+        if answer.prediction is None:
+            raise WorkerFailed(f"exact mode cannot play this step: {answer.error}")
+        return answer.prediction
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # What it says is read only when it fails, and may be more than a pipe holds.
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "sysbench.core.estimate.fake", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._words,
+            start_new_session=True,
+            # Fake tensors need neither a device nor threads.
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        )
+
+    def _exchange(self, process: subprocess.Popen[bytes], question: bytes) -> bytes:
+        """One line there, one line back; an incomplete one at the end of the pipe."""
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(question)
+        process.stdin.flush()
+        deadline = time.monotonic() + self._timeout_seconds
+        line = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise WorkerFailed(
+                        f"exact mode did not answer within {self._timeout_seconds:g} s; "
+                        "the closed form, without --exact, needs no torch"
+                    )
+                data = os.read(process.stdout.fileno(), 2**20)
+                if not data:
+                    break
+                line += data
+        return line
+
+    def _failure(self, process: subprocess.Popen[bytes]) -> WorkerFailed:
+        """What became of a process that ended without an answer."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        assert self._words is not None
+        self._words.seek(0)
+        words = self._words.read().decode("utf-8", "replace").strip()
+        last = f": {words.splitlines()[-1]}" if words else ""
+        how = _ended(process.poll())
+        self.close()
+        return WorkerFailed(f"the process of exact mode {how}{last}")
+
+
+def asked(spec: RunSpec) -> RunSpec:
+    """The spec with all that does not change a prediction at its default."""
+    names = (*DIMENSION_NAMES, "batch", "context", "precision", "attention", "step")
+    settings: dict[str, Any] = {name: getattr(spec, name) for name in names}
+    if spec.step == "train":
+        settings |= {"optimizer": spec.optimizer, "clip": 1.0 if spec.clip else 0.0}
+    return RunSpec(**settings, device="cpu" if spec.device == "cpu" else "cuda:0")
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return "ended without an answer" if code is None else f"ended with code {code}"

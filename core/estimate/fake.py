@@ -1,0 +1,134 @@
+"""Exact predictions in a process of their own: ``python -P -m sysbench.core.estimate.fake PID``.
+
+Reads specs from standard input, a line of JSON each, and answers each with a line; ends with its
+input, or with the process PID that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+
+import msgspec
+
+from ..record import LedgerRow
+from ..spec import RunSpec
+from .closed_form import ROWS, predict
+from .exact import Answer, ExactPrediction, PhasePrediction, ProductCount
+from .played import Amounts, Moment, Played, extended
+
+SHALLOW = 3
+"""Deeper models are extended from this many layers and one more."""
+
+
+def exact_prediction(spec: RunSpec) -> ExactPrediction:
+    """Play the step, of a deep model two shallow ones, and add it up."""
+    # Late: `main` times what it imports.
+    from .fake_step import play
+
+    if spec.layers <= SHALLOW + 1:
+        return _added_up(spec, play(spec), "")
+    small, large = (play(spec.changed(layers=SHALLOW + more)) for more in (0, 1))
+    how = f", {SHALLOW} and {SHALLOW + 1} layers extended to {spec.layers}"
+    return _added_up(spec, extended(small, large, spec.layers), how)
+
+
+def _added_up(spec: RunSpec, played: Played, how: str) -> ExactPrediction:
+    closed = predict(spec)
+    phases = [
+        _phase(spec, played, name)
+        for name in dict.fromkeys(moment.phase for moment in played.moments)
+    ]
+    peak = max(played.moments, key=lambda moment: sum(moment.requested))
+    flops = {phase.phase: phase.flops for phase in phases}
+    return ExactPrediction(
+        parameters=closed.parameters,
+        parameter_bytes=closed.parameter_bytes,
+        forward_flops=flops["forward"],
+        causal_forward_flops=closed.causal_forward_flops,
+        backward_flops=flops.get("backward", 0),
+        step_flops=sum(flops.values()),
+        saved_activation_bytes=played.saved_bytes,
+        ledger=_ledger(peak.requested),
+        block_ledger=_ledger(peak.rounded) if spec.on_cuda else None,
+        peak_bytes=sum(peak.requested),
+        peak_phase=peak.phase,
+        peak_place=_place(spec, peak),
+        phases=phases,
+        method=f"exact: the step on fake tensors{how}",
+        formulas={"parameters": closed.formulas["parameters"]},
+    )
+
+
+def _phase(spec: RunSpec, played: Played, name: str) -> PhasePrediction:
+    moments = [moment for moment in played.moments if moment.phase == name]
+    peak = max(moments, key=lambda moment: sum(moment.requested))
+    products = [
+        ProductCount(dtype=one.dtype, flops=one.flops, bytes=one.bytes, count=count)
+        for (phase, one), count in played.products.items()
+        if phase == name
+    ]
+    return PhasePrediction(
+        phase=name,
+        peak_bytes=sum(peak.requested),
+        block_bytes=max(sum(moment.rounded) for moment in moments) if spec.on_cuda else None,
+        place=_place(spec, peak),
+        ledger=_ledger(peak.requested),
+        flops=sum(one.flops * one.count for one in products),
+        products=products,
+        moved_bytes=played.moved_bytes[name],
+    )
+
+
+def _ledger(amounts: Amounts) -> list[LedgerRow]:
+    return [LedgerRow(name, count) for name, count in zip(ROWS, amounts, strict=True) if count]
+
+
+def _place(spec: RunSpec, moment: Moment) -> str:
+    if moment.block:
+        return f"block {moment.block}"
+    return moment.place or (spec.optimizer if moment.phase == "optimizer" else moment.phase)
+
+
+def main() -> int:
+    """Answer until the input ends."""
+    # What torch prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    began = time.perf_counter()
+    # FakeTensorMode and the optimizers import torch._dynamo, as large as the rest of torch.
+    import torch
+    import torch._dynamo
+
+    from ..worker.limits import die_with_parent
+
+    import_seconds = time.perf_counter() - began
+    die_with_parent(int(sys.argv[1]))
+    torch.set_num_threads(1)
+    for line in sys.stdin.buffer:
+        answer = msgspec.json.encode(_answer(line, import_seconds)) + b"\n"
+        while answer:
+            answer = answer[answers.write(answer) :]
+    return 0
+
+
+def _answer(line: bytes, import_seconds: float) -> Answer:
+    try:
+        spec = msgspec.json.decode(line, type=RunSpec)
+        began = time.perf_counter()
+        prediction = exact_prediction(spec)
+    except Exception as error:
+        traceback.print_exc()
+        cause = error.__cause__ or error
+        return Answer(error=" ".join(f"{type(cause).__name__}: {cause}".split()))
+    return Answer(
+        prediction=msgspec.structs.replace(
+            prediction, seconds=time.perf_counter() - began, import_seconds=import_seconds
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

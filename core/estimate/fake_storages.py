@@ -1,0 +1,211 @@
+"""Follows every storage of a step on fake tensors from birth to death, and counts its work."""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from .closed_form import ROWS
+from .fake_work import flops_of, hidden_bytes, moved_bytes, product_of
+from .forward_memory import COPIES, LOGITS
+from .played import Moment, Played, Product
+from .tape import ACTIVATIONS, TEMPORARIES
+
+GRANULE = 512
+"""Bytes: CUDA's allocator rounds each request up to a multiple of this."""
+LOSS = "loss"
+OF_PARAMETERS = ("clip", "optimizer")
+"""Phases that go through the parameters."""
+
+
+class Place(NamedTuple):
+    """Where in the model: a block by index from 1, or by name what is outside of all."""
+
+    block: int
+    name: str
+
+
+OUTSIDE = Place(0, "")
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """A storage: alive at the moments from ``born`` on and before ``died``."""
+
+    bytes: int
+    category: str
+    born: int = 0
+    died: int | None = None
+    place: Place | None = None
+    """Of a parameter, its gradient and its state: the block that they belong to."""
+
+
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Accounts for storages by the phase and the place in which they are made.
+
+    A moment is the end of an operation that made one: live bytes are highest at such. What
+    backward does belongs to the place whose forward made the graph node, and what an optimizer
+    does to that of the parameter.
+
+    Attributes:
+        phase: The one under way.
+        saved_bytes: What was alive at the end of the forward pass and the loss, residents apart.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase = ""
+        self.saved_bytes = 0
+        self._place = OUTSIDE
+        self._lives: list[Life] = []
+        self._of: dict[int, Life] = {}  # by the storage's address
+        self._moments: list[tuple[str, Place]] = []
+        self._first_nodes: list[int] = []  # of the places that follow
+        self._forward_places: list[Place] = []
+        self._products: Counter[tuple[str, Product]] = Counter()
+        self._moved: Counter[str] = Counter()
+
+    def go_to(self, place: Place) -> None:
+        """The forward pass or the loss comes to that place; backward will come back to it."""
+        self._place = place
+        self._first_nodes.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+        self._forward_places.append(place)
+
+    def enter(self, phase: str) -> None:
+        """A phase begins: what is alive now is its first moment. The empty name ends the step."""
+        if phase == "backward":
+            self.graph_is_complete()
+        self.phase = phase
+        if phase == LOSS:
+            self.go_to(Place(0, LOSS))
+        elif phase in OF_PARAMETERS:
+            self.go_to(OUTSIDE)
+        if phase not in ("", "zero-grad"):
+            self._moments.append((phase, self._place))
+
+    def own(self, tensor: Tensor, category: str, place: Place | None = None) -> None:
+        """The tensor's storage is of a category, as long as it lives."""
+        life = self._of.get(_address(tensor)) or self._follow(tensor, category)
+        life.category, life.place = category, place
+
+    def graph_is_complete(self) -> None:
+        """What is alive now and not owned is held by the graph."""
+        for life in list(self._of.values()):
+            if life.category == TEMPORARIES:
+                life.category = ACTIVATIONS
+            in_loss = life.category == LOGITS and self.phase == LOSS
+            if life.category == ACTIVATIONS or in_loss:
+                self.saved_bytes += life.bytes
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return func(*args, **kwargs)
+        if torch.is_inference_mode_enabled():
+            # Without autograd, operations come here before they are taken apart.
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        self._find_place(args)
+        result = func(*args, **kwargs)
+        self._count(func, args, kwargs, result)
+        category = self._category(func, args)
+        new = [leaf for leaf in _tensors(result) if _address(leaf) not in self._of]
+        for leaf in new:
+            self._follow(leaf, category)
+        hidden = hidden_bytes(func.overloadpacket, result)
+        if hidden:
+            now = len(self._moments)
+            self._lives.append(Life(hidden, TEMPORARIES, born=now, died=now + 1))
+        if new:
+            self._moments.append((self.phase, self._place))
+        return result
+
+    def _find_place(self, args: Sequence[Any]) -> None:
+        if self.phase == "backward":
+            node = torch._C._current_autograd_node()
+            if node is not None and node.name() != "torch::autograd::AccumulateGrad":
+                index = bisect_right(self._first_nodes, node._sequence_nr()) - 1
+                self._place = self._forward_places[max(0, index)]
+        elif self.phase in OF_PARAMETERS:
+            lives = (self._of.get(_address(leaf)) for leaf in _tensors(args))
+            owned = (life.place for life in lives if life is not None and life.place is not None)
+            self._place = next(owned, self._place)
+
+    def _category(self, func: Any, args: Sequence[Any]) -> str:
+        if func.overloadpacket is torch.ops.aten._to_copy:
+            source = self._of.get(_address(args[0]))
+            if source is not None and source.category == "parameters":
+                return COPIES
+        return LOGITS if self._place.name == LOSS else TEMPORARIES
+
+    def _count(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        flops = flops_of(func.overloadpacket, args, kwargs, result)
+        if flops:
+            self._products[self.phase, product_of(flops, func, args, result)] += 1
+        elif not func.is_view:
+            self._moved[self.phase] += moved_bytes(func, args, result)
+
+    def _follow(self, tensor: Tensor, category: str) -> Life:
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        life = Life(storage.nbytes(), category, born=len(self._moments))
+        self._lives.append(life)
+        self._of[address] = life
+        weakref.finalize(storage, self._end, address).atexit = False
+        return life
+
+    def _end(self, address: int) -> None:
+        self._of.pop(address).died = len(self._moments)
+
+    def played(self, layers: int) -> Played:
+        """All that was seen, as one step."""
+        return Played(
+            layers=layers,
+            moments=list(self._all_moments()),
+            saved_bytes=self.saved_bytes,
+            products=self._products,
+            moved_bytes=self._moved,
+        )
+
+    def _all_moments(self) -> Iterator[Moment]:
+        rows = {name: row for row, name in enumerate(ROWS)}
+        changes: list[list[tuple[Life, int]]] = [[] for _ in range(len(self._moments) + 1)]
+        for life in self._lives:
+            changes[life.born].append((life, 1))
+            if life.died is not None:
+                changes[life.died].append((life, -1))
+        requested, rounded = [0] * len(ROWS), [0] * len(ROWS)
+        for (phase, place), now in zip(self._moments, changes, strict=False):
+            for life, sign in now:
+                row = rows[life.category]
+                requested[row] += sign * life.bytes
+                rounded[row] += sign * -(-life.bytes // GRANULE) * GRANULE
+            yield Moment(phase, place.block, place.name, tuple(requested), tuple(rounded))
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_iter(values) if isinstance(leaf, Tensor))
+
+
+def _address(tensor: Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address

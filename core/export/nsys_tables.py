@@ -1,0 +1,118 @@
+"""What Nsight Systems recorded, as tables: NVIDIA's own sums, clocks, devices, ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..record import Nsys
+from ..record_nsys import KernelSummary, NsysFacts, NvtxRange
+from .kernel_tables import kernel_table
+from .table import Row, Table, facts
+
+
+def record_tables(nsys: Nsys) -> list[Table]:
+    """All tables of the nsys pass, in reading order; some may be without rows."""
+    attributed = msgspec.structs.replace(
+        kernel_table(nsys.kernels),
+        name="nsys-kernels",
+        title=f"Kernels under nsys: one step of {nsys.kernels.step_ms:.2f} ms",
+    )
+    return [*nsys_tables(nsys), *([attributed] if nsys.kernels.rows else [])]
+
+
+def nsys_tables(nsys: NsysFacts) -> list[Table]:
+    """The tables of an export beside its kernels by phase, module and operator."""
+    return [
+        clock_table(nsys),
+        device_table(nsys),
+        summary_table(
+            nsys.kernel_summary,
+            name="nsys-kernel-sum",
+            title="Kernels by short name over the whole export: cuda_gpu_kern_sum",
+        ),
+        summary_table(
+            nsys.memory_summary,
+            name="nsys-copy-sum",
+            title="Copies and fills over the whole export: cuda_gpu_mem_time_sum",
+        ),
+        range_table(nsys),
+    ]
+
+
+def clock_table(nsys: NsysFacts) -> Table:
+    """The three clocks, which kernels no range has, and what the export lacks."""
+    clocks, nvtx = nsys.clocks, nsys.nvtx
+    share = clocks.busy_ns / clocks.span_ns if clocks.busy_ns and clocks.span_ns else None
+    table = facts(
+        "nsys-clocks",
+        "Clocks of the export: GPU span and busy are of its busiest device, kernels only",
+        {
+            "wall_ns": clocks.wall_ns,
+            "span_ns": clocks.span_ns,
+            "busy_ns": clocks.busy_ns,
+            "busy_share": share,
+            "ranges": nvtx.ranges,
+            "outside_kernels": nvtx.outside_kernels,
+            "outside_kernel_ns": nvtx.outside_kernel_ns,
+            "unlinked_kernels": nvtx.unlinked_kernels,
+            "unlinked_kernel_ns": nvtx.unlinked_kernel_ns,
+        },
+        {"span_ns": "no kernels", "busy_ns": "no kernels", "busy_share": "no kernels"},
+    )
+    lacking: list[Row] = [(f"not here: {name}", None, why) for name, why in nsys.missing.items()]
+    return msgspec.structs.replace(table, rows=(*table.rows, *lacking))
+
+
+def device_table(nsys: NsysFacts) -> Table:
+    """A row a device."""
+    return Table(
+        name="nsys-devices",
+        title="Devices of the export: times of kernels, overlaps counted once but for summed",
+        columns=(
+            *("device", "name", "kernels", "copies", "span_ns", "busy_ns", "summed_ns"),
+            *("busy_with_copies_ns", "communication_ns", "exposed_communication_ns"),
+        ),
+        rows=tuple(msgspec.structs.astuple(device) for device in nsys.devices),
+    )
+
+
+def summary_table(rows: Sequence[KernelSummary], *, name: str, title: str) -> Table:
+    """Times by name; shares sum to one."""
+    return Table(
+        name=name,
+        title=title,
+        columns=(
+            *("total_ns", "share", "instances", "mean_ns", "median_ns"),
+            *("min_ns", "max_ns", "std_ns", "name"),
+        ),
+        rows=tuple(
+            (
+                *(row.total_ns, row.share, row.instances, row.mean_ns, row.median_ns),
+                *(row.min_ns, row.max_ns, row.std_ns, row.name),
+            )
+            for row in rows
+        ),
+    )
+
+
+def range_table(nsys: NsysFacts) -> Table:
+    """NVTX ranges by their projection, then those in which only other threads launched."""
+    return Table(
+        name="nvtx",
+        title="NVTX ranges: their work on the GPU, from its first to its last "
+        "(nvtx_gpu_proj_sum), and the kernels of all threads meanwhile",
+        columns=(
+            *("projected_ns", "range_ns", "instances", "operations", "kernels", "kernel_ns"),
+            *("process_kernels", "process_kernel_ns", "range", "style"),
+        ),
+        rows=tuple(_range_row(row) for row in (*nsys.nvtx.rows, *nsys.nvtx.elsewhere)),
+    )
+
+
+def _range_row(row: NvtxRange) -> Row:
+    return (
+        *(row.projected_ns, row.range_ns, row.instances, row.operations, row.kernels),
+        *(row.kernel_ns, row.process_kernels, row.process_kernel_ns, row.range, row.style),
+    )

@@ -1,0 +1,121 @@
+"""Lines over a numeric axis as inline SVG; the values are told under the pointer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from ..figure import Figure, Series
+from ..figures import heading, one_figure
+from .charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+from .markup import tag, text
+
+TICKS = 5
+DASHES = ("none", "7 4", "2 3")
+"""Neighbours differ in their dashes too: colour alone tells nothing to some."""
+
+
+def line_chart(figure: Figure) -> str:
+    """One line for each series with a value; empty where none has one."""
+    drawn = [one for one in figure.series if one.known]
+    if not drawn:
+        return ""
+    points = [
+        {"x": round(_across(figure, x), 1), "text": _told(figure, drawn, x)}
+        for x in figure.places
+    ]
+    return tag(
+        "figure",
+        tag("figcaption", text(figure.title)),
+        tag(
+            "svg",
+            *_axes(figure),
+            *(part for at, one in enumerate(drawn) for part in _line(figure, one, at)),
+            tag("line", y1=TOP, y2=HEIGHT - BOTTOM, class_="cursor", visibility="hidden"),
+            viewBox=f"0 0 {WIDTH} {HEIGHT}",
+            role="img",
+            aria_label=figure.title,
+        ),
+        tag("p", text(_told(figure, drawn, figure.places[-1])), class_="told quiet"),
+        _legend(drawn),
+        data_points=json.dumps(points),
+    )
+
+
+def _across(figure: Figure, x: float) -> float:
+    return LEFT + figure.across.part(x) * (WIDTH - LEFT - RIGHT)
+
+
+def _up(figure: Figure, y: float) -> float:
+    return HEIGHT - BOTTOM - figure.up.part(y) * (HEIGHT - TOP - BOTTOM)
+
+
+def _axes(figure: Figure) -> list[str]:
+    parts = []
+    for value in figure.up.ticks(TICKS):
+        at = f"{_up(figure, value):.1f}"
+        label = text(one_figure(figure.column, value))
+        parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="axis"))
+        parts.append(tag("text", label, x=LEFT - 6, y=at, dy=4, text_anchor="end"))
+    for value in figure.places:
+        at = f"{_across(figure, value):.1f}"
+        parts.append(tag("line", x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="axis"))
+        parts.append(
+            tag("text", text(f"{value:g}"), x=at, y=HEIGHT - BOTTOM + 15, text_anchor="middle")
+        )
+    name = tag(
+        "text", text(heading(figure.axis)), x=WIDTH - RIGHT, y=HEIGHT - 4, text_anchor="end"
+    )
+    return [*parts, name]
+
+
+def _line(figure: Figure, series: Series, at: int) -> list[str]:
+    colour = COLOURS[at % len(COLOURS)]
+    places = [
+        [(_across(figure, x), _up(figure, y)) for x, y in piece] for piece in series.pieces
+    ]
+    lines = [
+        tag(
+            "polyline",
+            points=" ".join(f"{x:.1f},{y:.1f}" for x, y in piece),
+            fill="none",
+            stroke=colour,
+            stroke_width=2,
+            stroke_dasharray=DASHES[at % len(DASHES)],
+        )
+        for piece in places
+    ]
+    dots = [
+        tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=3, fill=colour)
+        for piece in places
+        for x, y in piece
+    ]
+    return [*lines, *dots]
+
+
+def _legend(drawn: Sequence[Series]) -> str:
+    return tag(
+        "p",
+        *(
+            tag(
+                "span",
+                tag("i", style=f"background:{COLOURS[at % len(COLOURS)]}"),
+                text(one.name),
+            )
+            for at, one in enumerate(drawn)
+        ),
+        class_="legend",
+    )
+
+
+def _told(figure: Figure, drawn: Sequence[Series], x: float) -> str:
+    """``context 512: small 22.1 · medium –``; what has no value is a dash."""
+    values = (
+        f"{one.name} {'–' if (y := dict(one.points).get(x)) is None else _value(figure, y)}"
+        for one in drawn
+    )
+    return f"{heading(figure.axis)} {x:g}: {' · '.join(values)}"
+
+
+def _value(figure: Figure, y: float) -> str:
+    return one_figure(figure.column, y)

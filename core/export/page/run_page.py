@@ -1,0 +1,123 @@
+"""A run as one HTML page: what was found, timeline, ledger, trees, every table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ...analysis.tree import TreeNode
+from ...quantities import format_bytes
+from ...record import Finding, Memory, ModuleMemory, Record
+from ..headline import headline
+from ..kernel_tables import top_kernels
+from ..table import Table
+from ..trust import trust_lines
+from .charts import memory_chart, steps_chart
+from .document import document
+from .markup import branch, section, table, tag, text
+
+KERNEL_ROWS = 200
+OPEN_LEVELS = 3
+INSIDE = ("findings", "modules", "tree")
+"""Tables whose content the page shows in another form."""
+
+
+def run_page(record: Record, tables: Sequence[Table], tree: TreeNode | None = None) -> str:
+    """The page; it opens from disk and asks nobody for anything.
+
+    Args:
+        tables: All of the record.
+        tree: Of the traced step, layers folded.
+    """
+    first, *further = headline(record)
+    head = tag("h1", text(first)) + "".join(
+        tag("p", text(line), class_="quiet") for line in further
+    )
+    return document(first, head, dict(_sections(record, tables, tree)))
+
+
+def _sections(
+    record: Record, tables: Sequence[Table], tree: TreeNode | None
+) -> Iterator[tuple[str, str]]:
+    yield "findings", section("What was found", *map(_finding, record.findings), anchor="findings")
+    lines = [tag("p", tag("b", text(name)), " ", text(told)) for name, told in trust_lines(record)]
+    yield "trust", section("What the numbers include", *lines, anchor="trust")
+    if record.timing:
+        chart = steps_chart(record.timing.samples_ms, record.timing.step.median_ms)
+        yield "step-times", section("Steps, and their median", chart, anchor="step-times")
+    if record.memory:
+        yield "timeline", _memory(record.memory)
+        if record.memory.modules:
+            yield "modules", _modules(record.memory.modules)
+    if tree is not None:
+        title = "The traced step: model, layer, module, operator, kernel"
+        yield "tree", section(title, _time_branch(tree, tree.inclusive_ns), anchor="tree")
+    for one in tables:
+        if one.name not in INSIDE:
+            if one.name == "kernels" and record.kernels:
+                one = top_kernels(record.kernels, KERNEL_ROWS)
+            yield one.name, section(one.title, table(one), anchor=one.name)
+
+
+def _finding(finding: Finding) -> str:
+    return tag(
+        "div",
+        tag("p", tag("b", text(f"{finding.severity}: {finding.verdict}"))),
+        tag("p", "Why: ", text(finding.why)),
+        tag("p", "Next: ", text(finding.next)),
+        class_=f"finding {finding.severity}",
+    )
+
+
+def _memory(memory: Memory) -> str:
+    peak = format_bytes(memory.peak_allocated_bytes)
+    line = tag(
+        "p",
+        f"Peak {peak} ({memory.peak_allocated_bytes:,} bytes)",
+        f" in {text(memory.peak_phase)}" if memory.peak_phase else "",
+        id="peak",
+        data_bytes=memory.peak_allocated_bytes,
+    )
+    return section("Live bytes", line, memory_chart(memory.timeline), anchor="timeline")
+
+
+def _modules(rows: Sequence[ModuleMemory]) -> str:
+    """Modules by path, the largest first; a module's bytes include its children's."""
+    below: dict[str, list[ModuleMemory]] = {}
+    known = {row.module for row in rows}
+    root = rows[0].module
+    for row in rows[1:]:
+        parent = row.module.rpartition(".")[0]
+        below.setdefault(parent if parent in known else root, []).append(row)
+    whole = _held(rows[0]) or 1
+    lines = _module_branch(rows[0], below, whole)
+    words = tag("p", "parameters · gradients · optimizer state · saved activations", class_="quiet")
+    return section("Memory by module", words, lines, anchor="modules")
+
+
+def _held(row: ModuleMemory) -> int:
+    return row.parameter_bytes + row.gradient_bytes + row.optimizer_bytes + row.activation_bytes
+
+
+def _module_branch(
+    row: ModuleMemory, below: Mapping[str, list[ModuleMemory]], whole: int, depth: int = 0
+) -> str:
+    children = sorted(below.get(row.module, ()), key=_held, reverse=True)
+    parts = (row.parameter_bytes, row.gradient_bytes, row.optimizer_bytes, row.activation_bytes)
+    return branch(
+        row.module,
+        [" · ".join(map(format_bytes, parts))],
+        _held(row) / whole,
+        *(_module_branch(child, below, whole, depth + 1) for child in children),
+        is_open=depth < OPEN_LEVELS,
+    )
+
+
+def _time_branch(node: TreeNode, whole_ns: float, depth: int = 0) -> str:
+    share = node.inclusive_ns / whole_ns if whole_ns else 0.0
+    return branch(
+        node.name,
+        [f"{node.inclusive_ns / 1e6:.3f} ms", f"{share:.1%}"],
+        share,
+        *(_time_branch(child, whole_ns, depth + 1) for child in node.children),
+        is_open=depth < OPEN_LEVELS,
+    )

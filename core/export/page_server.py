@@ -1,0 +1,110 @@
+"""A run's page and artifacts over loopback, for whoever has the token."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from ..errors import SpecError
+from ..rundir import RunDirectory
+from . import run_as_page
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Something to be had: bytes, or a file to be saved."""
+
+    kind: str
+    content: bytes | Path
+
+
+class PageServer:
+    """Serves one run until `close`; only on loopback, only below the token.
+
+    Attributes:
+        port: Where it listens.
+        url: What to open in a browser on this machine, or through a tunnel of that port.
+    """
+
+    def __init__(self, run: RunDirectory, port: int = 0) -> None:
+        """Build the page and take the port; 0 takes any that is free.
+
+        Raises:
+            SpecError: The port cannot be had.
+            DamagedFileError: The record cannot be read.
+        """
+        token = secrets.token_urlsafe(16)
+        base = f"/{token}/"
+        served = {f"{base}{name}": one for name, one in _served(run).items()}
+        try:
+            self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(served))
+        except (OSError, OverflowError) as error:
+            raise SpecError("port", port, f"a port that is free here: {error}") from error
+        self.port: int = self._server.server_address[1]
+        self.url = f"http://{LOOPBACK}:{self.port}{base}"
+
+    def serve(self) -> None:
+        """Answer until another thread calls `close`, or an exception ends it."""
+        self._server.serve_forever(poll_interval=0.2)
+
+    def close(self) -> None:
+        """Stop answering and give back the port."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _served(run: RunDirectory) -> dict[str, Served]:
+    """By name below the token: the page, the record, and the artifacts that there are."""
+    files = {
+        "record.json": run.record_path,
+        "trace.json.gz": run.trace_path,
+        "snapshot.pickle": run.snapshot_path,
+    }
+    page = Served("text/html; charset=utf-8", run_as_page(run).encode())
+    found = {name: path for name, path in files.items() if path.is_file()}
+    return {"": page} | {
+        name: Served("application/octet-stream", path) for name, path in found.items()
+    }
+
+
+def _handler(served: Mapping[str, Served]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        server_version = "sysbench-tui"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            one = served.get(self.path)
+            if one is None:
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self._send(one)
+
+        def _send(self, one: Served) -> None:
+            content = one.content
+            size = content.stat().st_size if isinstance(content, Path) else len(content)
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", one.kind)
+            self.send_header("Content-Length", str(size))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Referrer-Policy", "no-referrer")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            if isinstance(content, Path):
+                with content.open("rb") as file:
+                    shutil.copyfileobj(file, self.wfile)
+            else:
+                self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """The token is in every path: it belongs into no log."""
+
+    return Handler

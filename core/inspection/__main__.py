@@ -1,0 +1,106 @@
+"""The decoding process: ``python -P -m sysbench.core.inspection FILE ENTRY LIMIT_BYTES``.
+
+It writes messages to standard output, the tables into the entry's folder, and lives no
+longer than standard input is held open.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ..errors import ForeignFileError, SysbenchError
+from ..quantities import format_bytes
+from ..rundir import write_atomically
+from .confinement import die_with_parent, limit_memory
+from .entries import Entry, forget_oldest
+from .inspection import encode_inspection
+from .messages import Finished, Message, Progressed, Refused, encode_message
+from .reading import Tables, read_tables
+
+TELL_SECONDS = 0.05
+LARGEST_TABLES_BYTES = 64 * 2**20
+"""A file whose tables are larger was made to be so: real ones have a few megabytes."""
+
+
+def main(file: str, entry: str, limit_bytes: str) -> int:
+    """Decode the file into the entry and tell how it went; returns the exit code."""
+    die_with_parent()
+    limit_memory(int(limit_bytes))
+    path = Path(file)
+    try:
+        _write(read_tables(path, _Teller().tell), Entry(Path(entry)))
+    except Exception as error:  # A foreign file can raise anything; the log has it all.
+        traceback.print_exc()
+        _send(Refused(_reason(error, path, int(limit_bytes))))
+        return 1
+    _send(Finished())
+    return 0
+
+
+class _Teller:
+    """Tells the progress now and then; each stage's begin at once."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._told = 0.0
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if stage != self._stage or now - self._told >= TELL_SECONDS:
+            self._stage, self._told = stage, now
+            _send(Progressed(stage, done, total))
+
+
+def _write(tables: Tables, entry: Entry) -> None:
+    """Leave the tables in the entry, the inspection last: then the entry is whole."""
+    inspection = encode_inspection(tables.inspection)
+    layers = msgspec.json.encode(tables.layers) if tables.layers else b""
+    if len(inspection) + len(layers) > LARGEST_TABLES_BYTES:
+        size = format_bytes(len(inspection) + len(layers))
+        raise ForeignFileError(f"{tables.inspection.file} has {size} of tables: no real file does")
+    if layers:
+        entry.layers_path.parent.mkdir(exist_ok=True)
+        write_atomically(entry.layers_path, layers)
+    write_atomically(entry.inspection_path, inspection)
+    forget_oldest()
+
+
+def _reason(error: Exception, path: Path, limit_bytes: int) -> str:
+    """One message for a person; the path's bytes that are no text are made visible."""
+    if any(isinstance(one, MemoryError) for one in _chain(error)):
+        limit = format_bytes(limit_bytes)
+        text = (
+            f"{path} takes more than {limit} of memory to decode; "
+            "`sysbench-tui inspect` allows more with --memory-limit"
+        )
+    elif isinstance(error, SysbenchError):
+        text = str(error)
+    elif isinstance(error, OSError):
+        text = f"{error.filename or path}: {error.strerror}"
+    else:
+        text = f"{path} cannot be read: {type(error).__name__}: {error}"
+    if str(path) not in text:
+        text = f"{path}: {text}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _send(message: Message) -> None:
+    sys.stdout.buffer.write(encode_message(message))
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""A file being decoded, as the process sees it that waits for the tables."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from ..errors import ForeignFileError, SysbenchError
+from ..telemetry.host import memory_capacity_bytes
+from .entries import entry_of
+from .inspection import Inspection
+from .kinds import kind_of
+from .messages import Finished, Progressed, Refused, decode_message
+
+MOST_BYTES = 16 * 2**30
+
+
+class DecodingCancelled(SysbenchError):
+    """The decoding was ended before it was done."""
+
+    exit_code = 130
+
+
+class Decoding:
+    """Decodes one file in a process of its own, with a memory limit; at most once.
+
+    Attributes:
+        entry: Where the tables are, when `run` has returned.
+    """
+
+    def __init__(self, path: Path, limit_bytes: int = 0) -> None:
+        """
+        Args:
+            path: The file.
+            limit_bytes: What the process may take, 0 for half of this machine's memory and
+                16 GiB at most: a million events take one.
+
+        Raises:
+            ForeignFileError: It cannot be read, or is of no kind that is known.
+        """
+        self.path = path.absolute()
+        kind_of(self.path)  # what cannot be read is refused here already
+        self.entry = entry_of(self.path)
+        self._limit_bytes = limit_bytes or min(MOST_BYTES, memory_capacity_bytes() // 2)
+        self._lock = Lock()
+        self._cancelled = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, show: Callable[[Progressed], None]) -> Inspection:
+        """Wait for the tables; what was decoded before is there at once.
+
+        Raises:
+            ForeignFileError: The file cannot be read; the message says why.
+            DecodingCancelled: `cancel` was called.
+        """
+        known = self.entry.read()
+        if known is not None:
+            return known
+        self.entry.path.mkdir(parents=True, exist_ok=True)
+        with self.entry.log_path.open("wb") as log, self._lock:
+            if self._cancelled:
+                raise DecodingCancelled(f"{self.path}: cancelled")
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "sysbench.core.inspection", *self._arguments()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        with process:
+            try:
+                end = _follow(process, show)
+                code = process.wait()
+            finally:
+                process.kill()
+        if self._cancelled:
+            raise DecodingCancelled(f"{self.path}: cancelled")
+        match end:
+            case Finished():
+                return self._read_again()
+            case Refused(message=message):
+                raise ForeignFileError(message)
+            case None:
+                raise ForeignFileError(self._sudden_end(code))
+
+    def cancel(self) -> None:
+        """End the process; `run` then raises. May be called from another thread, at any time."""
+        with self._lock:
+            self._cancelled = True
+            if self._process is not None:
+                self._process.kill()
+
+    def _arguments(self) -> list[str]:
+        return [str(self.path), str(self.entry.path), str(self._limit_bytes)]
+
+    def _read_again(self) -> Inspection:
+        inspection = self.entry.read()
+        if inspection is None:
+            raise ForeignFileError(f"{self.entry.path} was removed while it was written: try again")
+        return inspection
+
+    def _sudden_end(self, code: int) -> str:
+        log = self.entry.log_path
+        if code == -signal.SIGKILL:
+            return f"{self.path}: its decoding was killed, as a system does that runs out of memory"
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"{self.path}: its decoding ended with {how}; {log} may tell more"
+
+
+def _follow(
+    process: subprocess.Popen[bytes], show: Callable[[Progressed], None]
+) -> Finished | Refused | None:
+    """Show the progress until the process writes no more; how it said that it ended."""
+    end: Finished | Refused | None = None
+    assert process.stdout is not None
+    for line in process.stdout:
+        if not line.endswith(b"\n"):
+            break  # it died while it wrote
+        match decode_message(line):
+            case Progressed() as step:
+                show(step)
+            case Finished() | Refused() as message:
+                end = message
+    return end

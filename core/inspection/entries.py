@@ -1,0 +1,100 @@
+"""Inspections that were made before: a second look at a file decodes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from ..errors import DamagedFileError
+from ..rundir import RunDirectory, home
+from .inspection import Inspection, decode_inspection
+
+KEPT = 32
+"""Entries that are kept, the newest."""
+
+CORE = Path(__file__).parents[1]
+SOURCES = ("record*.py", "analysis/**/*.py", "inspection/*.py")
+"""What decides how a file reads; another version of it reads anew."""
+
+
+class Entry:
+    """The tables of one file, in a folder laid out like a run's.
+
+    ``inspection.json`` the tables, written last · ``trace/kernels.json`` the kernels layer
+    by layer, as a trace pass leaves them · ``log.txt``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def inspection_path(self) -> Path:
+        """Its presence means that the entry is whole."""
+        return self.path / "inspection.json"
+
+    @property
+    def layers_path(self) -> Path:
+        """A row for every layer; absent where the file has no kernels."""
+        return self.as_run.pass_folder("trace") / "kernels.json"
+
+    @property
+    def log_path(self) -> Path:
+        """What the decoding process wrote to its standard error."""
+        return self.path / "log.txt"
+
+    @property
+    def as_run(self) -> RunDirectory:
+        """The folder as what reads the artifacts of a run takes it."""
+        return RunDirectory(self.path)
+
+    def read(self) -> Inspection | None:
+        """The inspection, None if it was never made or cannot be read any more."""
+        try:
+            return decode_inspection(self.inspection_path.read_bytes(), self.inspection_path)
+        except (OSError, DamagedFileError):
+            return None
+
+
+def entry_of(path: Path) -> Entry:
+    """Where the inspection of a file is kept, whether it was made or not.
+
+    Another size or time of change of the file is another entry.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    facts = path.stat()
+    name = os.fsencode(path.resolve())
+    parts = [name, facts.st_size, facts.st_mtime_ns, _version()]
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+    return Entry(entries_folder() / key)
+
+
+def entries_folder() -> Path:
+    """Where all of them are."""
+    return home() / "inspections"
+
+
+def forget_oldest() -> None:
+    """Keep so many of the newest entries."""
+    aged = sorted(_aged(), reverse=True)
+    for _, path in aged[KEPT:]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _aged() -> Iterator[tuple[int, Path]]:
+    for path in entries_folder().iterdir():
+        with suppress(FileNotFoundError):  # another one is forgetting, too
+            yield path.stat().st_mtime_ns, path
+
+
+@cache
+def _version() -> str:
+    files = sorted(file for pattern in SOURCES for file in CORE.glob(pattern))
+    facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -1,0 +1,85 @@
+"""What was found in a file: the blocks of a record, and those that only nsys knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..errors import DamagedFileError
+from ..record import Kernels, Memory, Nsys, Record
+from ..record_nsys import Clocks, KernelSummary, NsysDevice, Nvtx
+from .kinds import Kind
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """The tables of one foreign file; public JSON like the record.
+
+    A block that the file has nothing for is null, and ``missing`` says why. From ``nvtx`` on
+    all is of an nsys export; its ``kernel_summary`` and ``memory_summary`` are NVIDIA's own
+    ``cuda_gpu_kern_sum`` and ``cuda_gpu_mem_time_sum``.
+    """
+
+    kind: Kind
+    file: str
+    file_bytes: int
+    kernels: Kernels | None = None
+    memory: Memory | None = None
+    nvtx: Nvtx | None = None
+    clocks: Clocks | None = None
+    kernel_summary: list[KernelSummary] = []
+    memory_summary: list[KernelSummary] = []
+    devices: list[NsysDevice] = []
+    export_schema: str | None = None
+    nsys_version: str | None = None
+    missing: dict[str, str] = {}
+
+    @property
+    def nsys(self) -> Nsys | None:
+        """What is of an nsys export, as a record has it."""
+        if self.kernels is None or self.nvtx is None or self.clocks is None:
+            return None
+        return Nsys(
+            kernels=self.kernels,
+            kernel_summary=self.kernel_summary,
+            memory_summary=self.memory_summary,
+            nvtx=self.nvtx,
+            clocks=self.clocks,
+            devices=self.devices,
+            schema=self.export_schema,
+            nsys_version=self.nsys_version,
+            missing={key: why for key, why in self.missing.items() if key != "memory"},
+        )
+
+    def as_record(self) -> Record:
+        """The blocks as the record of no run, for what shows records: its spec is empty."""
+        return Record(
+            id=Path(self.file).name,
+            identity="",
+            status="finished",
+            created_ns=0,
+            spec={},
+            parameters=0,
+            environment={},
+            kernels=self.kernels,
+            memory=self.memory,
+            nsys=self.nsys,
+            missing=self.missing,
+        )
+
+
+def encode_inspection(inspection: Inspection) -> bytes:
+    """As JSON."""
+    return msgspec.json.encode(inspection)
+
+
+def decode_inspection(data: bytes, source: Path) -> Inspection:
+    """From JSON.
+
+    Raises:
+        DamagedFileError: Not an inspection.
+    """
+    try:
+        return msgspec.json.decode(data, type=Inspection)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedFileError(f"{source} is not an inspection: {error}") from error

@@ -1,0 +1,175 @@
+"""How fast a device can be at best: the table of GPUs, what the device says, what was given.
+
+No torch. A GPU that is not in ``profiles/gpus.toml`` under its whole name has no roof: what
+is not known is not guessed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from .errors import SpecError
+from .record_roof import Roof
+
+PRECISION_OF = {"bf16-pure": "bf16"}
+"""Precisions of a spec that compute in another one's width."""
+
+VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+", re.IGNORECASE)
+GIVEN = "given with --peak"
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of ``profiles/gpus.toml``, in the units that the file explains."""
+
+    names: list[str]
+    sms: int
+    clock_mhz: int
+    flops_per_clock: int
+    tflops: dict[str, float]
+    memory_mhz: int
+    bus_bits: int
+    bandwidth: float
+    source: str
+    fp32_clock_mhz: int = 0
+    fp32_flops_per_clock: int = 0
+
+    @property
+    def formula_tflops(self) -> float:
+        """What the tensor cores reach in 16 bit: SMs × FLOP/clock × clock."""
+        return self.sms * self.flops_per_clock * self.clock_mhz * 1e6 / 1e12
+
+    @property
+    def formula_fp32_tflops(self) -> float:
+        """What the plain cores reach in float32, whose boost clock may be another."""
+        clock_mhz = self.fp32_clock_mhz or self.clock_mhz
+        return self.sms * self.fp32_flops_per_clock * clock_mhz * 1e6 / 1e12
+
+
+class Peak(msgspec.Struct, frozen=True, kw_only=True):
+    """A peak given by hand: dense TFLOP/s of the run's precision, and GB/s or null."""
+
+    tflops: float
+    gigabytes_per_second: float | None = None
+
+
+def parse_peak(text: str) -> Peak:
+    """``"989.4"`` or ``"989.4,3350"``: TFLOP/s, and GB/s of the memory.
+
+    Raises:
+        SpecError: Not one or two positive numbers.
+    """
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or not all(0 < n < math.inf for n in numbers):
+        raise SpecError("--peak", text, "TFLOP/s, or TFLOP/s,GB/s, such as 989.4,3350")
+    return Peak(tflops=numbers[0], gigabytes_per_second=numbers[1] if numbers[1:] else None)
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """The shipped table, by short name."""
+    text = (resources.files("sysbench.profiles") / "gpus.toml").read_text("utf-8")
+    return {key: msgspec.convert(entry, Gpu) for key, entry in tomllib.loads(text).items()}
+
+
+def find_gpu(name: str) -> Gpu | None:
+    """The entry of a GPU by the name that its driver gives it."""
+    return _by_name().get(_plain(name))
+
+
+@cache
+def _by_name() -> dict[str, Gpu]:
+    return {_plain(name): gpu for gpu in gpus().values() for name in gpu.names}
+
+
+def _plain(name: str) -> str:
+    return " ".join(VENDOR.sub("", name.strip()).casefold().split())
+
+
+def memory_bandwidth(clock_mhz: float, bus_bits: float) -> float:
+    """Bytes/s of a memory that moves two bits a clock on each line, as all of GPUs do."""
+    return 2 * clock_mhz * 1e6 * bus_bits / 8
+
+
+def roof_of(
+    device: str, precision: str, environment: Mapping[str, Any], given: Peak | None = None
+) -> tuple[Roof | None, str]:
+    """The roof of a run, or None and the reason.
+
+    What was given goes before what the device says, and that before the table.
+
+    Args:
+        device, precision: Of the spec.
+        environment: The record's.
+        given: From ``--peak``.
+    """
+    name = str(_group(environment, "device").get("name") or "")
+    gpu = find_gpu(name) if device.startswith("cuda") else None
+    bandwidth, bandwidth_source = _bandwidth(device, name, environment, gpu)
+    if given is not None:
+        if given.gigabytes_per_second is not None:
+            bandwidth, bandwidth_source = given.gigabytes_per_second * 1e9, GIVEN
+        peak_flops, source = given.tflops * 1e12, GIVEN
+    else:
+        tflops = gpu.tflops.get(PRECISION_OF.get(precision, precision)) if gpu else None
+        if gpu is None or tflops is None:
+            return None, _why_none(device, name, precision, gpu)
+        peak_flops, source = tflops * 1e12, f"dense {precision} of {name}, {gpu.source}"
+    return (
+        Roof(
+            precision=precision,
+            peak_flops=peak_flops,
+            peak_source=source,
+            bandwidth=bandwidth,
+            bandwidth_source=bandwidth_source,
+        ),
+        "",
+    )
+
+
+def _bandwidth(
+    device: str, name: str, environment: Mapping[str, Any], gpu: Gpu | None
+) -> tuple[float | None, str]:
+    """Bytes/s and where from: the device's own clock and bus, else the table."""
+    if device.startswith("cuda") and " MIG " not in name:  # a slice has a part of it
+        for facts in _memories(name, environment):
+            clock, bits = facts.get("memory_clock_max_mhz"), facts.get("memory_bus_bits")
+            if clock and bits:
+                return memory_bandwidth(clock, bits), f"the device: 2 × {clock} MHz × {bits} bit"
+    if gpu is not None:
+        return gpu.bandwidth * 1e9, gpu.source
+    return None, ""
+
+
+def _memories(name: str, environment: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What torch, then NVML, tell of the memory of the device; GPUs of one name are alike."""
+    yield _group(environment, "device")
+    for key, facts in _group(environment, "nvidia").items():
+        if key.startswith("device") and isinstance(facts, Mapping) and facts.get("name") == name:
+            yield facts
+
+
+def _group(environment: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    group = environment.get(name)
+    return group if isinstance(group, Mapping) else {}
+
+
+def _why_none(device: str, name: str, precision: str, gpu: Gpu | None) -> str:
+    remedy = "give it with --peak TFLOPS[,GB/S]"
+    if not device.startswith("cuda"):
+        return f"no peak is known for a CPU: {remedy}"
+    if not name:
+        return f"the device has not told its name: {remedy}"
+    if gpu is None:
+        return f"{name} is not in the table of peaks: {remedy}"
+    return f"the table has no {precision} peak for {name}: {remedy}"

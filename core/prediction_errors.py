@@ -1,0 +1,138 @@
+"""How far predictions were off on each machine: kept after every run, said before the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from .devices import sample_of
+from .environment import cpu_model
+from .errors import DamagedFileError
+from .machine import device_name
+from .quantities import format_bytes
+from .record import Record
+from .rundir import home, locked, write_atomically
+from .spec import RunSpec
+
+KEPT = 200
+"""Of all machines together, the latest."""
+
+SHOWN = 6
+
+
+class PastPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's peak was predicted to be, and what it was.
+
+    Attributes:
+        machine: What the device calls itself.
+    """
+
+    run: str
+    machine: str
+    precision: str
+    step: str
+    predicted_bytes: int
+    measured_bytes: Annotated[int, msgspec.Meta(gt=0)]
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus one."""
+        return self.predicted_bytes / self.measured_bytes - 1
+
+
+def errors_path(root: Path | None = None) -> Path:
+    """Where they are kept, for all runs of a home."""
+    return (root or home()) / "prediction_errors.json"
+
+
+def past_predictions(root: Path | None = None) -> list[PastPrediction]:
+    """All that are kept, oldest first.
+
+    Raises:
+        DamagedFileError: There is such a file, and it is not a list of them.
+    """
+    path = errors_path(root)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[PastPrediction])
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedFileError(f"{path}: {error}") from error
+
+
+def keep_error(record: Record, root: Path | None = None) -> None:
+    """Remember how far this run's prediction was off, if it had one and its peak is known.
+
+    A damaged file is set aside under another name and begun anew.
+
+    Raises:
+        OSError: It could not be written.
+    """
+    one = _past(record)
+    if one is None:
+        return
+    path = errors_path(root)
+    with locked(path.parent / "locks" / "prediction-errors.lock", wait=True):
+        try:
+            kept = past_predictions(root)
+        except DamagedFileError:
+            path.replace(path.with_suffix(".damaged"))
+            kept = []
+        others = [other for other in kept if other.run != one.run]
+        write_atomically(path, msgspec.json.encode([*others, one][-KEPT:]))
+
+
+def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> str | None:
+    """How far the last predictions on a machine were off, in a sentence; None without any.
+
+    Those of the same kind of step and precision count, or of any where there are none.
+
+    Args:
+        machine: What the device calls itself, from `this_machine` or a sample of it; None
+            where nobody says.
+    """
+    try:
+        kept = past_predictions(root)
+    except DamagedFileError as error:
+        return f"Past predictions cannot be read, the next run begins anew: {error}"
+    here = [one for one in kept if one.machine == machine]
+    alike = [one for one in here if (one.step, one.precision) == (spec.step, spec.precision)]
+    return _sentence((alike or here)[-SHOWN:], is_alike=bool(alike))
+
+
+def this_machine(device: str) -> str | None:
+    """What a resolved device calls itself; opens NVML for a GPU. None where nobody says."""
+    if device == "cpu":
+        return cpu_model()
+    sample = sample_of(device)
+    return None if sample is None else sample.name
+
+
+def _sentence(past: list[PastPrediction], *, is_alike: bool) -> str | None:
+    if not past:
+        return None
+    worst = max(past, key=lambda one: abs(one.error))
+    count = f"{len(past)} predictions" if len(past) > 1 else "prediction"
+    of_what = f"of {worst.step} in {worst.precision} " if is_alike else ""
+    return (
+        f"Last {count} {of_what}here: within {abs(worst.error):.1%} "
+        f"({format_bytes(worst.predicted_bytes)} for {format_bytes(worst.measured_bytes)})"
+    )
+
+
+def _past(record: Record) -> PastPrediction | None:
+    memory, machine = record.memory, device_name(record.environment)
+    if memory is None or not memory.predicted_peak_bytes or not memory.peak_allocated_bytes:
+        return None
+    if machine is None:
+        return None
+    return PastPrediction(
+        run=record.id,
+        machine=machine,
+        precision=record.spec["precision"],
+        step=record.spec["step"],
+        predicted_bytes=memory.predicted_peak_bytes,
+        measured_bytes=memory.peak_allocated_bytes,
+    )

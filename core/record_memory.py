@@ -1,0 +1,90 @@
+"""Parts of the record's memory block that explain its totals: pools, closed forms, errors."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LedgerRow(msgspec.Struct, frozen=True):
+    """One named amount of memory."""
+
+    name: str
+    bytes: int
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """One allocation alive at the peak. Times are milliseconds since recording began."""
+
+    bytes: int
+    category: str
+    phase: str
+    module: str
+    born_ms: float
+    died_ms: float | None
+    stack: list[str]
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """Live bytes over time, thinned for drawing: maxima of equal parts are kept.
+
+    ``t_ms`` are milliseconds since recording began; ``categories`` has one list per category,
+    of the same length, that sum to ``live_bytes``. ``phases`` are (name, begin, end).
+    """
+
+    t_ms: list[float]
+    live_bytes: list[int]
+    categories: dict[str, list[int]]
+    phases: list[tuple[str, float, float]]
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """What one pool of CUDA's caching allocator holds of the device at one instant.
+
+    ``free_bytes`` are held and not handed out, ``largest_free_bytes`` the largest piece of
+    them: a request for more must ask the driver, however much is free in all.
+    """
+
+    name: str
+    reserved_bytes: int
+    allocated_bytes: int
+    free_bytes: int
+    largest_free_bytes: int
+
+
+class ReconciledRow(msgspec.Struct, frozen=True):
+    """One row of the predicted ledger beside what was measured.
+
+    ``error`` is predicted over measured, minus one; null where one of the two is zero.
+    """
+
+    name: str
+    predicted_bytes: int
+    measured_bytes: int
+    error: float | None
+
+
+class ClosedForm(msgspec.Struct, frozen=True):
+    """The peak if just these were resident, and how far that is from the measured one.
+
+    P parameters, A what one graph saves for backward, C autocast's copies of weights;
+    ``error`` is the form over the measured peak, minus one.
+    """
+
+    name: str
+    bytes: int
+    error: float
+    meaning: str
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What one place in the code holds at the peak: ``blocks`` allocations, ``bytes`` in all.
+
+    ``stack`` is innermost first, empty where it is not known; the last origin of a list may
+    be the sum of all smaller ones, with the category ``smaller``.
+    """
+
+    category: str
+    phase: str
+    bytes: int
+    blocks: int
+    stack: list[str]
