@@ -39,6 +39,14 @@ class SysbenchApp(App[None]):
         Binding("f3,v", "mode('live')", "Live", id="mode.live", tooltip="Watch the live run"),
         Binding("f4,t", "mode('result')", "Result", id="mode.result", tooltip="Read a result"),
         Binding("f5,l", "mode('library')", "Library", id="mode.library", tooltip="All runs"),
+        Binding(
+            "f7,i",
+            "mode('inspect')",
+            "Inspect",
+            id="mode.inspect",
+            show=False,
+            tooltip="Anyone's trace, memory snapshot or nsys export",
+        ),
         Binding("f1", "help", "Help", id="help", tooltip="Every key of this screen"),
         Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Leave; asks if a run is live"),
     ]

@@ -92,6 +92,64 @@ EXPLANATIONS: dict[str, Explanation] = {
         source="the trace pass",
         included="unattributed is what the trace shows as busy without saying with what",
     ),
+    "kernels.roof": Explanation(
+        title="Of the roof",
+        formula="max(FLOPs / peak, bytes / bandwidth) / time; FLOPs of matrix products only",
+        clock="the rows' own clock",
+        source="shapes noted in one more step after the traced ones; the peak from the table of "
+        "GPUs or --peak, the bandwidth from the device",
+        included="bytes are every input and output of an operator once: what stays in a cache "
+        "can be faster than the roof. Attention counts in full, its masked half too",
+    ),
+    "kernels.tree": Explanation(
+        title="The tree",
+        formula="a node is the sum of its rows; own leaves out the modules inside it; the leaves "
+        "with idle and unattributed add up to the traced step",
+        clock="the rows' own clock, time shared with another stream once",
+        source="the trace pass's rows layer by layer (kernels.json); bytes from the memory pass",
+        included="layers with the same modules and operators are one node with least, median "
+        "and most of one layer; one farther than 10 % and five scaled deviations from the "
+        "median stands alone",
+    ),
+    "trust.coverage": Explanation(
+        title="Explained",
+        formula="1 - (time of kernels whose launch was not recorded + unattributed) / step",
+        clock="counts of launches and kernels over all traced steps",
+        source="the trace pass",
+        included="under 98 % a warning stands above the tables: shares are of what was seen",
+    ),
+    "compile.extent": Explanation(
+        title="Compiled",
+        formula="whole: every function became a graph, without breaks or refusals; in part: "
+        "something between or beside the graphs ran eagerly; nothing: no graph was made",
+        clock="a count, no measurement",
+        source="dynamo's own records in the timing pass",
+        included="graph breaks, the recompile limit, errors that were suppressed, variables that "
+        "disable torch.compile",
+    ),
+    "compile.seconds": Explanation(
+        title="Compile seconds",
+        formula="sum over all compilations; each stage without those inside it",
+        clock="the host clock, as dynamo keeps it",
+        source="the timing pass; warm in a second, fresh process with the cache of the first",
+        included="dynamo traces, aot makes the backward graph, inductor writes code, backend "
+        "waits for the C++ compiler or Triton",
+    ),
+    "compile.break-even": Explanation(
+        title="Break-even",
+        formula="compile seconds / (eager median - compiled median), rounded up",
+        clock="the timing passes of both runs",
+        source="the newest run here of the same spec without torch.compile, same device and torch",
+        included="n/a where the intervals of the two medians overlap",
+    ),
+    "compile.generated": Explanation(
+        title="Generated kernels",
+        formula="operators, modules and lines of each kernel as the compiler keeps them; bytes "
+        "as its scheduler counts what is read and written",
+        clock="times are the traced step's",
+        source="the trace pass, which compiles with the compiler's provenance on",
+        included="the module is the innermost one around all of the kernel's operators",
+    ),
     "memory.peak": Explanation(
         title="Peak allocated",
         formula="the highest sum of live bytes in a steady step",
@@ -107,6 +165,27 @@ EXPLANATIONS: dict[str, Explanation] = {
         source="the memory pass",
         included="each live allocation once, by what it was made for",
     ),
+    "memory.stacks": Explanation(
+        title="Stacks at the peak",
+        formula="bytes as requested, of what is alive at the peak, by category, phase and stack",
+        clock="the instant of the peak",
+        source="the memory pass; frames of torch and of the recording are left out",
+        included="every live allocation once; the smallest stacks are one row",
+    ),
+    "memory.resident": Explanation(
+        title="What was resident",
+        formula="P parameters, A saved for backward, C autocast's copies of the weights",
+        clock="the instant of the peak",
+        source="closed forms beside the measured peak; the one that the ledger bears out is named",
+        included="published peaks of one cell differ because these differ",
+    ),
+    "memory.difference": Explanation(
+        title="Against another run",
+        formula="this run's bytes minus the other's: by row, by module, by stack",
+        clock="each run's own peak",
+        source="both memory passes",
+        included="only what differs; a module's bytes include its children's",
+    ),
     "telemetry.series": Explanation(
         title="Telemetry",
         formula="minimum, median and maximum over the measured part of the timing pass",
@@ -120,5 +199,14 @@ EXPLANATIONS: dict[str, Explanation] = {
         clock="the clock of each pass",
         source="trace and memory passes beside the timing pass",
         included="above 10 % the instrument changed what it shows; a finding says so",
+    ),
+    "nsys.range": Explanation(
+        title="Projected time of a range",
+        formula="per instance, end of the last minus start of the first GPU work that the "
+        "range's own thread launched in it; summed",
+        clock="the GPU's clock, as nsys aligned it with the host's",
+        source="the nsys export; equal to NVIDIA's nvtx_gpu_proj_sum",
+        included="kernels, copies and fills, and the gaps between them; process kernels are "
+        "those that any thread launched while the range was open",
     ),
 }

@@ -1,4 +1,4 @@
-"""The four modes and what shows them: each screen is imported when it is first needed."""
+"""The modes and what shows them: each screen is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def _library() -> Screen[Any]:
     return LibraryScreen()
 
 
+def _inspect() -> Screen[Any]:
+    from .screens.inspect import InspectScreen
+
+    return InspectScreen()
+
+
 def palette() -> type[Provider]:
     """The provider of the command palette."""
     from .palette import WorkstationCommands
@@ -45,4 +51,5 @@ SCREENS_BY_MODE: dict[str, Callable[[], Screen[Any]]] = {
     "live": _live,
     "result": _result,
     "library": _library,
+    "inspect": _inspect,
 }

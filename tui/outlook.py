@@ -6,8 +6,10 @@ import os
 from dataclasses import dataclass
 
 from ..core.devices import capacity_bytes, resolve_device
+from ..core.environment import cpu_model
 from ..core.errors import SpecError
-from ..core.estimate.closed_form import Prediction, largest_batch, predict
+from ..core.estimate.closed_form import Prediction, largest_batch, predict, why_not_predicted
+from ..core.prediction_errors import error_note
 from ..core.spec import RunSpec
 from ..core.telemetry.sample import Sample
 from .numerals import amount
@@ -25,6 +27,8 @@ class Outlook:
         device: What ``device`` means here, or "" with the reason in `warnings`.
         capacity_bytes: Memory that a run may fill; None when not known.
         largest_batch: The largest batch that fits; None when capacity is not known.
+        why_unknown: Why the peak is not predicted; "" where it is.
+        past: How far the last predictions on this machine were off; "" without any.
         warnings: Sentences that a person should read before starting.
     """
 
@@ -33,6 +37,8 @@ class Outlook:
     device: str
     capacity_bytes: int | None
     largest_batch: int | None
+    why_unknown: str
+    past: str
     warnings: list[str]
 
 
@@ -46,14 +52,25 @@ def foresee(spec: RunSpec, sample: Sample | None) -> Outlook:
         warnings = _neighbours(sample, device)
     except SpecError as error:
         warnings = [f"{error.field} {error.value}: {error.allowed}"]
+    why_unknown = why_not_predicted(spec) or ""
     return Outlook(
         spec=spec,
         prediction=predict(spec),
         device=device,
         capacity_bytes=capacity,
-        largest_batch=largest_batch(spec, capacity) if capacity else None,
+        largest_batch=largest_batch(spec, capacity) if capacity and not why_unknown else None,
+        why_unknown=why_unknown,
+        past=error_note(_machine(sample, device), spec) or "",
         warnings=warnings,
     )
+
+
+def _machine(sample: Sample | None, device: str) -> str | None:
+    """What the device calls itself, without opening NVML: this is asked at every keystroke."""
+    if device == "cpu":
+        return cpu_model()
+    gpu = device_of(sample, device) if sample else None
+    return gpu.name if gpu else None
 
 
 def peak_grid(spec: RunSpec) -> tuple[list[int], list[int], list[list[int]]]:

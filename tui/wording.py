@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.spec import RunSpec
 from .numerals import amount
+
+if TYPE_CHECKING:
+    from ..core.inspection.inspection import Inspection
+    from ..core.inspection.messages import Progressed
 
 STATE_GLYPHS = {"waiting": "○", "running": "●", "finished": "✓"}
 FAILED_GLYPH = "✗"
@@ -33,6 +37,14 @@ STAGE_WORDS = {
     "export": "writing artifacts",
     "analyse": "reading the results",
 }
+
+KIND_WORDS = {
+    "chrome-trace": "chrome trace",
+    "memory-snapshot": "memory snapshot",
+    "nsys-export": "nsys export",
+}
+
+DECODING_WORDS = {"decode": "decoding", "analyse": "making the tables"}
 
 STAGE_MARKS = {"compile": "compile", "warmup": "warm", "measure": "measure"}
 """The stages worth a mark under a time axis; each pass is marked by its name."""
@@ -76,3 +88,14 @@ def outcome_words(outcome: str) -> str:
 def outcome_glyph(outcome: str) -> str:
     """The mark beside an outcome or a state."""
     return STATE_GLYPHS.get(outcome, FAILED_GLYPH)
+
+
+def file_words(inspection: Inspection) -> str:
+    """What a foreign file is: ``chrome trace · 434 KiB``."""
+    return f"{KIND_WORDS[inspection.kind]} · {amount(inspection.file_bytes)}"
+
+
+def decoding_words(step: Progressed) -> str:
+    """How far a file is read: ``decoding 12.0 MiB of 320 MiB``."""
+    words = DECODING_WORDS.get(step.stage, step.stage)
+    return f"{words} {amount(step.done)} of {amount(step.total)}" if step.total else words

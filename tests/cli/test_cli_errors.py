@@ -99,7 +99,7 @@ def test_what_is_not_there_is_named(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["fly"], ["show"], ["export", "last", "html"], ["show", "last", "--section", "x"]]
+    "arguments", [["fly"], ["show"], ["export", "last", "pdf"], ["show", "last", "--section", "x"]]
 )
 def test_wrong_arguments_are_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

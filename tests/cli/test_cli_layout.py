@@ -35,6 +35,10 @@ def test_numbers_are_flush_right_and_texts_flush_left() -> None:
     ]
 
 
+def test_without_rows_there_are_only_headings() -> None:
+    assert [text(line) for line in table_lines(table(), 80)] == ["  name  total ms  share"]
+
+
 def test_columns_fall_away_before_names_are_cut() -> None:
     lines = [text(line) for line in table_lines(table(("a" * 20, 1.0)), 33, drop=("share",))]
     assert lines == ["  name                  total ms", f"  {'a' * 20}     1.000"]

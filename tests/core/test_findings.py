@@ -9,7 +9,16 @@ import pytest
 
 from sysbench.core.analysis.findings import findings_of
 from sysbench.core.analysis.statistics import spread
-from sysbench.core.record import Compile, Finding, Memory, PassRecord, Record, Telemetry
+from sysbench.core.record import (
+    CategoryRow,
+    Compile,
+    Finding,
+    IdleRow,
+    Memory,
+    PassRecord,
+    Record,
+    Telemetry,
+)
 from sysbench.core.rundir import RunDirectory
 
 
@@ -111,6 +120,66 @@ def test_a_table_that_explains_little_is_told(quiet: Record) -> None:
     finding = only(bent(quiet, kernels=bent(quiet.kernels, coverage=coverage)))
     assert finding.rule == "low-coverage"
     assert "436 of 1465" in finding.why
+
+
+def on_gpu(quiet: Record, busy_ms: float, idle: dict[str, float], **changes: Any) -> Record:
+    """The run as if its rows were kernels: so much work, idle milliseconds by cause."""
+    assert quiet.kernels is not None
+    rows = [IdleRow(cause, ms * 1e6, ms / 10) for cause, ms in idle.items()]
+    kernels = bent(
+        quiet.kernels, source="kernels", busy_ns=busy_ms * 1e6, idle=rows, step_ms=10.2, **changes
+    )
+    made: Record = bent(quiet, kernels=kernels)
+    return made
+
+
+LATE, SYNC, BETWEEN = "host had not launched yet", "waiting on a sync", "between launched kernels"
+
+
+def test_a_gpu_that_waits_for_launches_is_told(quiet: Record) -> None:
+    finding = only(on_gpu(quiet, 6.9, {LATE: 3.0, BETWEEN: 0.3}))
+    assert finding.rule == "launch-bound"
+    assert finding.verdict.startswith("Launch-bound: the GPU idles 31% of the step")
+    assert finding.numbers["idle"] == pytest.approx(0.31)
+
+
+@pytest.mark.parametrize(
+    ("busy_ms", "idle"),
+    [
+        (9.5, {LATE: 3.0}),  # idle only because tracing slowed the host
+        (6.9, {LATE: 0.5, BETWEEN: 2.8}),  # idle, but not for want of launches
+    ],
+)
+def test_other_idle_time_is_not_called_launch_bound(
+    quiet: Record, busy_ms: float, idle: dict[str, float]
+) -> None:
+    assert only(on_gpu(quiet, busy_ms, idle)).rule == "trustworthy"
+
+
+def test_launches_of_the_optimizer_have_a_fused_remedy(quiet: Record) -> None:
+    record = on_gpu(quiet, 6.9, {LATE: 3.1}, phases_ns={"forward": 1.0, "optimizer": 9e9})
+    finding = only(bent(record, spec=quiet.spec | {"optimizer": "adamw-loop"}))
+    assert "most of it in optimizer" in finding.verdict
+    assert "adamw-fused" in finding.next
+
+
+def test_a_gpu_that_waits_on_a_sync_is_told(quiet: Record) -> None:
+    finding = only(on_gpu(quiet, 9.2, {SYNC: 0.8}))
+    assert finding.rule == "idle-on-sync"
+    assert "8%" in finding.verdict
+    assert only(on_gpu(quiet, 9.8, {SYNC: 0.2})).rule == "trustworthy"
+
+
+def test_a_category_out_of_line_is_named_with_its_share(quiet: Record) -> None:
+    categories = [
+        CategoryRow("gemm", "forward", 1, 5e6, 0.5),
+        CategoryRow("copy", "forward", 1, 4e6, 0.4),
+        CategoryRow("copy", "backward", 1, 1e6, 0.1),
+    ]
+    assert quiet.kernels is not None
+    finding = only(bent(quiet, kernels=bent(quiet.kernels, categories=categories)))
+    assert (finding.rule, finding.severity) == ("category-out-of-line", "note")
+    assert finding.verdict == "Copy takes 50% of the time that anything runs."
 
 
 def test_a_missed_prediction_is_told(quiet: Record) -> None:

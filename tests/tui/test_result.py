@@ -11,9 +11,10 @@ from sysbench.core.record import PassRecord
 from sysbench.core.rundir import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.explain import ExplainScreen
+from sysbench.tui.screens.memory_words import cursor_text
 from sysbench.tui.screens.result import TABS, ResultScreen
 from sysbench.tui.screens.result_kernels import KernelsTab
-from sysbench.tui.screens.result_memory import MemoryTab, cursor_text
+from sysbench.tui.screens.result_memory import MemoryTab
 from sysbench.tui.screens.result_tab import ResultTab
 from sysbench.tui.widgets.stack_bar import StackBar
 from sysbench.tui.widgets.table_view import TableView
@@ -140,7 +141,7 @@ async def test_names_with_markup_and_escapes_are_literal(
             assert str(tab.query_one("#detail", Static).content).isprintable()
         for name in TABS:
             await show(pilot, app, gpu_run, name)
-        await pilot.press("6")
+        await pilot.press("7")
         await pilot.pause()
         assert app.screen.query_one(Log).lines[0].startswith("[/] ")
 

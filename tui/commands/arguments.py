@@ -7,12 +7,16 @@ import textwrap
 from typing import TypeAlias
 
 from ...core.export_kinds import EXPORTS
+from ...core.quantities import parse_bytes
 from ...core.spec import DIMENSION_NAMES, RunSpec
 from ...core.spec_fields import FIELDS
 
 SECTIONS = (
     "timing",
     "kernels",
+    "tree",
+    "questions",
+    "roofline",
     "memory",
     "telemetry",
     "compile",
@@ -20,6 +24,8 @@ SECTIONS = (
     "findings",
     "environment",
 )
+
+INSPECTED = ("kernels", "tree", "memory", "nsys")
 
 _RUN_HELP = "id of a run, a unique part of it, `last`, or the path of its directory"
 _EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
@@ -62,6 +68,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_show(commands)
     _add_compare(commands)
     _add_export(commands)
+    _add_serve(commands)
+    _add_inspect(commands)
     _add_attach(commands)
     _add_stop(commands)
     _add_doctor(commands)
@@ -88,7 +96,13 @@ def _add_run(commands: _Commands) -> None:
     parser.add_argument(
         "--passes",
         metavar="LIST",
-        help="passes to run, with commas (default: timing,trace,memory)",
+        help="passes to run, with commas (default: timing,trace,memory; there is also nsys)",
+    )
+    parser.add_argument(
+        "--peak",
+        metavar="TFLOPS[,GB/S]",
+        help="dense peak of the device in this precision, and its memory's bandwidth: for MFU "
+        "and shares of the roof (default: the table of GPUs, and what the device says)",
     )
     parser.add_argument("--detach", action="store_true", help="start it and return at once")
     parser.add_argument(
@@ -101,14 +115,37 @@ def _add_estimate(commands: _Commands) -> None:
         commands,
         "estimate",
         "parameters, FLOPs and peak memory of a spec, without running it",
-        "Predict a spec from closed forms: nothing is measured and torch is not needed.",
+        "Predict a spec: nothing is measured. The closed form needs no torch and takes a\n"
+        "millisecond; --exact plays the step on tensors without memory, in a process of its own.\n"
+        "A CUDA device need not be here: device=cuda with --capacity asks for another machine.",
         _examples(
             ("sysbench-tui estimate --set model=cs336-2025/xl --set batch=4", ""),
+            ("sysbench-tui estimate --exact --set model=10B --set device=cuda", "by phase"),
+            ("sysbench-tui estimate --set device=cuda --fit batch --capacity 24GiB", ""),
+            ("sysbench-tui estimate --table context=128,256,512 --table precision=fp32,bf16", ""),
             ("sysbench-tui estimate mine.toml --json", "for scripts"),
         )
         + "\n\nThe keys of --set are listed by `sysbench-tui run --help`.",
     )
     _add_spec(parser)
+    parser.add_argument("--exact", action="store_true", help="by the real code on fake tensors")
+    parser.add_argument(
+        "--capacity", metavar="SIZE", help="to fit into, such as 24GiB (default: the device's)"
+    )
+    parser.add_argument(
+        "--peak", metavar="TFLOPS[,GB/S]", help="of the device, for the roofline time of --exact"
+    )
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--fit", choices=("batch", "context"), help="the largest that fits")
+    asked.add_argument(
+        "--table",
+        action="append",
+        metavar="KEY=VALUE,…",
+        help="a prediction for every value; may be repeated, for every combination",
+    )
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--md", action="store_true", help="the tables in Markdown")
+    printed.add_argument("--csv", action="store_true", help="the tables as CSV, not rounded")
 
 
 def _add_list(commands: _Commands) -> None:
@@ -138,11 +175,45 @@ def _add_show(commands: _Commands) -> None:
         _examples(
             ("sysbench-tui show last", ""),
             ("sysbench-tui show last --section kernels | grep softmax", ""),
+            ("sysbench-tui show last --section tree --depth 4 --min-share 1%", ""),
+            ("sysbench-tui show last --section tree --match 'attention.*exp'", ""),
             ("sysbench-tui show 20261121-1204 --json", "the record"),
         ),
     )
     parser.add_argument("run", metavar="RUN", help=_RUN_HELP)
     parser.add_argument("--section", choices=SECTIONS, help="print only this, in full")
+    _add_tree(parser)
+
+
+def _add_inspect(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "inspect",
+        "anyone's chrome trace, memory snapshot or nsys export, with our tables",
+        "Read a file that any program wrote: a chrome trace of torch.profiler (.json, .json.gz),\n"
+        "a snapshot of CUDA's allocator (pickle), or an nsys export to SQLite. What it is, its\n"
+        "content tells. It is decoded in a process of its own with a memory limit; a second look\n"
+        "is instant.",
+        _examples(
+            ("sysbench-tui inspect trace.json.gz", ""),
+            ("sysbench-tui inspect trace.json.gz --section tree --depth 4", ""),
+            ("sysbench-tui inspect snapshot.pickle --json | jq .memory.ledger", ""),
+            ("sysbench-tui inspect report.sqlite --section kernels --csv > kernels.csv", ""),
+        ),
+    )
+    parser.add_argument("file", metavar="FILE", help="the file; only read, never changed")
+    parser.add_argument("--section", choices=INSPECTED, help="print only this, in full")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--md", action="store_true", help="the tables in Markdown")
+    printed.add_argument("--csv", action="store_true", help="the tables as CSV, not rounded")
+    parser.add_argument(
+        "--memory-limit",
+        type=_bytes,
+        default=0,
+        metavar="SIZE",
+        help="what decoding may take (default: half of the memory here, at most 16GiB)",
+    )
+    _add_tree(parser)
 
 
 def _add_compare(commands: _Commands) -> None:
@@ -175,6 +246,19 @@ def _add_export(commands: _Commands) -> None:
     parser.add_argument("kind", metavar="KIND", choices=EXPORTS, help="one of the above")
     parser.add_argument("-o", "--output", metavar="PATH", help="file or folder (default: here)")
     parser.add_argument("--force", action="store_true", help="replace what is there already")
+
+
+def _add_serve(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "serve",
+        "show a run's page in the browser of your own machine",
+        "Serve a run's page and artifacts on loopback, behind a token, and print the ssh line\n"
+        "that brings them to where you sit. Ctrl+C ends it.",
+        _examples(("sysbench-tui serve last", ""), ("sysbench-tui serve last --port 8000", "")),
+    )
+    parser.add_argument("run", metavar="RUN", help=_RUN_HELP)
+    parser.add_argument("--port", type=int, default=0, help="where to listen (default: any)")
 
 
 def _add_attach(commands: _Commands) -> None:
@@ -223,6 +307,19 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_tree(parser: argparse.ArgumentParser) -> None:
+    tree = parser.add_argument_group("of --section tree")
+    tree.add_argument("--depth", type=_count, metavar="N", help="so many levels below the step")
+    tree.add_argument(
+        "--match",
+        metavar="REGEX",
+        help="only nodes in whose path it occurs: module, /operator, /kernel",
+    )
+    tree.add_argument(
+        "--min-share", metavar="P", help="sum up what takes less of the step: 1%% or 0.01"
+    )
+
+
 def _command(
     commands: _Commands, name: str, summary: str, description: str, epilog: str, module: str = ""
 ) -> argparse.ArgumentParser:
@@ -242,6 +339,13 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: a whole number, 0 or more")
     return int(text)
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
 
 def _examples(*lines: tuple[str, str]) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+import msgspec
+
 from ...core.analysis.compare import Comparison, Factor, compare
+from ...core.export.difference_tables import difference_tables
 from ...core.export.figures import literal, one_figure, signed_percent
 from ...core.export.table import Table
 from ...core.record_builder import settled_record
@@ -13,6 +16,7 @@ from ...core.rundir import find_run
 from .layout import Line, blank, prose, table_lines, titled
 from .output import page_width, print_json, print_lines
 
+LARGEST_CHANGES = 10
 _STYLES = {
     "FASTER": "bold green",
     "SLOWER": "bold red",
@@ -57,8 +61,16 @@ def _lines(comparison: Comparison, width: int) -> Iterator[Line]:
     if comparison.procedure:
         lines = table_lines(_factors(comparison.procedure), width)
         yield from titled("Measured differently", lines)
-    yield from titled("Medians", table_lines(_phases(comparison), width))
+    if comparison.phases:
+        yield from titled("Medians", table_lines(_phases(comparison), width))
     yield from titled("Peak allocated", table_lines(_peaks(comparison), width))
+    if comparison.memory is not None:
+        for table in difference_tables(comparison.memory):
+            if table.rows:
+                shown = msgspec.structs.replace(table, rows=table.rows[:LARGEST_CHANGES])
+                more = len(table.rows) - len(shown.rows)
+                title = f"{table.title}; {more} smaller ones are left out" if more else table.title
+                yield from titled(title, table_lines(shown, width))
 
 
 def _change(comparison: Comparison) -> str:

@@ -1,89 +1,188 @@
-"""`estimate`: what a spec will cost, from closed forms."""
+"""`estimate`: what a spec will cost, what fits, and a table of predictions."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from ...core.devices import capacity_bytes
-from ...core.estimate.closed_form import Prediction, fits, predict
-from ...core.export.figures import percent
-from ...core.export.headline import model_line, settings_line
-from ...core.export.table import Table, with_total
-from ...core.quantities import format_bytes, format_count
+from ...core.errors import SpecError
+from ...core.estimate.closed_form import predict, why_not_predicted
+from ...core.estimate.exact import Estimator, ExactPrediction
+from ...core.estimate.grid import Predict, cells_of, fit, parse_axes
+from ...core.export.csv_files import table_as_csv, tables_as_tidy_csv
+from ...core.export.estimate_tables import fit_table, grid_table
+from ...core.export.markdown import table_as_markdown
+from ...core.export.table import Table
+from ...core.peaks import parse_peak, roof_of
+from ...core.prediction_errors import this_machine
+from ...core.prepare import resolved
+from ...core.quantities import parse_bytes
+from ...core.record_roof import Roof
 from ...core.spec import RunSpec
-from .layout import Line, blank, prose, table_lines, titled
-from .output import page_width, print_json, print_lines
-from .spec_arguments import chosen_spec
+from .estimate_report import Estimate, estimate_lines, estimate_tables, fit_lines, grid_lines
+from .layout import Line
+from .output import page_width, print_json, print_lines, write
+from .spec_arguments import asked_spec
+
+CLOSED_FORM = "closed form"
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Always 0: that a spec does not fit is an answer, not a failure."""
-    spec = chosen_spec(arguments)
-    prediction = predict(spec)
-    capacity = spec.memory_limit or capacity_bytes(spec.device)
-    if arguments.json:
-        print_json(as_json(prediction, capacity))
-    else:
-        print_lines(_lines(spec, prediction, capacity, page_width()))
+    spec = asked_spec(arguments)
+    if spec.device == "auto":
+        spec = resolved(spec)
+    if spec.workload != "transformer":
+        raise SpecError("workload", spec.workload, "transformer; estimate knows no other")
+    capacity = _capacity(arguments, spec)
+    with _predictor(arguments) as predict_one:
+        if arguments.fit:
+            _fit(arguments, spec, capacity, predict_one)
+        elif arguments.table:
+            _table(arguments, spec, capacity, predict_one)
+        else:
+            _one(arguments, spec, capacity, predict_one)
     return 0
 
 
-def as_json(prediction: Prediction, capacity: int | None) -> dict[str, Any]:
-    """The public keys; ``fits`` is null where the capacity is not known."""
-    return {
+@contextmanager
+def _predictor(arguments: argparse.Namespace) -> Iterator[Predict]:
+    """The closed form, or exact mode with one process for all its predictions."""
+    if not arguments.exact:
+        yield predict
+        return
+    with Estimator() as estimator:
+        yield estimator.predict
+
+
+def _capacity(arguments: argparse.Namespace, spec: RunSpec) -> int | None:
+    if arguments.capacity is None:
+        return spec.memory_limit or capacity_bytes(spec.device)
+    try:
+        capacity = parse_bytes(arguments.capacity)
+    except ValueError as error:
+        raise SpecError("--capacity", arguments.capacity, str(error)) from None
+    if capacity < 1:
+        raise SpecError("--capacity", arguments.capacity, "more than nothing, such as 24GiB")
+    return capacity
+
+
+def _one(
+    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, predict_one: Predict
+) -> None:
+    why = why_not_predicted(spec) or ""
+    if why and arguments.exact:
+        raise SpecError("--exact", True, f"not for this spec: {why}")
+    roof, why_no_roof = _roof(arguments, spec) if arguments.exact else (None, "")
+    estimate = Estimate(
+        spec=spec,
+        prediction=predict_one(spec),
+        why=why,
+        capacity_bytes=capacity,
+        roof=roof,
+        why_no_roof=why_no_roof,
+    )
+    lines = estimate_lines(estimate, page_width())
+    _print(arguments, as_json(estimate), estimate_tables(estimate), lines)
+
+
+def _fit(
+    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, predict_one: Predict
+) -> None:
+    if capacity is None:
+        raise SpecError("--capacity", None, f"say how much memory {spec.device} has, such as 24GiB")
+    found = fit(spec, arguments.fit, capacity, predict)
+    if arguments.exact:
+        found = fit(spec, arguments.fit, capacity, predict_one, guess=found.largest)
+    method = _method(arguments)
+    lines = fit_lines(spec, found, method, page_width())
+    _print(arguments, msgspec.to_builtins(found) | {"method": method}, [fit_table(found)], lines)
+
+
+def _table(
+    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, predict_one: Predict
+) -> None:
+    axes = parse_axes(arguments.table)
+    cells = cells_of(spec, axes, capacity, predict_one)
+    method = _method(arguments)
+    document = {"capacity_bytes": capacity, "axes": axes, "cells": cells, "method": method}
+    lines = grid_lines(spec, cells, method, page_width())
+    _print(arguments, document, [grid_table(cells)], lines)
+
+
+def _print(
+    arguments: argparse.Namespace, document: object, tables: Sequence[Table], lines: Iterator[Line]
+) -> None:
+    if arguments.json:
+        print_json(document)
+    elif arguments.md:
+        write("\n".join(map(table_as_markdown, tables)))
+    elif arguments.csv:
+        only = len(tables) == 1
+        write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
+    else:
+        print_lines(lines)
+
+
+def _method(arguments: argparse.Namespace) -> str:
+    return "exact: the step on fake tensors" if arguments.exact else CLOSED_FORM
+
+
+def _roof(arguments: argparse.Namespace, spec: RunSpec) -> tuple[Roof | None, str]:
+    given = parse_peak(arguments.peak) if arguments.peak else None
+    environment = {"device": {"name": this_machine(spec.device)}}
+    return roof_of(spec.device, spec.precision, environment, given)
+
+
+def as_json(estimate: Estimate) -> dict[str, Any]:
+    """The public keys; what is not known is null, with the reason under ``missing``."""
+    prediction, why = estimate.prediction, estimate.why
+    values: dict[str, Any] = {
         "parameters": prediction.parameters,
         "flops": {
             "forward": prediction.forward_flops,
             "backward": prediction.backward_flops,
             "step": prediction.step_flops,
         },
-        "peak_bytes": prediction.peak_bytes,
-        "peak_phase": prediction.peak_phase,
-        "ledger": prediction.ledger,
-        "capacity_bytes": capacity,
-        "fits": None if capacity is None else fits(prediction, capacity),
+        "peak_bytes": None if why else prediction.peak_bytes,
+        "peak_phase": None if why else prediction.peak_phase,
+        "ledger": [] if why else prediction.ledger,
+        "capacity_bytes": estimate.capacity_bytes,
+        "fits": estimate.fits,
         "method": prediction.method,
     }
+    if isinstance(prediction, ExactPrediction):
+        values |= _exact_json(estimate, prediction)
+    missing = estimate.missing()
+    return values | {"missing": missing} if missing else values
 
 
-def _lines(
-    spec: RunSpec, prediction: Prediction, capacity: int | None, width: int
-) -> Iterator[Line]:
-    settings = msgspec.to_builtins(spec)
-    yield from prose(model_line(settings, prediction.parameters), width, hang=2, style="bold")
-    yield from prose(f"{settings_line(settings)} · {spec.device}", width, hang=2)
-    flops = as_json(prediction, capacity)["flops"]
-    yield from titled(
-        "Work per step",
-        ([(f"  {name:<12}{format_count(count)}FLOP", "")] for name, count in flops.items()),
-    )
-    ledger = Table(
-        name="ledger",
-        title="",
-        columns=("name", "bytes", "share"),
-        rows=tuple(
-            (row.name, row.bytes, row.bytes / (prediction.peak_bytes or 1))
-            for row in prediction.ledger
-        ),
-    )
-    total = with_total(ledger, "name", "peak", ("bytes", "share"))
-    yield from titled(
-        f"Peak memory, predicted, in {prediction.peak_phase}",
-        table_lines(total, width, total=True),
-    )
-    yield blank()
-    yield from prose(_answer(spec, prediction, capacity), width, style="bold")
-    yield from prose(f"method: {prediction.method}", width, style="dim")
-
-
-def _answer(spec: RunSpec, prediction: Prediction, capacity: int | None) -> str:
-    if capacity is None:
-        return f"Whether it fits is not known: {spec.device} does not tell its memory."
-    verdict = "Fits" if fits(prediction, capacity) else "Does NOT fit"
-    share = prediction.peak_bytes / capacity
-    limit = "the memory limit" if spec.memory_limit else spec.device
-    return f"{verdict}: {percent(share)} of {format_bytes(capacity)} ({limit})."
+def _exact_json(estimate: Estimate, prediction: ExactPrediction) -> dict[str, Any]:
+    times = estimate.roof_times
+    return {
+        "peak_place": prediction.peak_place,
+        "block_ledger": prediction.block_ledger,
+        "saved_activation_bytes": prediction.saved_activation_bytes,
+        "closed_form_peak_bytes": predict(estimate.spec).peak_bytes,
+        "roofline_ms": sum(times.values()) if times else None,
+        "phases": [
+            {
+                "phase": phase.phase,
+                "peak_bytes": phase.peak_bytes,
+                "block_bytes": phase.block_bytes,
+                "place": phase.place,
+                "ledger": phase.ledger,
+                "flops": phase.flops,
+                "moved_bytes": phase.moved_bytes,
+                "roofline_ms": times.get(phase.phase),
+            }
+            for phase in prediction.phases
+        ],
+        "seconds": prediction.seconds,
+        "import_seconds": prediction.import_seconds,
+    }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
 from ...core.export.figures import cells_as_text, heading, is_numeric
+from ...core.export.kernel_trust import marked
 from ...core.export.table import Table
 
 Span = tuple[str, str]
@@ -71,14 +72,19 @@ def table_lines(
     columns: Sequence[str] = (),
     drop: Sequence[str] = (),
     total: bool = False,
+    struck: Collection[str] = (),
 ) -> list[Line]:
     """A table in aligned columns, at most ``width`` cells wide.
 
     Columns of ``drop`` go first, in that order, when room is short; then the widest column
-    of text is cut in the middle. With ``total`` the last row is set in bold.
+    of text is cut in the middle. With ``total`` the last row is set in bold. Numbers of the
+    ``struck`` columns are marked, and struck out where the terminal can.
     """
     chosen = list(columns) or list(table.columns)
-    cells = dict(zip(table.columns, zip(*cells_as_text(table), strict=True), strict=True))
+    by_column = zip(*cells_as_text(table), strict=True) if table.rows else [()] * len(table.columns)
+    cells = dict(zip(table.columns, by_column, strict=True))
+    for name in struck:
+        cells[name] = tuple(marked(text) for text in cells[name])
     numeric = {name for name in chosen if is_numeric(table, name)}
     heads = {name: heading(name) for name in chosen}
     widths = {name: max(map(cell_len, (heads[name], *cells[name]))) for name in chosen}
@@ -87,7 +93,7 @@ def table_lines(
     for index in range(len(table.rows)):
         row = {name: cells[name][index] for name in widths}
         is_total = total and index == len(table.rows) - 1
-        lines.append(_row(row, widths, numeric, "bold" if is_total else ""))
+        lines.append(_row(row, widths, numeric, "bold" if is_total else "", struck))
     return lines
 
 
@@ -109,12 +115,26 @@ def _fit(widths: dict[str, int], numeric: set[str], drop: Iterable[str], room: i
         widths[widest] -= 1
 
 
-def _row(texts: dict[str, str], widths: dict[str, int], numeric: set[str], style: str) -> Line:
-    cells = [
-        _padded(shortened(texts[name], size), size, right=name in numeric)
-        for name, size in widths.items()
-    ]
-    return [((" " * INDENT + (" " * GAP).join(cells)).rstrip(), style)]
+def _row(
+    texts: dict[str, str],
+    widths: dict[str, int],
+    numeric: set[str],
+    style: str,
+    struck: Collection[str] = (),
+) -> Line:
+    """One span, or several where cells are struck out."""
+    line: Line = []
+    for name, size in widths.items():
+        cell = _padded(shortened(texts[name], size), size, right=name in numeric)
+        gap = " " * (GAP if line else INDENT)
+        if name in struck:
+            text = cell.lstrip()
+            line += [(gap + cell[: len(cell) - len(text)], style), (text, f"{style} strike")]
+        else:
+            line.append((gap + cell, style))
+    if not struck:
+        line = [("".join(text for text, _ in line).rstrip(), style)]
+    return line
 
 
 def _padded(text: str, width: int, *, right: bool) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from ...core.export.compile_tables import compile_table, gaps_table
 from ...core.export.figures import heading, literal, one_figure
 from ...core.export.headline import headline
-from ...core.export.kernel_tables import category_table, top_kernels
+from ...core.export.kernel_tables import category_table, kernel_table, top_kernels
+from ...core.export.kernel_trust import coverage_warning, moved_note, times_moved
 from ...core.export.memory_tables import card_table, largest_table, ledger_table
 from ...core.export.table import Table, with_total
-from ...core.export.timing_tables import compile_table, timing_table
+from ...core.export.timing_tables import timing_table
 from ...core.export.trust import trust_lines
 from ...core.record import Finding, Kernels, Memory, Record, Timing
 from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
@@ -44,16 +46,16 @@ def report_lines(record: Record, width: int) -> Iterator[Line]:
     if record.timing:
         yield from timing_section(record.timing, width)
     if record.kernels:
-        table = top_kernels(record.kernels, KERNEL_ROWS)
-        yield from titled(table.title, kernel_lines(table, width, total=True))
-        yield from category_section(record.kernels, width)
+        yield from _top_kernels(record.kernels, width)
     if record.memory:
         yield from memory_section(record.memory, width)
         if record.memory.largest:
             lines = _largest(record.memory, width)
             yield from titled("Largest allocations alive at the peak", lines)
     if record.compile:
-        yield from full_table(compile_table(record.compile), width)
+        for table in (compile_table(record.compile), gaps_table(record.compile)):
+            if table.rows:
+                yield from full_table(table, width)
 
 
 def full_table(table: Table, width: int, drop: Sequence[str] = ()) -> Iterator[Line]:
@@ -80,15 +82,41 @@ def timing_section(timing: Timing, width: int) -> Iterator[Line]:
     yield from note(_speed(timing), width)
 
 
-def kernel_lines(table: Table, width: int, *, total: bool = False) -> list[Line]:
+def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
+    """The kernels that take longest, and the categories."""
+    table, struck = top_kernels(kernels, KERNEL_ROWS), moved_columns(kernels)
+    yield from kernel_warnings(kernels, width)
+    yield from titled(table.title, kernel_lines(table, width, total=True, struck=struck))
+    yield from category_section(kernels, width)
+
+
+def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
+    """What to know before the tables are read: too little explained, times that moved."""
+    for text in (coverage_warning(kernels), moved_note(kernels)):
+        if text:
+            yield blank()
+            yield from prose(text, width, hang=2, style="bold yellow")
+
+
+def moved_columns(kernels: Kernels, columns: Sequence[str] = ()) -> list[str]:
+    """The columns of times, of a kernel table if none are given, when tracing moved them."""
+    names = columns or kernel_table(kernels).columns
+    return [name for name in names if name.endswith("_ns")] if times_moved(kernels) else []
+
+
+def kernel_lines(
+    table: Table, width: int, *, total: bool = False, struck: Sequence[str] = ()
+) -> list[Line]:
     """A kernel table with the columns that fit, the names last."""
     columns = ["exclusive_ns", "share", "calls", "mean_ns", "category", "phase", "name"]
     if any(table.column("fused")):
         columns.insert(5, "fused")
+    if any(cell is not None for cell in table.column("of_roof")):
+        columns.insert(4, "of_roof")
     if any(table.column("module")):
         columns.append("module")
     drop = ("mean_ns",) if width < WIDE else ()
-    return table_lines(table, width, columns=columns, drop=drop, total=total)
+    return table_lines(table, width, columns=columns, drop=drop, total=total, struck=struck)
 
 
 def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
@@ -101,6 +129,7 @@ def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
         width - _BAR_CELLS - 2,
         drop=("calls", *reversed(numbers[3:])),
         total=True,
+        struck=moved_columns(kernels, table.columns),
     )
     lines = [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)]
     yield from titled(table.title, lines)
@@ -119,7 +148,8 @@ def memory_section(memory: Memory, width: int) -> Iterator[Line]:
     yield from titled(ledger.title, rows)
     yield from note(_totals(memory), width)
     if memory.card:
-        card = with_total(card_table(memory), "name", "all", ("bytes", "share"))
+        table = card_table(memory)
+        card = with_total(table, "name", "all", table.columns[1:])
         yield from titled(card.title, table_lines(card, width, total=True))
 
 

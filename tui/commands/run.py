@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...core.launch import start_detached
+from ...core.peaks import parse_peak
 from ...core.rundir import create_run
 from ...core.supervisor import Cancellation, supervise
 from .ending import print_ending
@@ -17,7 +18,8 @@ from .spec_arguments import chosen_passes, chosen_spec
 def main(arguments: argparse.Namespace) -> int:
     """The run's exit code: 0 finished, 130 cancelled, 1 anything else."""
     spec, passes = chosen_spec(arguments), chosen_passes(arguments)
-    run = create_run(spec, passes)
+    peak = None if arguments.peak is None else parse_peak(arguments.peak)
+    run = create_run(spec, passes, peak=peak)
     if arguments.detach:
         pid = start_detached(run)
         if arguments.json:

@@ -6,33 +6,63 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...core.analysis.roofline import roof_points
+from ...core.eager_twin import worth_of
+from ...core.export.compile_tables import compile_tables
 from ...core.export.context_tables import environment_table, passes_table
 from ...core.export.figures import literal
-from ...core.export.kernel_tables import kernel_table
-from ...core.export.memory_tables import largest_table, memory_table, module_table
-from ...core.export.timing_tables import compile_table, speed_table, telemetry_table
+from ...core.export.memory_tables import (
+    largest_table,
+    memory_table,
+    module_table,
+    origins_table,
+    pools_table,
+    reconciliation_table,
+    resident_table,
+)
+from ...core.export.nsys_tables import nsys_tables
+from ...core.export.roof_tables import flops_table, roofline_table
+from ...core.export.timing_tables import speed_table, telemetry_table
 from ...core.record import Record
 from ...core.rundir import RunDirectory
-from .layout import Line, blank, prose, titled
-from .report import (
-    category_section,
-    finding_lines,
-    full_table,
-    kernel_lines,
-    memory_section,
-    timing_section,
+from .kernel_sections import (
+    TreeOptions,
+    answers_of,
+    kernels_section,
+    questions_section,
+    tree_of,
+    tree_section,
 )
+from .layout import Line, blank, prose, titled
+from .report import finding_lines, full_table, memory_section, timing_section
+
+_BLOCKS = {"tree": "kernels", "questions": "kernels", "roofline": "kernels"}
+"""The block of the record that a section is made of, where its name is another."""
 
 
-def section_as_json(run: RunDirectory, record: Record, section: str) -> Any:
-    """The block of the record of that name; for ``log`` each pass's lines."""
-    if section == "log":
-        return {name: list(lines) for name, lines in _logs(run, record)}
-    return getattr(record, section)
+def section_as_json(run: RunDirectory, record: Record, section: str, options: TreeOptions) -> Any:
+    """The block of the record of that name; for ``log`` each pass's lines, for ``tree`` the
+    outermost node, for ``questions`` the answers, for ``roofline`` the points."""
+    match section:
+        case "log":
+            return {name: list(lines) for name, lines in _logs(run, record)}
+        case "tree":
+            return tree_of(run, record, options)
+        case "questions":
+            return answers_of(record)
+        case "roofline":
+            return roof_points(record.kernels, by_phase=True) if record.kernels else None
+        case _:
+            return getattr(record, section)
 
 
 def section_lines(
-    run: RunDirectory, record: Record, section: str, width: int, page: int
+    run: RunDirectory,
+    record: Record,
+    section: str,
+    width: int,
+    page: int,
+    options: TreeOptions,
 ) -> Iterator[Line]:
     """The section's tables ``width`` cells wide, its prose ``page`` wide."""
     match section:
@@ -41,18 +71,31 @@ def section_lines(
             yield from full_table(speed_table(record.timing), width)
             yield from full_table(passes_table(record), width)
         case "kernels" if record.kernels:
-            table = kernel_table(record.kernels)
-            yield from titled(table.title, kernel_lines(table, width))
-            yield from category_section(record.kernels, page)
+            yield from kernels_section(record, width, page)
+        case "tree" if tree := tree_of(run, record, options):
+            yield from tree_section(record, tree, width, page)
+        case "questions" if record.kernels:
+            yield from questions_section(record, answers_of(record), page)
+        case "roofline" if record.kernels:
+            for table in (roofline_table(record.kernels), flops_table(record)):
+                if table.rows:
+                    yield from full_table(table, width)
         case "memory" if record.memory:
             yield from full_table(memory_table(record.memory), width)
             yield from memory_section(record.memory, page)
-            yield from full_table(module_table(record.memory), width)
+            for made in (reconciliation_table, resident_table, pools_table, module_table):
+                if (table := made(record.memory)).rows:
+                    yield from full_table(table, width)
+            yield from full_table(origins_table(record.memory), width)
             yield from full_table(largest_table(record.memory), width, drop=("died_ms", "born_ms"))
+        case "nsys" if record.nsys:
+            for table in nsys_tables(record.nsys):
+                yield from full_table(table, width)
         case "telemetry" if record.telemetry:
             yield from full_table(telemetry_table(record.telemetry), width)
         case "compile" if record.compile:
-            yield from full_table(compile_table(record.compile), width)
+            for table in compile_tables(record, worth_of(record)):
+                yield from full_table(table, width, drop=("sources", "file"))
         case "log":
             yield from _log_lines(run, record)
         case "findings":
@@ -60,7 +103,7 @@ def section_lines(
         case "environment":
             yield from full_table(environment_table(record), width)
         case _:
-            reason = record.missing.get(section, "it was not measured")
+            reason = record.missing.get(_BLOCKS.get(section, section), "it was not measured")
             yield from prose(f"no {section} in run {record.id}: {literal(reason)}", page)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...core.errors import NotFoundError, SpecError
-from ...core.prepare import parse_passes, prepare
+from ...core.prepare import parse_passes, resolved
 from ...core.presets import model_presets
 from ...core.profiles_store import load_profile, read_spec_file
-from ...core.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec
+from ...core.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec, parse_spec
 
 
 def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
@@ -19,9 +19,18 @@ def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         SpecError, ProfileError, NotFoundError: Naming the key or the file at fault.
     """
+    return resolved(asked_spec(arguments))
+
+
+def asked_spec(arguments: argparse.Namespace) -> RunSpec:
+    """The spec that the arguments describe; its device may be ``auto``, or not be here.
+
+    Raises:
+        SpecError, ProfileError, NotFoundError: Naming the key or the file at fault.
+    """
     settings, _ = _from_file(arguments.spec)
     changes = parse_settings(arguments.settings)
-    return prepare(_without_replaced_model(settings, changes) | changes)
+    return parse_spec(_without_replaced_model(settings, changes) | changes)
 
 
 def chosen_passes(arguments: argparse.Namespace) -> list[PassName]:

@@ -1,68 +1,88 @@
-"""Kernels: a sum that adds up, then the rows behind it."""
+"""Kernels: a sum that adds up, then the rows behind it, as a table, a tree and answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
-from rich.text import Text
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
+from ...core.analysis.answers import Answer
+from ...core.analysis.questions import questions_of
+from ...core.analysis.roofline import roof_points
+from ...core.analysis.tree import kernel_tree
+from ...core.errors import SysbenchError
 from ...core.export.figures import literal
-from ...core.export.kernel_tables import category_table, kernel_table, noun
-from ...core.export.table import Table
+from ...core.export.kernel_tables import kernel_table, noun
+from ...core.export.kernel_trust import (
+    coverage_warning,
+    coverage_words,
+    steps_words,
+    times_moved,
+)
+from ...core.export.markdown import table_as_markdown
+from ...core.export.roof_tables import roof_words, roofline_table
+from ...core.layer_rows import layer_rows
 from ...core.record import Kernels
-from ..numerals import milliseconds, signed_percent, significant
-from ..themes import IDLE, Swatch, swatch
-from ..widgets.stack_bar import Part, StackBar
+from ...core.siblings import other_steps
+from ..widgets.kernel_table import KernelTable
+from ..widgets.roofline import RooflinePlot
+from ..widgets.stack_bar import StackBar
 from ..widgets.table_view import TableView
+from ..widgets.tree_view import TreeView
+from ..widgets.view_bar import ViewBar
+from .kernel_answers import AnswersView
+from .kernel_words import category_looks, category_parts, node_words, row_words, sum_line
 from .result_tab import ResultTab
 
-ORDER = (
-    *("exclusive_ns", "share", "calls", "category", "name", "module", "phase", "mean_ns"),
-    *("min_ns", "max_ns", "total_ns", "op"),
-)
 ALL = "all"
-SWATCH_WIDTH = 2
-REST = ("idle", "unattributed")
+VIEWS = ("table", "tree", "answers", "roofline")
+TALL = 36
+"""From this height on the bar's legend has all its lines."""
 
 
-class KernelTable(TableView):
-    """Rows with the swatch of their category, as the bar above has it."""
-
-    def __init__(self, looks: Mapping[str, Swatch]) -> None:
-        super().__init__(flexible="name", order=ORDER)
-        self._looks = looks
-
-    def room_beside(self, column: str) -> int:
-        return SWATCH_WIDTH if column == "category" else 0
-
-    def cell(self, column: str, row: int, text: str) -> Text:
-        look = self._looks.get(text.removesuffix(" (fused)")) if column == "category" else None
-        if look is None:
-            return Text(text)
-        return Text.assemble((look.glyph, look.colour), " ", text)
+class RooflineView(RooflinePlot, can_focus=True):
+    """The plot as a view: the tab's keys work while it is looked at."""
 
 
 class KernelsTab(ResultTab):
-    """Category bar, filter, table, and the row under the cursor in full."""
+    """What the tables are worth, category bar, and by turns the views of the same rows."""
 
     BLOCK, PASS = "kernels", "trace"
     EXPLAINS = (
         "kernels.row",
         "kernels.sum",
+        "kernels.tree",
+        "trust.coverage",
         "trust.perturbation",
     )
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("v", "view", "View", id="kernels.view", tooltip="Table, tree, answers, roofline"),
         Binding("slash", "filter", "Filter", id="kernels.filter", tooltip="Words that must occur"),
         Binding("p", "phase", "Phase", id="kernels.phase", tooltip="Only one phase"),
         Binding("escape", "clear_filter", "Clear", show=False, id="kernels.clear"),
     ]
+
+    @dataclass
+    class LayersRead(Message):
+        """The rows layer by layer, or the record's own and why."""
+
+        kernels: Kernels | None
+        note: str = ""
+
+    @dataclass
+    class Answered(Message):
+        """The answers, other runs considered."""
+
+        answers: list[Answer]
 
     def compose(self) -> ComposeResult:
         kernels = self.record.kernels
@@ -70,30 +90,108 @@ class KernelsTab(ResultTab):
             yield self.blank()
             return
         self.looks = category_looks(kernels)
-        self.phase = ALL
-        yield StackBar(legend_rows=3)
+        self.phase, self.view = ALL, VIEWS[0]
+        self.detailed: Kernels | None = None
+        self.note = ""
+        moved = times_moved(kernels)
+        yield Static(self._badge(kernels), id="badge", markup=False)
+        yield StackBar(legend_rows=3 if self.app.size.height >= TALL else 1)
+        yield ViewBar(VIEWS)
         yield Input(placeholder="words that must occur; esc clears", compact=True, id="filter")
-        table = KernelTable(self.looks)
-        table.add_class("panel")
-        table.border_title = f"{noun(kernels).title()}s"
-        yield table
+        with Vertical(id="views"):
+            yield KernelTable(self.looks, moved=moved).add_class("panel")
+            yield TreeView(moved=moved).add_class("panel")
+            yield AnswersView().add_class("panel")
+            yield RooflineView().add_class("panel")
         yield Static(id="detail", markup=False)
+
+    def _badge(self, kernels: Kernels) -> Content:
+        """What the tables explain and how far watching moved the step, doubts first."""
+        words = " · ".join([*coverage_words(kernels), *steps_words(self.record)])
+        line = Content.styled(words, "$foreground 60%")
+        warning = coverage_warning(kernels)
+        return Content.styled(f"! {warning}\n", "bold $warning") + line if warning else line
 
     def on_mount(self) -> None:
         kernels = self.record.kernels
         if kernels is None:
             return
         self.query_one("#filter").display = False
-        self.query_one(StackBar).show(_sum_line(kernels), category_parts(kernels, self.looks))
+        self.query_one(StackBar).show(sum_line(kernels), category_parts(kernels, self.looks))
+        self.query_one(AnswersView).border_title = "Answers"
+        plot, words = self.query_one(RooflineView), roof_words(kernels.roof, _why_no_roof(kernels))
+        plot.border_title = "Roofline"
+        plot.show(roof_points(kernels), kernels.roof, words)
         self._show_phase()
+        self._show_view(VIEWS[0])
 
     @property
     def table(self) -> TableView:
-        return self.query_one(TableView)
+        return self.query_one(KernelTable)
+
+    @property
+    def tree_view(self) -> TreeView:
+        return self.query_one(TreeView)
+
+    @property
+    def active(self) -> Widget:
+        """The view that is shown."""
+        return self.query_one("#views").children[VIEWS.index(self.view)]
 
     def start_focus(self) -> None:
         if not self.is_blank:
-            self.table.focus()
+            self.active.focus()
+
+    def action_view(self) -> None:
+        """The next view."""
+        if not self.is_blank:
+            self._show_view(VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)])
+            self.active.focus()
+
+    @on(ViewBar.Chosen)
+    def _clicked(self, event: ViewBar.Chosen) -> None:
+        event.stop()
+        self._show_view(event.name)
+        self.active.focus()
+
+    def _show_view(self, view: str) -> None:
+        """Show one view, filled if it is its first time."""
+        self.view = self.query_one(ViewBar).active = view
+        for widget in self.query_one("#views").children:
+            widget.display = widget is self.active
+        self._show_detail()
+        if view == "tree" and self.detailed is None:
+            self._read_layers()
+        if view == "answers" and not self.query_one(AnswersView).answers:
+            self._read_answers()
+
+    @work(thread=True, group="kernels.layers", exclusive=True)
+    def _read_layers(self) -> None:
+        """Rows layer by layer are in a file of their own, and many."""
+        try:
+            self.post_message(self.LayersRead(layer_rows(self.run, self.record)))
+        except SysbenchError as error:
+            self.post_message(self.LayersRead(self.record.kernels, literal(f"folded: {error}")))
+
+    def on_kernels_tab_layers_read(self, message: LayersRead) -> None:
+        self.detailed, self.note = message.kernels, message.note
+        self._show_tree()
+
+    @work(thread=True, group="kernels.answers", exclusive=True)
+    def _read_answers(self) -> None:
+        """Other runs of the spec answer what this one cannot."""
+        self.post_message(self.Answered(questions_of(self.record, other_steps(self.record))))
+
+    def on_kernels_tab_answered(self, message: Answered) -> None:
+        self.query_one(AnswersView).show(message.answers)
+
+    def _show_tree(self) -> None:
+        if self.detailed is not None:
+            phase = "" if self.phase == ALL else self.phase
+            self.tree_view.show_tree(kernel_tree(self.detailed, self.record.memory, phase=phase))
+            title = ["Tree", f"phase {self.phase}", self.note]
+            self.tree_view.border_title = " · ".join(part for part in title if part)
+            self.tree_view.filter(self.query_one("#filter", Input).value)
 
     def _show_phase(self) -> None:
         kernels = self.record.kernels
@@ -105,6 +203,7 @@ class KernelsTab(ResultTab):
             table = msgspec.structs.replace(table, rows=rows)
         self.table.border_title = f"{noun(kernels).title()}s · phase {self.phase}"
         self.table.show(table, sort="exclusive_ns")
+        self._show_tree()
 
     def action_phase(self) -> None:
         """The next phase of those the trace has."""
@@ -125,84 +224,59 @@ class KernelsTab(ResultTab):
         if not self.is_blank:
             box = self.query_one("#filter", Input)
             box.value, box.display = "", False
-            self.table.focus()
+            self.active.focus()
 
     @on(Input.Changed, "#filter")
     def _narrow(self, event: Input.Changed) -> None:
         self.table.filter(event.value)
+        self.tree_view.filter(event.value)
 
     @on(Input.Submitted, "#filter")
-    def _to_table(self) -> None:
-        self.table.focus()
+    def _to_view(self) -> None:
+        self.active.focus()
 
     @on(DataTable.RowHighlighted)
     def _show_detail(self) -> None:
-        self.query_one("#detail", Static).update(Content(self.subject()))
+        detail = self.query_one("#detail", Static)
+        detail.update(Content(self.subject()))
+        detail.display = bool(self.subject())
 
     def subject(self) -> str:
-        table = self.table.table if not self.is_blank else None
-        index = self.table.selected if table else None
-        if table is None or index is None:
+        if self.is_blank:
             return ""
-        return row_words(table, index)
+        moved = self.record.kernels is not None and times_moved(self.record.kernels)
+        if self.view == "tree":
+            node = self.tree_view.node
+            return node_words(node, moved=moved) if node else ""
+        table, index = self.table.table, self.table.selected
+        if self.view != "table" or table is None or index is None:
+            return ""
+        return row_words(table, index, moved=moved)
 
     def copyable(self) -> tuple[str, str] | None:
-        return None if self.is_blank else ("the rows in view as Markdown", self.table.markdown())
+        if self.is_blank:
+            return None
+        if self.view == "answers":
+            return "the answers as Markdown", self.query_one(AnswersView).markdown()
+        if self.view == "roofline" and self.record.kernels is not None:
+            table = roofline_table(self.record.kernels)
+            return "the roofline's points as Markdown", table_as_markdown(table)
+        shown = self.tree_view if self.view == "tree" else self.table
+        return "the rows in view as Markdown", shown.markdown()
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         if self.is_blank:
             return []
         return [
+            ("kernels: Show next view", f"now: {self.view}", self.action_view),
             ("kernels: Filter rows", "words that must occur", self.action_filter),
             ("kernels: Show next phase", f"now: {self.phase}", self.action_phase),
             ("kernels: Sort by next column", "", self.table.action_sort_next),
         ]
 
 
-def category_looks(kernels: Kernels) -> dict[str, Swatch]:
-    """A swatch for each category, the longest first; what did not run looks idle."""
-    names = [str(row[0]) for row in category_table(kernels).rows]
-    looks = {name: swatch(at) for at, name in enumerate(n for n in names if n not in REST)}
-    return looks | {"idle": IDLE, "unattributed": Swatch(" ", IDLE.colour)}
-
-
-def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
-    """The parts of the traced step: categories, idle, unattributed."""
-    parts = []
-    for row in category_table(kernels).rows:
-        name, ns = str(row[0]), float(row[1] or 0)
-        if ns > 0 or name in REST:
-            parts.append(Part(name, ns, f"{significant(ns / 1e6, 3)} ms", looks[name]))
-    return parts
-
-
-def _sum_line(kernels: Kernels) -> Content:
-    """What the parts add up to, and what watching cost."""
-    line = Content.assemble(
-        "traced step ",
-        (milliseconds(kernels.step_ms), "bold $accent"),
-        f" = the parts below, mean of {kernels.steps} steps",
-    )
-    if kernels.perturbation is not None:
-        change = signed_percent(kernels.perturbation - 1)
-        line += Content.styled(f"  {change} against the bare step", "$foreground 60%")
-    if kernels.source == "operators":
-        line += Content.styled("  host operators, self time", "$foreground 60%")
-    return line
-
-
-def row_words(table: Table, index: int) -> str:
-    """A row in full: the whole name, then what the narrow columns leave out."""
-    values = dict(zip(table.columns, table.rows[index], strict=True))
-    facts = [literal(str(values["name"]))]
-    for key in ("op", "module", "phase"):
-        if values[key]:
-            facts.append(f"{key} {literal(str(values[key]))}")
-    mean, least, most = values["mean_ns"], values["min_ns"], values["max_ns"]
-    if isinstance(mean, float) and isinstance(least, float) and isinstance(most, float):
-        microseconds = [significant(ns / 1e3, 3) for ns in (least, mean, most)]
-        facts.append(f"min {microseconds[0]} mean {microseconds[1]} max {microseconds[2]} µs")
-    return " · ".join(facts)
+def _why_no_roof(kernels: Kernels) -> str:
+    return kernels.missing.get("roof", "")
 
 
 TAB = KernelsTab

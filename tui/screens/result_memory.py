@@ -1,4 +1,4 @@
-"""Memory: what is resident, when, and whose."""
+"""Memory: what is resident, when, and whose; and how that differs from another run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import DataTable, Static
 
+from ...core.analysis.memory_difference import memory_difference
+from ...core.errors import SysbenchError
+from ...core.export.difference_tables import difference_tables
 from ...core.export.figures import cells_as_text, heading
 from ...core.export.memory_tables import (
     card_table,
@@ -18,29 +21,44 @@ from ...core.export.memory_tables import (
     ledger_table,
     memory_table,
     module_table,
+    origins_table,
+    pools_table,
+    reconciliation_table,
+    resident_table,
 )
 from ...core.export.table import Table
+from ...core.library import Library
 from ...core.record import Memory
-from ..numerals import amount, signed_percent, significant
+from ...core.record_builder import settled_record
 from ..widgets.table_view import TableView
 from ..widgets.timeline import TimelineView
+from ..widgets.view_bar import ViewBar
+from .memory_words import cursor_text, peak_line
 from .result_tab import ResultTab
 
 ROOMY = 150
-SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
-FLEXIBLE = {"largest": "stack", "modules": "module"}
+FLEXIBLE = {
+    **dict.fromkeys(("stacks", "largest", "Δ stacks"), "stack"),
+    **dict.fromkeys(("modules", "Δ modules"), "module"),
+    "resident": "meaning",
+}
+DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 
 class MemoryTab(ResultTab):
-    """Timeline with a cursor, what lives at the cursor, and five tables by turns."""
+    """Timeline with a cursor, what lives at the cursor, and the tables by turns."""
 
     BLOCK, PASS = "memory", "memory"
     EXPLAINS = (
         "memory.peak",
         "memory.ledger",
+        "memory.stacks",
+        "memory.resident",
+        "memory.difference",
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("w", "view", "What", id="memory.view", tooltip="Ledger, card, largest, modules"),
+        Binding("v,w", "view", "View", id="memory.view", tooltip="Ledger, stacks, modules, …"),
+        Binding("d", "against", "Against", id="memory.against", tooltip="Against another run"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -48,9 +66,9 @@ class MemoryTab(ResultTab):
         if memory is None:
             yield self.blank()
             return
-        self.view = 0
-        self.tables = [table for table in _tables(memory) if table.rows]
-        yield Static(_peak_line(memory), classes="head", markup=False)
+        self.tables = {name: table for name, table in views(memory).items() if table.rows}
+        self.view = next(iter(self.tables), "")
+        yield Static(peak_line(memory), classes="head", markup=False)
         with Horizontal(id="upper"):
             with Vertical(classes="panel", id="timeline") as panel:
                 panel.border_title = "Live bytes"
@@ -63,48 +81,116 @@ class MemoryTab(ResultTab):
             with Vertical(classes="panel", id="cursor") as beside:
                 beside.border_title = "At the cursor"
                 yield Static(id="at-cursor", markup=False)
+        yield ViewBar([*self.tables])
         with Horizontal(id="tables"):
-            for table in self.tables:
-                shown = TableView(flexible=FLEXIBLE.get(table.name, ""), id=f"view-{table.name}")
-                shown.add_class("panel")
-                yield shown
+            for name in self.tables:
+                yield self._shown(name)
         yield Static(id="detail", markup=False)
+
+    def _shown(self, name: str) -> TableView:
+        shown = TableView(flexible=FLEXIBLE.get(name, ""), id=_id(name))
+        shown.add_class("panel")
+        shown.border_title = self.tables[name].title
+        return shown
 
     def on_mount(self) -> None:
         if self.is_blank:
             return
-        for number, table in enumerate(self.tables):
-            shown = self.query_one(f"#view-{table.name}", TableView)
-            shown.border_title = f"{table.title}"
-            shown.border_subtitle = f"w: {number + 1} of {len(self.tables)}"
-            shown.show(table)
-        self._turn(0)
+        for name, table in self.tables.items():
+            self._view_of(name).show(table)
+        self._turn(self.view)
+
+    def _view_of(self, name: str) -> TableView:
+        return self.query_one(f"#{_id(name)}", TableView)
 
     @property
     def table(self) -> TableView:
-        return self.query_one(f"#view-{self.tables[self.view].name}", TableView)
+        return self._view_of(self.view)
+
+    def start_focus(self) -> None:
+        if self.is_blank:
+            return
+        timelines = [*self.query(TimelineView)]
+        (timelines[0] if timelines else self.table).focus()
 
     def action_view(self) -> None:
         """The next table; it takes the focus if the one before had it."""
-        if self.is_blank:
-            return
-        before = self.table
-        self._turn((self.view + 1) % len(self.tables))
-        if before.has_focus:
+        if not self.is_blank and self.tables:
+            names = [*self.tables]
+            self._go(names[(names.index(self.view) + 1) % len(names)])
+
+    @on(ViewBar.Chosen)
+    def _clicked(self, event: ViewBar.Chosen) -> None:
+        event.stop()
+        self._go(event.name)
+
+    def _go(self, name: str) -> None:
+        had_focus = self.table.has_focus
+        self._turn(name)
+        if had_focus:
             self.table.focus()
 
-    def _turn(self, view: int) -> None:
+    def _turn(self, name: str) -> None:
         """Show one table; where there is room, the ledger beside the others."""
+        if not self.tables:
+            return
+        first, *others = self.tables
         roomy = self.app.size.width >= ROOMY
-        self.view = max(view, 1) if roomy and len(self.tables) > 1 else view
-        for number, table in enumerate(self.tables):
-            shown = self.query_one(f"#view-{table.name}")
-            shown.display = number == self.view or (roomy and number == 0)
+        self.view = others[0] if roomy and others and name == first else name
+        self.query_one(ViewBar).active = self.view
+        for each in self.tables:
+            self._view_of(each).display = each == self.view or (roomy and each == first)
         self._show_detail()
 
     def on_resize(self) -> None:
         if not self.is_blank:
             self._turn(self.view)
+
+    def action_against(self) -> None:
+        """Choose another run; tables of what differs join the views."""
+        from .pick_run import PickRunScreen
+
+        if self.is_blank or not self.run.header_path.is_file():
+            return
+        picker = PickRunScreen(
+            "Memory against which run? This one is B",
+            lambda entry: entry.peak_bytes is not None and entry.id != self.record.id,
+        )
+        self.app.push_screen(picker, self._set_against)
+
+    async def _set_against(self, run_id: str | None) -> None:
+        if run_id is None or self.record.memory is None:
+            return
+        try:
+            other = settled_record(Library().open(run_id)).memory
+        except SysbenchError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        if other is None:
+            self.notify(f"{run_id} has no memory pass", severity="error", markup=False)
+            return
+        found = difference_tables(memory_difference(other, self.record.memory))
+        if not any(table.rows for table in found):
+            self.notify(f"No byte differs from {run_id} at the peak.", markup=False)
+            return
+        await self._show_differences(run_id, found)
+
+    async def _show_differences(self, run_id: str, tables: list[Table]) -> None:
+        for name in DIFFERENCES:
+            if self.tables.pop(name, None) is not None:
+                await self._view_of(name).remove()
+        for name, table in zip(DIFFERENCES, tables, strict=True):
+            if table.rows:
+                self.tables[name] = table
+                shown = self._shown(name)
+                shown.border_title = f"{table.title} · A is {run_id}"
+                await self.query_one("#tables").mount(shown)
+                shown.show(table)
+        bar = self.query_one(ViewBar)
+        bar.names = [*self.tables]
+        bar.refresh()
+        self._turn(next(name for name in DIFFERENCES if name in self.tables))
+        self.table.focus()
 
     @on(TimelineView.Moved)
     def _show_cursor(self, event: TimelineView.Moved) -> None:
@@ -121,8 +207,7 @@ class MemoryTab(ResultTab):
 
     def subject(self) -> str:
         """The row under the table's cursor in full, where it does not fit: stacks are long."""
-        cut = not self.is_blank and self.tables[self.view].name in FLEXIBLE
-        if not cut or self.table.selected is None:
+        if self.is_blank or self.view not in FLEXIBLE or self.table.selected is None:
             return ""
         texts = cells_as_text(self.tables[self.view])[self.table.selected]
         columns = self.tables[self.view].columns
@@ -130,64 +215,36 @@ class MemoryTab(ResultTab):
         return " · ".join(f"{heading(name)} {text}" for name, text in pairs if text)
 
     def copyable(self) -> tuple[str, str] | None:
-        if self.is_blank:
+        if self.is_blank or not self.tables:
             return None
-        return f"{self.tables[self.view].name} as Markdown", self.table.markdown()
+        return f"{self.view} as Markdown", self.table.markdown()
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         if self.is_blank:
             return []
-        return [("memory: Show next table", "ledger, card, largest, modules", self.action_view)]
+        return [
+            ("memory: Show next table", ", ".join(self.tables), self.action_view),
+            ("memory: Against another run", "what grew, by row and stack", self.action_against),
+        ]
 
 
-def _tables(memory: Memory) -> list[Table]:
-    return [
-        ledger_table(memory),
-        largest_table(memory),
-        module_table(memory),
-        card_table(memory),
-        memory_table(memory),
-    ]
+def views(memory: Memory) -> dict[str, Table]:
+    """The tables by the name of their view."""
+    return {
+        "ledger": ledger_table(memory),
+        "stacks": origins_table(memory),
+        "largest": largest_table(memory),
+        "modules": module_table(memory),
+        "predicted": reconciliation_table(memory),
+        "resident": resident_table(memory),
+        "card": card_table(memory),
+        "pools": pools_table(memory),
+        "totals": memory_table(memory),
+    }
 
 
-def _peak_line(memory: Memory) -> Content:
-    """The peak and the totals that are not the peak, each under its own name."""
-    line = Content.assemble(
-        "peak ",
-        (amount(memory.peak_allocated_bytes), "bold $accent"),
-        f" allocated at {significant(memory.peak_ms, 3)} ms, in {memory.peak_phase}",
-    )
-    pieces = []
-    if memory.predicted_peak_bytes:
-        off = memory.peak_allocated_bytes / memory.predicted_peak_bytes - 1
-        pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({signed_percent(off)})")
-    pieces.append(f"reserved {amount(memory.peak_reserved_bytes)}")
-    whose = "driver" if memory.source == "cuda-snapshot" else "process"
-    pieces.append(f"{whose} {amount(memory.driver_used_bytes)}")
-    return line + Content.styled("".join(f" · {piece}" for piece in pieces), "$foreground 70%")
-
-
-def cursor_text(view: TimelineView, sample: int, width: int) -> Content:
-    """Time, phase, live bytes, and the categories that make them up, largest first."""
-    timeline = view.timeline
-    t_ms = timeline.t_ms[sample]
-    phase = next((name for name, low, high in timeline.phases if low <= t_ms <= high), "")
-    lines = [
-        Content.assemble((amount(timeline.live_bytes[sample]), "bold"), " live"),
-        Content.styled(f"{significant(t_ms, 4)} ms {phase}", "$foreground 60%"),
-    ]
-    held = [(timeline.categories[name][sample], name) for name in view.order]
-    room = max(width - SWATCH_WIDTH - AMOUNT_WIDTH, 8)
-    for count, name in sorted(held, reverse=True):
-        if count:
-            look = view.looks[name]
-            text = f"{_cut(name, room):<{room}}{amount(count):>{AMOUNT_WIDTH}}"
-            lines.append(Content.assemble((f"{look.glyph} ", look.colour), text))
-    return Content("\n").join(lines)
-
-
-def _cut(name: str, room: int) -> str:
-    return name if len(name) <= room else f"{name[: room - 1]}…"
+def _id(name: str) -> str:
+    return f"view-{name.replace('Δ ', 'change-')}"
 
 
 TAB = MemoryTab

@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from ...core.export.figures import cells_as_text
 from ...core.export.table import Table
-from ...core.export.timing_tables import compile_table, speed_table, timing_table
+from ...core.export.timing_tables import speed_table, timing_table
 from ...core.record import Spread, Timing
 from ..numerals import interval, milliseconds, significant
 from ..widgets.facts import Facts, Pair
@@ -57,8 +57,6 @@ class TimingTab(ResultTab):
             yield table
             with Horizontal(classes="side"):
                 yield Facts("Speed, and how the steps were chosen", _pairs(speed_table(timing)))
-                if self.record.compile is not None:
-                    yield Facts("Compilation", _pairs(compile_table(self.record.compile)))
 
     def on_mount(self) -> None:
         timing = self.record.timing

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import getters, on
+from textual import getters, on, work
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import DescendantFocus
 from textual.widgets import Button, Footer, Static
+from textual.worker import get_current_worker
 
 from ...core.errors import SysbenchError
 from ...core.launch import command_line, start_detached
@@ -17,8 +18,12 @@ from ...core.rundir import create_run
 from ...core.spec import PassName, RunSpec
 from ..widgets.command_line import CommandLine
 from ..widgets.form import FieldRow, Filled, SpecForm
-from ..widgets.prediction import PredictionView
+from ..widgets.prediction import PredictionView, exact_words
 from .base import WorkScreen
+
+if TYPE_CHECKING:
+    from ...core.estimate.exact import Estimator
+    from ..outlook import Outlook
 
 
 class RunScreen(WorkScreen):
@@ -41,6 +46,7 @@ class RunScreen(WorkScreen):
     def __init__(self) -> None:
         super().__init__()
         self.filled = Filled(spec=RunSpec(), passes=[], errors={})
+        self.estimator: Estimator | None = None
 
     def on_mount(self) -> None:
         # Textual paints nothing before its own start is over. What is there by then is laid
@@ -119,6 +125,43 @@ class RunScreen(WorkScreen):
             return
         self.app.follow(run)
 
+    def action_exact(self) -> None:
+        """Play the form's step on fake tensors, in a process of its own."""
+        from ...core.estimate.exact import Estimator
+
+        outlook = self.prediction.outlook
+        if outlook is None or outlook.why_unknown:
+            why = outlook.why_unknown if outlook else "the form is not complete"
+            self.notify(why, title="No exact prediction", severity="error", markup=False)
+            return
+        self._stop_estimator()
+        self.estimator = Estimator()
+        self.prediction.show_exact("exact: playing the step on fake tensors…")
+        self._predict_exactly(outlook, self.estimator)
+
+    @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
+    def _predict_exactly(self, outlook: Outlook, estimator: Estimator) -> None:
+        spec = outlook.spec.changed(device=outlook.device or outlook.spec.device)
+        try:
+            with estimator:
+                text = exact_words(outlook.prediction, estimator.predict(spec))
+        except SysbenchError as error:
+            text = f"exact: {error}"
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._show_exact, outlook, text)
+
+    def _show_exact(self, outlook: Outlook, text: str) -> None:
+        """The figure, unless the form says something else by now."""
+        if self.prediction.outlook is outlook:
+            self.prediction.show_exact(text)
+
+    def _stop_estimator(self) -> None:
+        if self.estimator is not None:
+            self.estimator.stop()
+
+    def on_unmount(self) -> None:
+        self._stop_estimator()
+
     @on(Button.Pressed, "#save")
     def action_save(self) -> None:
         from .profiles import SaveScreen
@@ -145,6 +188,7 @@ class RunScreen(WorkScreen):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands = [
             ("run: Start", "start what the form says, detached", self.action_start),
+            ("run: Exact prediction", "the step on fake tensors, seconds", self.action_exact),
             ("run: Save profile", "keep the form under a name", self.action_save),
             ("run: Load profile", "fill the form from a saved one", self.action_load),
         ]

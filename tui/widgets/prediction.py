@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from ..wording import shape
 from .traces import bar, gauge
 
 if TYPE_CHECKING:
+    from ...core.estimate.closed_form import Prediction
     from ..outlook import Outlook
 
 FIGURE_WIDTH = 10
@@ -31,10 +33,16 @@ class PredictionView(Static):
         super().__init__(markup=False)
         self.outlook: Outlook | None = None
         self._reasons: dict[str, str] = {}
+        self._exact = ""
 
     def show(self, outlook: Outlook | None, reasons: dict[str, str]) -> None:
         """Show this outlook; without one, the fields at fault."""
-        self.outlook, self._reasons = outlook, reasons
+        self.outlook, self._reasons, self._exact = outlook, reasons, ""
+        self._paint()
+
+    def show_exact(self, text: str) -> None:
+        """Say what exact mode found for this outlook, above it, until the next one."""
+        self._exact = text
         self._paint()
 
     def on_resize(self) -> None:
@@ -48,9 +56,12 @@ class PredictionView(Static):
             lines.append(Content.assemble((f"✗ {field} ", "$error"), allowed))
         if self.outlook is not None:
             lines = outlook_lines(self.outlook, self.size.width)
+            if self._exact:
+                exact = textwrap.wrap(self._exact, max(20, self.size.width))
+                lines = [*(Content.styled(line, "bold") for line in exact), *lines]
             if self.screen.size.height < TALL:
                 lines = [line for line in lines if line]
-            elif self.size.width >= GRID_ROOM:
+            elif self.size.width >= GRID_ROOM and not self.outlook.why_unknown:
                 lines += ["", *grid_lines(self.outlook, self.size.width)]
         self.update(Content("\n").join(lines))
 
@@ -78,8 +89,19 @@ def outlook_lines(outlook: Outlook, width: int) -> list[Content | str]:
     ]
     if outlook.largest_batch is not None:
         lines.append(f"Largest batch that fits: {outlook.largest_batch:,}")
+    if outlook.past:
+        lines.append(Content.styled(outlook.past, "$foreground 60%"))
     lines += [Content.styled(f"! {text}", "$warning") for text in outlook.warnings]
     return lines
+
+
+def exact_words(closed: Prediction, exact: Prediction) -> str:
+    """Exact mode's peak beside the closed form's."""
+    over = round(closed.peak_bytes / exact.peak_bytes - 1, 3) + 0.0  # one zero, not two
+    return (
+        f"exact: {amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}), "
+        f"closed form {over:+.1%}"
+    )
 
 
 def grid_lines(outlook: Outlook, width: int) -> list[Content]:
@@ -123,6 +145,11 @@ def flow(parts: Sequence[str], width: int) -> list[str]:
 def _memory_lines(outlook: Outlook, width: int) -> list[Content]:
     """The predicted ledger, each row's bar against the whole peak."""
     prediction, capacity = outlook.prediction, outlook.capacity_bytes
+    if outlook.why_unknown:
+        return [
+            Content.assemble("Predicted peak ", ("n/a", "bold")),
+            Content.styled(outlook.why_unknown, "$foreground 60%"),
+        ]
     peak = prediction.peak_bytes
     lines = [Content.assemble("Predicted peak ", (amount(peak), "bold $accent"))]
     where = f"highest in {prediction.peak_phase}"
@@ -142,6 +169,8 @@ def _memory_lines(outlook: Outlook, width: int) -> list[Content]:
 
 def _verdict(outlook: Outlook) -> Content:
     peak, capacity = outlook.prediction.peak_bytes, outlook.capacity_bytes
+    if outlook.why_unknown:
+        return Content("Fits: n/a, the peak is not predicted.")
     if capacity is None:
         return Content(f"Fits: n/a, the capacity of {outlook.device or 'the device'} is not known.")
     if peak <= capacity:

@@ -35,9 +35,11 @@ class TabBar(Widget):
         self.names = names
 
     def _labels(self) -> Iterator[tuple[str, str]]:
+        wide = sum(len(name) + 4 for name in self.names)
+        space = " " if wide <= self.size.width else ""
         for number, name in enumerate(self.names, 1):
             label = f"{number} {name.title()}"
-            yield name, f"[{label}]" if name == self.active else f" {label} "
+            yield name, f"[{label}]" if name == self.active else f" {label}{space}"
 
     def render(self) -> Content:
         return Content.assemble(

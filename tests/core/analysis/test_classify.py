@@ -25,6 +25,14 @@ KERNELS = {
         void epilogue::impl::globalKernel<float, float, float>(cublasLtEpilogue_t, ...)
         Cijk_Alik_Bljk_HB_MT128x128x32_MI32x32x8x1_SN
         fused_moe_kernel
+        _w8a8_block_fp8_matmul
+        void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 2112u, 7168u, 1u, 128u>(...)
+        bmm_E2m1_E2m1E2m1_Fp32_t128x8x512_s6_et64x8_TN_transOut_schS_swiGlu_dynBatch_sm100f
+        void marlin::Marlin<__nv_bfloat16, 256, 4, 16, 4, true, 4, 8, false>(...)
+        void ck_tile::kentry<256, 1, ck_tile::GemmKernel<...>>
+        wvSplitK_hf_sml_
+        _lora_expand_kernel
+        void internal::gemvx::kernel<int, int, __nv_bfloat16, __nv_bfloat16, float, false>(...)
         triton_mm
         triton_tem_fused__to_copy_mm_t_7
     """,
@@ -37,6 +45,13 @@ KERNELS = {
         void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<...>>>
         void flashinfer::SinglePrefillWithKVCacheKernel<...>(...)
         _attn_bwd_dkdv
+        _fwd_grouped_kernel_stage1
+        kernel_mha
+        void flashinfer::MergeStatesKernel<...>(...)
+        void ck_tile::kentry<256, 2, ck_tile::FmhaFwdKernel<...>>(...)
+        fmhaSm100aKernel_QkvBfloat16OBfloat16H128PagedKvCausalP32VarSeqQ128Kv128
+        kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100
+        void vllm::merge_attn_states_kernel<...>(...)
         triton_tem_fused_flex_attention_backward_2
     """,
     "softmax": """
@@ -53,6 +68,9 @@ KERNELS = {
         void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>(cudnnTensorStruct)
         void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(...)
         void flashinfer::norm::RMSNormKernel<8u, __nv_bfloat16>(...)
+        void flashinfer::norm::GemmaRMSNormKernel<8u, __nv_bfloat16>(...)
+        void transformer_engine::normalization::ln_fwd_tuned_kernel<...>(...)
+        void fused_residual_ln<__half, 1, 2, 256, 4>(...)
         triton_per_fused__to_copy_add_mean_mul_pow_rsqrt_1
     """,
     "elementwise": """
@@ -62,6 +80,11 @@ KERNELS = {
         void vllm::rotary_embedding_kernel<c10::BFloat16, true>(...)
         void vllm::act_and_mul_kernel<c10::BFloat16>(...)
         void cudnn::ops::nchwToNhwcKernel<__half, __half, float>(...)
+        void transformer_engine::(anonymous namespace)::gated_act_kernel<...>(...)
+        void transformer_engine::cast_transpose_kernel<...>(...)
+        kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 1>
+        _swiglu_forward_kernel
+        void at::native::(anonymous namespace)::glu_backward_kernel<float>(...)
         triton_poi_fused_mul_silu_2
         triton_poi_fused_convolution_0
     """,
@@ -84,11 +107,17 @@ KERNELS = {
         void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor>(...)
         void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, float>(...)
         kOptimizer32bit1State
+        void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float, float, int>>(...)
+        void adam_kernel<float>(...)
+        kPercentileClipping<float, 2048, 4>
         triton_for_fused_0
     """,
     "copy": """
         Memcpy HtoD (Pageable -> Device)
         [CUDA memset]
+        CopyDeviceToHost
+        __amd_rocclr_fillBufferAligned
+        void vllm::concat_and_cache_mla_kernel<...>(...)
         void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(...)
         void at::native::(anonymous namespace)::CatArrayBatchedCopy_aligned16_contig<...>(...)
     """,
@@ -98,9 +127,14 @@ KERNELS = {
         void multimem_all_reduce_kernel<...>(...)
         void c10d::symmetric_memory::one_shot_all_reduce_kernel<...>(...)
         void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(...)
+        ncclSymkDevKernel_AllGather_STMC
+        void deep_ep::intranode::dispatch<8, 768, 8192>(...)
+        userbuffers_fp16_sum_inplace_gpu_rr_rs_oop_stride
     """,
     "convolution": """
         void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1>(...)
+        void fft2d_r2c_32x32<float, false, 0u, false>(...)
+        void causal_conv1d_fwd_kernel<Causal_conv1d_fwd_kernel_traits<...>>(...)
         volta_scudnn_128x64_relu_interior_nn_v1
         sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_kernel__5x_cudnn
         void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816dgrad_optimized_align8>(...)
@@ -113,6 +147,8 @@ KERNELS = {
     """,
     "other": """
         spin_kernel(long)
+        void selective_scan_fwd_kernel<Selective_Scan_fwd_kernel_traits<...>>(...)
+        void (anonymous namespace)::lambda_holder<2>(...)
         void at::native::(anonymous namespace)::max_pool_forward_nhwc<float>(...)
         void at::native::(anonymous namespace)::upsample_bilinear2d_out_frame<float, float>(...)
     """,

@@ -7,7 +7,6 @@ import pytest
 
 from sysbench.core.analysis.allocations import Frame, History
 from sysbench.core.analysis.attribution import CLOCK_SLACK_NS
-from sysbench.core.analysis.card import CardReading, card_rows
 from sysbench.core.analysis.ledger import replay
 from sysbench.core.analysis.memory import Counters, Recording, describe_memory
 from sysbench.core.analysis.memory_tables import readable
@@ -120,6 +119,18 @@ def test_each_column_is_the_ledger_of_its_instant(memory: Memory) -> None:
             "parameters": 1000,
             "gradients": 1000,
             "activations": 3000,
+            "kept between steps": 50,
+        },
+        "after warm-up": {
+            "parameters": 1000,
+            "optimizer state": 2000,
+            "kept between steps": 50,
+        },
+        "end of forward": {
+            "parameters": 1000,
+            "optimizer state": 2000,
+            "activations": 3000,
+            "outputs": 500,
             "kept between steps": 50,
         },
         "peak": {
@@ -267,38 +278,6 @@ class TestOwners:
         tags = [Tag(at(5), WEIGHT, "parameters", "head")]
         residents = replay(history, Notes(phases=phases(0, 0), tags=tags))
         assert rows(residents.rows(0)) == {"parameters": 8, "there before the recording": 16}
-
-
-class TestCard:
-    def test_on_the_cpu_the_rest_is_the_process_itself(self) -> None:
-        assert card_rows(300, CardReading(used=1000)) == [
-            LedgerRow("allocated at the peak", 300),
-            LedgerRow("interpreter, libraries, recording", 700),
-        ]
-
-    @pytest.mark.parametrize(
-        "reading",
-        [
-            CardReading(used=1000, reserved=500),
-            CardReading(used=1000, reserved=500, process=700, others=200),
-        ],
-        ids=["no process named", "all processes named"],
-    )
-    def test_rows_sum_to_what_the_driver_says(self, reading: CardReading) -> None:
-        assert sum(row.bytes for row in card_rows(300, reading)) == 1000
-
-    def test_named_processes_leave_a_residual(self) -> None:
-        reading = CardReading(used=1000, reserved=500, process=700, others=200)
-        assert rows(card_rows(300, reading)) == {
-            "allocated at the peak": 300,
-            "allocator slack": 200,
-            "context and libraries": 200,
-            "other processes": 200,
-            "residual": 100,
-        }
-
-    def test_nothing_is_said_of_an_unknown_total(self) -> None:
-        assert card_rows(300, CardReading()) == []
 
 
 class TestStacks:

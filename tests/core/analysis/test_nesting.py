@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sysbench.core.analysis import nesting
 from sysbench.core.analysis.chrome_trace import read_trace
 from sysbench.core.analysis.intervals import Cover
 from sysbench.core.analysis.nesting import by_thread, nearest, parents, self_times
@@ -59,6 +61,42 @@ def test_self_times_are_disjoint_and_sum_to_the_whole(writer: Any, calls: Any) -
     assert (end > start).all()
     assert int((end - start).sum()) == Cover(start, end).total == length
     assert ((start >= events.start[owner]) & (end <= events.end[owner])).all()
+
+
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 30), st.sampled_from([1, 2])), max_size=30
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=EVENTS, rounds=st.sampled_from([0, 1, 2, 100]))
+def test_the_parent_is_the_last_before_that_has_not_ended(
+    writer: Any, events: list[tuple[int, int, int]], rounds: int
+) -> None:
+    """By these words, one event after the other; also where events overlap without nesting."""
+    writer.events.clear()
+    for start, duration, thread in events:
+        writer.op("call", start, duration, tid=thread)
+    host = _read(writer.write())
+    columns = [column.tolist() for column in (host.thread, host.start, host.end)]
+    rows = list(zip(*columns, strict=True))
+    expected = []
+    for index, (thread, start, _) in enumerate(rows):
+        before = [above for above in range(index) if rows[above][0] == thread]
+        expected.append(max((above for above in before if rows[above][2] > start), default=-1))
+    with patch.object(nesting, "ROUNDS", rounds):
+        assert parents(host).tolist() == expected
+
+
+def test_endless_nesting_takes_no_endless_time(writer: Any) -> None:
+    """Ten thousand levels, then as many events after them: each finds its way to the top."""
+    depth = 10_000
+    for level in range(depth):
+        writer.op("level", level, 4 * depth - 2 * level)
+    for late in range(depth):
+        writer.op("late", 4 * depth + late, 1)
+    parent = parents(_read(writer.write()))
+    assert parent.tolist() == [*range(-1, depth - 1), *[-1] * depth]
 
 
 def _read(path: Path) -> HostEvents:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.analysis.chrome_trace import read_trace
 from sysbench.core.analysis.idle import BETWEEN, HOST_LATE, ON_SYNC, OUTSIDE_OPERATORS, UNKNOWN
+from sysbench.core.analysis.kernels import kernel_table
 from sysbench.core.analysis.time_ledger import TimeLedger, Window, time_ledger
 from sysbench.core.record import Kernels
 
@@ -73,6 +74,15 @@ def test_a_launch_that_never_shows_makes_the_gap_unattributed(
     assert ledger.unattributed == 50 - 23
     assert ledger.idle[HOST_LATE] == 23 - 20
     assert (table.coverage.launches, table.coverage.kernels) == (3, 2)
+    assert table.coverage.dropped == 1
+
+
+def test_a_launch_lost_before_or_after_the_window_is_not_its_own(writer: Any) -> None:
+    writer.call("cudaLaunchKernel", 0, 2)
+    writer.launch(20, "a", 30, 10)
+    writer.call("cudaMemcpyAsync", 60, 2)
+    assert _ledger(writer, Window(10, 50)).dropped == 0
+    assert _ledger(writer, Window(0, 61)).dropped == 2
 
 
 def test_all_kernels_of_a_graph_belong_to_its_launch(writer: Any) -> None:
@@ -80,10 +90,20 @@ def test_all_kernels_of_a_graph_belong_to_its_launch(writer: Any) -> None:
     writer.call("cudaGraphLaunch", 2, 3)
     for start in (20, 30, 40):
         writer.work("kernel", start, 10, correlation=1)
+    writer.launch(6, "outside", 60, 10)
     ledger = _ledger(writer)
     assert ledger.work.linked.all()
     assert {ledger.phases[phase] for phase in ledger.work.phase} == {"forward"}
-    assert (ledger.launches, ledger.unattributed) == (1, 0)
+    assert (ledger.launches, ledger.unattributed) == (2, 0)
+    coverage = kernel_table(ledger).coverage
+    assert (coverage.kernels, coverage.graph_kernels, coverage.dropped) == (4, 3, 0)
+
+
+def test_a_device_without_a_host_is_accounted_for(writer: Any, assert_closed: AssertClosed) -> None:
+    writer.work(GEMM, 10, 5, correlation=1)
+    writer.work(NCCL, 12, 8, correlation=2, stream=14)
+    table = assert_closed(_ledger(writer))
+    assert (table.coverage.unlinked, table.coverage.explained) == (2, 0)
 
 
 def test_computation_hides_communication_and_both_hide_copies(
@@ -274,6 +294,38 @@ def test_any_kernels_on_any_streams_close_in_any_window(
     assert_closed(_ledger(writer, None if whole else Window(low, low + length)))
 
 
+CALLS = st.lists(
+    st.tuples(
+        st.integers(0, 300),  # begins
+        st.integers(0, 120),  # lasts
+        st.sampled_from([100, 101, 102]),  # on the thread
+        st.sampled_from(
+            ["aten::mm", "aten::add", "mod:head", "autograd::engine::x", "MmBackward0"]
+        ),
+    ),
+    max_size=30,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(CALLS, st.integers(0, 200), st.integers(0, 300), st.booleans())
+def test_any_operators_on_any_threads_close_in_any_window(
+    writer: Any,
+    assert_closed: AssertClosed,
+    calls: list[tuple[int, int, int, str]],
+    low: int,
+    length: int,
+    whole: bool,
+) -> None:
+    """Also those that overlap without nesting; none lasts longer than the window."""
+    writer.events.clear()
+    for begin, duration, thread, name in calls:
+        writer.op(name, begin, duration, tid=thread)
+    ledger = _ledger(writer, None if whole else Window(low, low + length))
+    table = assert_closed(ledger)
+    assert all(row.exclusive_ns <= ledger.window.length for row in table.rows)
+
+
 @pytest.mark.parametrize("name", ["qwen15_0.5b_h100_fwd", "v100_ddp_train"])
 def test_real_traces_agree_with_their_oracle_to_the_nanosecond(
     name: str, shared_data: Path, assert_closed: AssertClosed
@@ -292,6 +344,7 @@ def test_real_traces_agree_with_their_oracle_to_the_nanosecond(
     assert len({row.name for row in kernels}) == oracle["unique_kernel_names"]
     unlinked = [row for row in kernels if not row.linked]
     assert sum(row.calls for row in unlinked) == oracle["kernels_without_runtime_call"]
+    # Its kernels_without_runtime_call_ns is 353,776 too small in qwen15: see below.
     assert sum(row.total_ns for row in unlinked) == _unlinked_ns(path)
     communication = [row for row in kernels if row.category == "communication"]
     assert sum(row.total_ns for row in communication) == oracle["comm_time_ns"]
@@ -303,13 +356,27 @@ def test_real_traces_agree_with_their_oracle_to_the_nanosecond(
 
 
 def _unlinked_ns(path: Path) -> int:
-    """Time of kernels whose correlation id no runtime or driver call has, by other means."""
+    """Time of the kernels without a launch, with json and decimals alone.
+
+    A kernel is launched by the call with its correlation id; an arrow of that number leads
+    from the call to the kernel; and both are inside one operator, by their external id. In
+    qwen15 each of the three by itself leaves the same 436 kernels, and 13,672,640 ns. The
+    oracle has the 436 too, but a sum that these kernels' durations do not add up to.
+    """
     text = gzip.decompress(path.read_bytes())
     events = json.loads(text, parse_float=Decimal)["traceEvents"]
     by_cat: dict[str, list[dict[str, Any]]] = {}
     for event in events:
         by_cat.setdefault(event.get("cat", ""), []).append(event)
+    kernels = by_cat["kernel"]
     calls = by_cat["cuda_runtime"] + by_cat.get("cuda_driver", [])
     launched = {call["args"].get("correlation") for call in calls}
-    unlinked = [one for one in by_cat["kernel"] if one["args"]["correlation"] not in launched]
+    unlinked = [one for one in kernels if one["args"]["correlation"] not in launched]
+    if path.name.startswith("qwen15"):
+        arrows = {event["id"] for event in events if event["ph"] == "s"}
+        operators = {one["args"].get("External id") for one in by_cat["cpu_op"]}
+        assert unlinked == [one for one in kernels if one["args"]["correlation"] not in arrows]
+        assert unlinked == [
+            one for one in kernels if one["args"].get("External id") not in operators
+        ]
     return int(sum(one["dur"] for one in unlinked) * 1000)

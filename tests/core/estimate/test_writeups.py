@@ -22,16 +22,20 @@ SAVED: dict[str, tuple[float, ...]] = {
     "cs336-2026/10B": (11.2, 24.2, 55.3, 139),
 }
 
-# Of 2.7B, float32, batch 4: context to what was reported, its unit, and what was resident.
+# Of 2.7B, float32 or bf16 autocast, batch 4: what was resident, the unit, and context to what
+# was reported: every figure of the cell with five answers, and of the steps beside it.
 REPORTED: list[tuple[str, Resident, int, dict[int, float]]] = [
     ("S1", "3P+A", GB, {128: 46, 256: 53, 512: 70}),
-    ("Da", "P", GIB, {128: 12.90}),
+    ("Da", "P+t", GIB, {128: 12.90, 256: 13.00, 512: 13.42}),
+    ("Da, bf16", "P+C+t", GIB, {128: 19.18, 256: 19.24, 512: 19.38}),
     ("Da, training", "max(4P, P+A)", GIB, {128: 51.39, 256: 51.39, 512: 51.38}),
     ("En", "P+A", GIB, {128: 18.05, 512: 39.75}),
     ("En, training", "max(4P, 3P+A)", GIB, {128: 51.42, 512: 65.54}),
     ("Kb", "P+A", GB, {128: 19.3, 256: 26.0, 512: 42.8}),
     ("Br", "P+2A", GIB, {128: 23.1, 256: 35.5, 512: 65.1}),
 ]
+EXCEPTIONS = {("Br", 512): 0.025}
+"""The published closed form, too, gives 66.6 GiB for this one; what was different is not told."""
 
 
 @pytest.mark.parametrize("model", SAVED)
@@ -48,7 +52,8 @@ def test_saved_bytes_are_those_of_the_published_closed_form(model: str) -> None:
         ("P+A", GB, (19.25, 25.95, 42.58)),
         ("P+2A", GIB, (23.2, 35.6, 66.6)),
         ("3P+A", GB, (46.5, 53.2, 69.8)),
-        ("P", GIB, (12.7, 12.7, 12.7)),
+        ("P", GIB, (12.69, 12.69, 12.69)),
+        ("max(4P, 3P+A)", GIB, (50.77, 50.77, 65.0)),
     ],
 )
 def test_peaks_are_those_of_the_published_closed_form(
@@ -65,9 +70,10 @@ def test_reported_peaks_are_explained_by_what_was_resident(
 ) -> None:
     for context, figure in figures.items():
         peak = writeup_peak_bytes(RunSpec(model="2.7B", context=context), resident)
-        assert peak / unit == pytest.approx(figure, rel=0.025), source
+        within = EXCEPTIONS.get((source, context), 0.02)
+        assert peak / unit == pytest.approx(figure, rel=within), source
 
 
 def test_an_unknown_resident_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SpecError, match=r"resident = '2P': one of P; P\+A; "):
+    with pytest.raises(SpecError, match=r"resident = '2P': one of P; P\+t; "):
         writeup_peak_bytes(RunSpec(), cast(Any, "2P"))

@@ -155,7 +155,7 @@ def test_target_that_cannot_be_made_is_a_message(gpu_run: RunDirectory, tmp_path
 
 def test_unknown_kind_names_those_there_are(gpu_run: RunDirectory) -> None:
     with pytest.raises(SpecError, match="perfetto, memory-viz"):
-        write_export(gpu_run, "html")
+        write_export(gpu_run, "pdf")
 
 
 def test_nsys_script_is_valid_bash_with_its_spec_beside_it(

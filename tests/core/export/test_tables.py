@@ -20,7 +20,8 @@ def total(table: Table, column: str) -> float:
 def test_every_block_of_the_record_has_its_table(gpu_run: RunDirectory) -> None:
     tables = tables_of(gpu_run.record())
     assert [table.name for table in tables] == [
-        *("spec", "findings", "passes", "timing", "speed", "categories", "kernels"),
+        *("spec", "findings", "passes", "timing", "speed", "questions", "categories", "tree"),
+        "kernels",
         *("memory", "ledger", "card", "modules", "largest", "telemetry", "environment"),
     ]
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)

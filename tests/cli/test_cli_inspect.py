@@ -1,0 +1,116 @@
+"""`inspect`: the tables of anyone's file, as text, JSON, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench.core.rundir import RunDirectory
+from sysbench.tui.cli import main
+
+pytestmark = pytest.mark.usefixtures("sysbench_home")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["inspect", *map(str, arguments)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    try:
+        code = main(["inspect", *map(str, arguments)])
+    except SystemExit as end:  # what argparse itself refuses
+        code = int(str(end.code))
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    return captured.err
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    frames = [{"filename": "model.py", "line": 3, "name": "[bold]\x1b[31m"}]
+    trace = [{"action": "alloc", "addr": 4096, "size": 2**20, "time_us": 1, "frames": frames}]
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [trace]}))
+    return path
+
+
+def test_a_trace_reads_like_the_run_it_is_of(
+    tiny_run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(capsys, tiny_run.trace_path)
+    lines = text.splitlines()
+    assert lines[0] == str(tiny_run.trace_path)
+    assert lines[1].startswith("chrome trace · ")
+    assert any("100.0 %" in line and line.endswith("  step") for line in lines)
+    assert "gemm" in text and "\x1b" not in text
+    assert max(map(len, lines[1:])) <= 100
+
+
+def test_json_has_the_blocks_of_the_record(
+    tiny_run: RunDirectory, snapshot: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tiny_run.record()
+    assert record.kernels is not None
+    found: dict[str, Any] = json.loads(printed(capsys, tiny_run.trace_path, "--json"))
+    assert found["kind"] == "chrome-trace"
+    assert found["memory"] is None and found["missing"]["memory"]
+    assert len(found["kernels"]["rows"]) == len(record.kernels.rows)
+    assert {"step_ms", "rows", "categories", "idle", "unattributed_ns", "coverage"} <= set(
+        found["kernels"]
+    )
+    found = json.loads(printed(capsys, snapshot, "--json"))
+    assert found["kind"] == "memory-snapshot"
+    assert sum(row["bytes"] for row in found["memory"]["ledger"]) == 2**20
+    assert json.loads(printed(capsys, snapshot, "--json", "--section", "memory")) == found["memory"]
+
+
+def test_sections_show_every_row(
+    tiny_run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tiny_run.record()
+    assert record.kernels is not None
+    text = printed(capsys, tiny_run.trace_path, "--section", "kernels")
+    assert all(row.name in text for row in record.kernels.rows)
+    tree = printed(capsys, tiny_run.trace_path, "--section", "tree", "--depth", "1")
+    assert "model" in tree and "aten::" not in tree
+
+
+def test_tables_go_to_csv_and_markdown(
+    tiny_run: RunDirectory, snapshot: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(capsys, tiny_run.trace_path, "--section", "tree", "--csv")
+    (step, *others) = csv.DictReader(io.StringIO(text))
+    assert step["where"] == "step" and others
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, snapshot, "--csv"))))
+    assert {"memory", "ledger", "largest"} <= {row["table"] for row in rows}
+    pages = printed(capsys, snapshot, "--md")
+    assert "## Memory ledger" in pages and "| ---: |" in pages
+    assert "\\[bold\\]\\\\x1b\\[31m" in pages and "\x1b" not in pages
+
+
+def test_hostile_names_are_literal(snapshot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ((), ("--section", "memory")):
+        assert "[bold]\\x1b[31m" in printed(capsys, snapshot, *arguments)
+
+
+def test_what_cannot_be_shown_says_why(
+    tiny_run: RunDirectory, snapshot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "no times of kernels" in complaint(capsys, snapshot, "--section", "tree")
+    assert "belongs to --section tree" in complaint(capsys, snapshot, "--depth", "2")
+    assert "binary units" in complaint(capsys, snapshot, "--memory-limit", "2GB")
+    assert "more than 64.0 KiB" in complaint(capsys, tiny_run.trace_path, "--memory-limit", "64KiB")
+    assert "No such file" in complaint(capsys, tmp_path / "absent")
+    assert "`sysbench-tui show`" in complaint(capsys, tiny_run.path)
+    snapshot.write_bytes(snapshot.read_bytes()[:-9])
+    assert "is not a memory snapshot" in complaint(capsys, snapshot)

@@ -1,0 +1,128 @@
+"""After how many steps compiling pays: the arithmetic, and when it is not known."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench.core import RunSpec
+from sysbench.core.analysis.break_even import break_even
+from sysbench.core.record import Compile, Record, Spread, Timing
+
+HOW = "sysbench-tui run"
+
+
+def record(median: float, *, width: float = 0.001, **compiled: float | None) -> Record:
+    """A run of a step that long; with compile seconds if it is compiled."""
+    spread = Spread(
+        median_ms=median,
+        ci_low_ms=median * (1 - width),
+        ci_high_ms=median * (1 + width),
+        mad_ms=0.0,
+        iqr_ms=0.0,
+        mean_ms=median,
+        std_ms=0.0,
+        min_ms=median,
+        max_ms=median,
+        p10_ms=median,
+        p90_ms=median,
+        n=10,
+        drift=0.0,
+    )
+    timing = Timing(
+        clock="host",
+        step=spread,
+        phases={},
+        issue=None,
+        wall_ms=None,
+        first_step_ms=median,
+        warmup_ms=[],
+        warmup_settled=True,
+        samples_ms=[median],
+        phase_samples_ms={},
+        stop_reason="",
+        settled=True,
+        tokens_per_second=1.0,
+        model_flops=1.0,
+        tflops=1.0,
+        mfu=None,
+    )
+    block = Compile(
+        mode="default",
+        backend="inductor",
+        scope="whole",
+        first_step_ms=1.0,
+        compile_seconds=1.0,
+        graphs=1,
+        graph_breaks={},
+        recompiles=0,
+        fell_back=False,
+        cold_seconds=compiled.get("cold"),
+        warm_seconds=compiled.get("warm"),
+        missing={"warm_seconds": "no second process"},
+    )
+    spec = RunSpec(device="cpu")
+    return Record(
+        id=f"run-{median:g}",
+        identity=spec.identity,
+        status="finished",
+        created_ns=1,
+        spec=msgspec.to_builtins(spec),
+        parameters=1,
+        environment={},
+        timing=timing,
+        compile=block if compiled else None,
+    )
+
+
+@given(
+    eager=st.floats(1.0, 1e4),
+    share=st.floats(0.05, 0.95),
+    cold=st.floats(0.01, 1e4),
+)
+def test_the_saving_of_so_many_steps_covers_the_compiling(
+    eager: float, share: float, cold: float
+) -> None:
+    found = break_even(record(eager * share, cold=cold), record(eager), HOW)
+    assert found.saved_ms is not None and found.steps_cold is not None
+    assert found.steps_cold * found.saved_ms >= cold * 1e3 * (1 - 1e-9)
+    assert (found.steps_cold - 1) * found.saved_ms < cold * 1e3 * (1 + 1e-9)
+    assert math.isclose(found.speed_up or 0.0, 1 / share)
+
+
+def test_a_time_that_was_not_measured_has_its_reason() -> None:
+    found = break_even(record(50.0, cold=10.0), record(60.0), HOW)
+    assert (found.steps_cold, found.steps_warm) == (1000, None)
+    assert found.missing == {"steps_warm": "no second process"}
+    assert found.eager_run == "run-60"
+
+
+@pytest.mark.parametrize(
+    ("eager_ms", "width", "reason"),
+    [(40.0, 0.001, "not shorter"), (51.0, 0.05, "cannot be told apart")],
+)
+def test_it_never_pays_where_nothing_is_surely_saved(
+    eager_ms: float, width: float, reason: str
+) -> None:
+    compiled = record(50.0, width=width, cold=10.0, warm=1.0)
+    found = break_even(compiled, record(eager_ms, width=width), HOW)
+    assert (found.steps_cold, found.steps_warm) == (None, None)
+    assert reason in found.missing["steps_cold"]
+
+
+def test_without_an_eager_run_the_command_that_makes_one_is_told() -> None:
+    found = break_even(record(50.0, cold=10.0), None, HOW)
+    assert found.missing["eager_ms"] == HOW
+    assert (found.compiled_ms, found.steps_cold) == (50.0, None)
+
+
+def test_a_row_that_ran_eagerly_never_pays() -> None:
+    compiled = record(50.0, cold=10.0)
+    assert compiled.compile is not None
+    block = msgspec.structs.replace(compiled.compile, extent="none", fell_back=True)
+    found = break_even(msgspec.structs.replace(compiled, compile=block), record(60.0), HOW)
+    assert found.missing["steps_cold"] == "nothing ran compiled"

@@ -1,0 +1,154 @@
+"""The checks hold on a real run, and each fails loudly on a table bent in its respect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from sysbench.core.analysis.findings import findings_of
+from sysbench.core.analysis.identity_checks import (
+    attention_products,
+    contradicting,
+    weight_products,
+)
+from sysbench.core.analysis.roofline import with_mfu, with_roof
+from sysbench.core.analysis.rules import roof
+from sysbench.core.record import Finding, KernelRow, Kernels, Record
+from sysbench.core.record_roof import Roof
+from sysbench.core.rundir import RunDirectory
+
+ROOF = Roof(precision="fp32", peak_flops=1e15, peak_source="by hand", bandwidth=1e12)
+
+
+@pytest.fixture(scope="module")
+def record(tiny_run: RunDirectory) -> Record:
+    return tiny_run.record()
+
+
+def bent(struct: Any, **changes: object) -> Any:
+    return msgspec.structs.replace(struct, **changes)
+
+
+def kernels_of(record: Record) -> Kernels:
+    assert record.kernels is not None
+    return record.kernels
+
+
+def with_rows(record: Record, change: Callable[[KernelRow], KernelRow | None]) -> Record:
+    """The record with each row changed, or left out."""
+    rows = [row for one in kernels_of(record).rows if (row := change(one)) is not None]
+    made: Record = bent(record, kernels=bent(record.kernels, rows=rows))
+    return made
+
+
+def found(record: Record) -> dict[str, Finding]:
+    """What the rules of the roof say, by rule."""
+    findings = [rule(record) for rule in roof.RULES]
+    return {one.rule: one for one in findings if one is not None}
+
+
+def test_a_real_run_keeps_every_identity(record: Record) -> None:
+    layers = record.spec["layers"]
+    counts = weight_products(kernels_of(record), layers)
+    assert (counts.expected, counts.found) == (7 * layers + 1, 7 * layers + 1)
+    attention = attention_products(kernels_of(record), layers)
+    assert (attention.expected, attention.found) == (2 * layers, 2 * layers)
+    assert found(record) == {}
+    assert not {one.rule for one in findings_of(record)} & {"gemm-count", "flops-contradict"}
+
+
+def is_head(row: KernelRow) -> bool:
+    return row.module == "head" and row.phase == "forward" and row.name == "aten::mm"
+
+
+def test_a_product_that_is_missing_is_a_problem(record: Record) -> None:
+    finding = found(with_rows(record, lambda row: None if is_head(row) else row))["gemm-count"]
+    assert finding.severity == "problem"
+    assert finding.numbers == {"expected": 15, "found": 14.0}
+
+
+def test_an_attention_product_that_is_missing_is_a_problem(record: Record) -> None:
+    changed = with_rows(record, lambda row: None if row.name == "aten::bmm" else row)
+    assert list(found(changed)) == ["attention-count"]
+    assert found(bent(changed, spec=record.spec | {"attention": "sdpa"})) == {}
+
+
+@pytest.mark.parametrize("changes", [{"compile": "default"}, {"workload": "attention"}])
+def test_what_a_compiler_merges_or_another_workload_runs_is_not_counted(
+    record: Record, changes: dict[str, Any]
+) -> None:
+    changed = with_rows(record, lambda row: None if is_head(row) else row)
+    assert found(bent(changed, spec=record.spec | changes)) == {}
+
+
+def test_flops_of_another_model_are_a_problem(record: Record) -> None:
+    counted = kernels_of(record).counted_flops or {}
+    half = counted | {"forward": counted["forward"] / 2}
+    changed = bent(record, kernels=bent(record.kernels, counted_flops=half))
+    assert found(changed)["flops-contradict"].severity == "problem"
+    unknown = bent(
+        record,
+        kernels=bent(record.kernels, counted_flops=half, missing={"counted_flops": "some"}),
+    )
+    assert found(unknown) == {}
+
+
+TF32 = "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_ffma_kernel"
+IEEE = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_ffma_kernel"
+CUTLASS_TF32 = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4>()"
+BF16 = "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
+TURING = "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn"
+
+
+@pytest.mark.parametrize(
+    ("precision", "names", "contradicts"),
+    [
+        ("fp32", [IEEE, "ampere_sgemm_128x64_tn"], False),
+        ("fp32", [IEEE, IEEE, TF32], True),
+        ("fp32", [CUTLASS_TF32], True),
+        ("fp32", [BF16], True),
+        ("tf32", [TF32, CUTLASS_TF32], False),
+        ("tf32", [TF32, TF32, "ampere_sgemm_128x64_tn"], False),
+        ("tf32", [IEEE, IEEE, TF32], True),
+        ("bf16", [BF16, "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n"], False),
+        ("bf16", [TF32], True),
+        ("fp16", [TURING, "nvjet_sm90_hss_64x8_64x16_1x1_h_bz_splitK_NNT"], False),
+        ("fp16", [TURING, IEEE, IEEE], True),
+        ("bf16-pure", [IEEE], True),
+        ("bf16", ["triton_tem_fused_mm_0"], False),
+    ],
+)
+def test_kernels_of_another_precision_are_a_problem(
+    record: Record, precision: str, names: list[str], contradicts: bool
+) -> None:
+    row = next(one for one in kernels_of(record).rows if one.category == "gemm")
+    rows = [bent(row, name=name, total_ns=1e6, flops=None, phase="backward") for name in names]
+    kernels = bent(record.kernels, source="kernels", rows=rows)
+    changed = bent(record, kernels=kernels, spec=record.spec | {"precision": precision})
+    assert ("precision-contradicted" in found(changed)) == contradicts
+    assert bool(contradicting(kernels, precision)) == contradicts
+    assert contradicting(bent(kernels, source="operators"), precision) == []
+
+
+def test_a_step_above_the_peak_is_a_problem(record: Record) -> None:
+    assert record.timing is not None
+    low = bent(ROOF, peak_flops=record.timing.tflops * 1e12 / 2)
+    timing = with_mfu(record.timing, low, "", 1.0)
+    finding = found(bent(record, timing=timing))["faster-than-peak"]
+    assert finding.severity == "problem"
+    assert finding.numbers["ratio"] == pytest.approx(2)
+    assert "by hand" in finding.why
+
+
+def test_a_kernel_above_the_peak_is_a_problem(record: Record) -> None:
+    fastest = max(
+        (row for row in kernels_of(record).rows if row.flops and row.category == "gemm"),
+        key=lambda row: (row.flops or 0) / row.total_ns,
+    )
+    rate = (fastest.flops or 0) / fastest.total_ns * 1e9
+    for peak, fires in ((rate / 2, True), (rate * 1.01, False)):
+        kernels = with_roof(kernels_of(record), bent(ROOF, peak_flops=peak))
+        assert ("faster-than-peak" in found(bent(record, kernels=kernels, timing=None))) == fires

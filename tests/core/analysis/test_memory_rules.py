@@ -1,0 +1,196 @@
+"""Each rule on memory, on the real run bent in the one respect that the rule is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sysbench.core.analysis.rules import memory as rules
+from sysbench.core.estimate.closed_form import predict
+from sysbench.core.record import Finding, LedgerRow, Memory, Record, Timing
+from sysbench.core.rundir import RunDirectory
+from sysbench.core.spec import RunSpec
+
+GIB = 2**30
+
+
+@pytest.fixture
+def record(tiny_run: RunDirectory) -> Record:
+    return tiny_run.record()
+
+
+@pytest.fixture
+def memory(record: Record) -> Memory:
+    assert record.memory is not None
+    return record.memory
+
+
+def bent(struct: Any, **changes: object) -> Any:
+    return msgspec.structs.replace(struct, **changes)
+
+
+def with_row(memory: Memory, name: str, count: int) -> Memory:
+    """The block with one row of the ledger at the peak replaced."""
+    rows = [row for row in memory.ledger if row.name != name] + [LedgerRow(name, count)]
+    made: Memory = bent(memory, ledger=rows)
+    return made
+
+
+def test_the_real_run_gives_no_rule_a_reason(record: Record) -> None:
+    assert [rule(record) for rule in rules.RULES] == [None] * len(rules.RULES)
+
+
+def test_no_rule_needs_a_memory_pass(record: Record) -> None:
+    assert [rule(bent(record, memory=None)) for rule in rules.RULES] == [None] * len(rules.RULES)
+
+
+@pytest.mark.parametrize("row", ["activations", "outputs"])
+def test_a_step_that_begins_with_the_last_ones_output_is_told(
+    record: Record, memory: Memory, row: str
+) -> None:
+    before = [*memory.columns["after warm-up"], LedgerRow(row, memory.peak_allocated_bytes // 4)]
+    columns = memory.columns | {"after warm-up": before}
+    finding = rules.previous_output_alive(bent(record, memory=bent(memory, columns=columns)))
+    assert finding is not None
+    assert finding.rule == "previous-output-alive"
+    assert "P + 2A" in finding.why
+
+
+@pytest.mark.parametrize(
+    ("step", "told"), [("forward", True), ("inference", True), ("train", False)]
+)
+def test_a_forward_that_kept_a_graph_is_told(record: Record, step: str, told: bool) -> None:
+    finding = rules.forward_in_grad_mode(bent(record, spec=record.spec | {"step": step}))
+    assert (finding is not None) is told
+
+
+def test_a_forward_without_a_graph_is_not(record: Record, memory: Memory) -> None:
+    spec = record.spec | {"step": "inference"}
+    clean = with_row(memory, "activations", 0)
+    assert rules.forward_in_grad_mode(bent(record, spec=spec, memory=clean)) is None
+
+
+@pytest.mark.parametrize("row", ["optimizer state", "gradients"])
+def test_training_state_in_a_forward_is_told(record: Record, memory: Memory, row: str) -> None:
+    spec = record.spec | {"step": "inference"}
+    clean = with_row(with_row(memory, "optimizer state", 0), "gradients", 0)
+    assert rules.state_in_forward(bent(record, spec=spec, memory=clean)) is None
+    finding = rules.state_in_forward(bent(record, spec=spec, memory=with_row(clean, row, 2**20)))
+    assert finding is not None
+    assert "1.00 MiB" in finding.verdict
+
+
+class TestAutocast:
+    """2.7B without a graph: published as 12.9 GiB in fp32 and 19.2 under autocast."""
+
+    @pytest.fixture
+    def large(self, record: Record, memory: Memory) -> Record:
+        spec = RunSpec(model="2.7B", step="inference", precision="bf16", device="cuda:0")
+        changed = bent(memory, peak_allocated_bytes=round(19.18 * GIB))
+        changed = with_row(changed, "autocast weight copies", round(6.35 * GIB))
+        made: Record = bent(record, spec=msgspec.to_builtins(spec), memory=changed)
+        return made
+
+    def test_copies_that_outweigh_what_they_save_are_told(self, large: Record) -> None:
+        finding = rules.copies_outweigh_savings(large)
+        assert finding is not None
+        assert "6.35 GiB" in finding.verdict
+
+    def test_copies_that_pay_are_not(self, large: Record) -> None:
+        spec = msgspec.convert(large.spec, RunSpec)
+        in_float = predict(spec.changed(precision="fp32")).peak_bytes
+        assert large.memory is not None
+        fine = bent(large, memory=bent(large.memory, peak_allocated_bytes=in_float - 1))
+        assert rules.copies_outweigh_savings(fine) is None
+
+    def test_compiled_code_cannot_be_compared(self, large: Record) -> None:
+        compiled = bent(large, spec=large.spec | {"compile": "default"})
+        assert rules.copies_outweigh_savings(compiled) is None
+
+
+class TestFirstStep:
+    def test_a_trained_step_without_state_was_a_first_one(
+        self, record: Record, memory: Memory
+    ) -> None:
+        stateless = bent(record, memory=with_row(memory, "optimizer state", 0))
+        finding = rules.first_step_for_steady(stateless)
+        assert finding is not None
+        assert "no optimizer state" in finding.why
+
+    def test_sgd_has_none(self, record: Record, memory: Memory) -> None:
+        spec = record.spec | {"optimizer": "sgd"}
+        stateless = bent(record, spec=spec, memory=with_row(memory, "optimizer state", 0))
+        assert rules.first_step_for_steady(stateless) is None
+
+    def test_without_warm_up_the_first_steps_peak_counts(
+        self, record: Record, memory: Memory
+    ) -> None:
+        unwarmed = bent(record, spec=record.spec | {"warmup": 0})
+        assert memory.first_step_peak_bytes < 0.9 * memory.peak_allocated_bytes
+        finding = rules.first_step_for_steady(unwarmed)
+        assert finding is not None
+        assert "Without warm-up" in finding.why
+
+    def test_unless_it_is_the_steady_one(self, record: Record, memory: Memory) -> None:
+        same = bent(memory, first_step_peak_bytes=memory.peak_allocated_bytes)
+        unwarmed = bent(record, spec=record.spec | {"warmup": 0}, memory=same)
+        assert rules.first_step_for_steady(unwarmed) is None
+
+
+def on_card(record: Record, used: int, *, total: int = 80 * GIB, wsl: bool = False) -> Record:
+    made: Record = bent(
+        record,
+        spec=record.spec | {"device": "cuda:0"},
+        environment=record.environment
+        | {"device": {"memory_total_bytes": total}, "system": {"wsl": wsl}},
+        memory=bent(record.memory, driver_used_bytes=used, peak_reserved_bytes=used - GIB),
+    )
+    return made
+
+
+class TestLimit:
+    @pytest.mark.parametrize(("used", "told"), [(77, True), (75, False)])
+    def test_a_card_that_is_almost_full_is_told(
+        self, record: Record, used: int, told: bool
+    ) -> None:
+        assert (rules.close_to_the_limit(on_card(record, used * GIB)) is not None) is told
+
+    def test_a_limit_that_was_set_counts_instead(self, record: Record, memory: Memory) -> None:
+        limited = record.spec | {"memory_limit": round(memory.peak_allocated_bytes * 1.01)}
+        finding = rules.close_to_the_limit(bent(record, spec=limited))
+        assert finding is not None
+        assert finding.verdict.startswith("99%")
+
+    def test_an_unknown_card_is_not_judged(self, record: Record) -> None:
+        nameless = bent(on_card(record, 77 * GIB), environment={})
+        assert rules.close_to_the_limit(nameless) is None
+
+
+class TestSpill:
+    @pytest.mark.parametrize(
+        ("used", "wsl", "told"), [(90, True, True), (90, False, False), (70, True, False)]
+    )
+    def test_more_in_use_than_the_card_has(
+        self, record: Record, used: int, wsl: bool, told: bool
+    ) -> None:
+        spilled = on_card(bent(record, timing=None), used * GIB, wsl=wsl)
+        assert (rules.spilled_to_the_host(spilled) is not None) is told
+
+    @pytest.mark.parametrize(("ratio", "told"), [(9.0, True), (2.0, False)])
+    def test_a_backward_far_longer_than_its_forward(
+        self, record: Record, ratio: float, told: bool
+    ) -> None:
+        timing: Timing | None = record.timing
+        assert timing is not None
+        forward = timing.phases["forward"]
+        backward = bent(forward, median_ms=ratio * forward.median_ms)
+        slow = bent(timing, phases={"forward": forward, "backward": backward})
+        finding: Finding | None = rules.spilled_to_the_host(
+            on_card(bent(record, timing=slow), 70 * GIB, wsl=True)
+        )
+        assert (finding is not None) is told
+        if finding is not None:
+            assert finding.severity == "problem"
+            assert "9.0 times" in finding.why

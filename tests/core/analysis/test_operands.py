@@ -1,0 +1,61 @@
+"""Shapes on their way from the trace: as columns, and from one reading process to another."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import numpy as np
+
+from sysbench.core.analysis.chrome_json import JsonEvent
+from sysbench.core.analysis.operands import parse_operands
+from sysbench.core.analysis.trace_columns import LONGEST_OPERANDS, Collector
+
+
+def events(*dims: object) -> list[JsonEvent]:
+    """One operator for each, with these dims; None for one without shapes."""
+    made = []
+    for index, one in enumerate(dims):
+        args = {} if one is None else {"Input Dims": [one], "Input type": ["float"]}
+        event = {"ph": "X", "cat": "cpu_op", "name": "aten::exp", "ts": index, "args": args}
+        made.append(event)
+    return msgspec.json.decode(json.dumps(made), type=list[JsonEvent])
+
+
+def shapes(collector: Collector) -> list[tuple[int, ...] | None]:
+    """The shape of each host event's first input."""
+    trace = collector.finished()
+    found: list[tuple[int, ...] | None] = []
+    for number in trace.host.operands.tolist():
+        operands = parse_operands(trace.operands[number]) if number >= 0 else None
+        found.append(operands[0].shape if operands else None)
+    return found
+
+
+def test_equal_inputs_are_kept_once() -> None:
+    collector = Collector()
+    collector.add(events([2, 3], None, [2, 3], [4]))
+    assert shapes(collector) == [(2, 3), None, (2, 3), (4,)]
+    assert len(collector.operands) == 2
+
+
+def test_parts_that_other_processes_read_keep_their_shapes() -> None:
+    whole, first, other = Collector(), Collector(), Collector()
+    first.add(events([1], None))
+    other.add(events([2, 2], [1], None))
+    for collector in (first, other):
+        whole.add_packed(collector.packed())
+    assert shapes(whole) == [(1,), None, (2, 2), (1,), None]
+
+
+def test_a_trace_without_shapes_has_none() -> None:
+    collector = Collector()
+    collector.add(events(None, None))
+    assert shapes(collector) == [None, None]
+    assert np.array_equal(collector.finished().host.operands, [-1, -1])
+
+
+def test_endless_inputs_are_left_out() -> None:
+    collector = Collector()
+    collector.add(events([1] * LONGEST_OPERANDS, [7]))
+    assert shapes(collector) == [None, (7,)]

@@ -1,0 +1,133 @@
+"""The prediction beside what was measured, row by row, and where there is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from sysbench.core.analysis.allocations import History
+from sysbench.core.analysis.ledger import replay
+from sysbench.core.analysis.notes import Notes, PhaseMark, Tag
+from sysbench.core.analysis.reconcile import reconciled, rows_as_predicted
+from sysbench.core.estimate.closed_form import predict, why_not_predicted
+from sysbench.core.record import LedgerRow, Memory, Record
+from sysbench.core.rundir import RunDirectory
+from sysbench.core.spec import RunSpec
+
+SPEC = RunSpec(model="tiny", device="cpu")
+
+
+@pytest.fixture
+def record(tiny_run: RunDirectory) -> Record:
+    return tiny_run.record()
+
+
+@pytest.fixture
+def memory(record: Record) -> Memory:
+    assert record.memory is not None
+    return record.memory
+
+
+def test_a_real_run_is_reconciled_row_by_row(record: Record, memory: Memory) -> None:
+    assert record.prediction is not None
+    *rows, peak = memory.reconciliation
+    predicted = {row["name"]: row["bytes"] for row in record.prediction["ledger"]}
+    assert {row.name: row.predicted_bytes for row in rows if row.predicted_bytes} == predicted
+    assert {row.name: row.measured_bytes for row in rows if row.measured_bytes} == {
+        row.name: row.bytes for row in memory.peak_as_predicted
+    }
+    assert (peak.name, peak.predicted_bytes) == ("peak", memory.predicted_peak_bytes)
+    assert peak.measured_bytes == memory.peak_allocated_bytes
+
+
+def test_the_errors_are_predicted_over_measured(memory: Memory) -> None:
+    for row in memory.reconciliation:
+        if row.predicted_bytes and row.measured_bytes:
+            assert row.error == pytest.approx(row.predicted_bytes / row.measured_bytes - 1)
+        else:
+            assert row.error is None
+
+
+def test_a_real_training_peak_has_its_name(memory: Memory) -> None:
+    assert memory.resident_set == "3P + A"
+    assert "resident_set" not in memory.missing
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"compile": "default"},
+        {"checkpoint": 1},
+        {"workload": "attention"},
+        {"parallel": "ddp", "ranks": 2},
+    ],
+)
+def test_what_the_closed_form_is_not_of_gets_no_wrong_number(
+    memory: Memory, changes: dict[str, Any]
+) -> None:
+    spec = SPEC.changed(**changes)
+    done = reconciled(memory, spec, predict(spec))
+    assert done.predicted_peak_bytes is None
+    assert done.reconciliation == []
+    assert done.missing["predicted_peak_bytes"] == why_not_predicted(spec)
+    assert done.missing["reconciliation"]
+
+
+def test_the_eager_transformer_is_predicted() -> None:
+    assert why_not_predicted(SPEC) is None
+
+
+def test_an_older_block_has_the_peak_alone(memory: Memory) -> None:
+    older = msgspec.structs.replace(memory, peak_as_predicted=[])
+    (row,) = reconciled(older, SPEC, predict(SPEC)).reconciliation
+    assert row.name == "peak"
+
+
+def test_no_match_says_why(memory: Memory) -> None:
+    many = msgspec.structs.replace(memory, peak_allocated_bytes=100 * memory.peak_allocated_bytes)
+    done = reconciled(many, SPEC, predict(SPEC))
+    assert done.resident_set is None
+    assert "no closed form" in done.missing["resident_set"]
+
+
+def test_every_kind_of_allocation_falls_into_one_predicted_row() -> None:
+    sizes = [1, 2, 4, 8, 16, 32, 64]
+    # The fourth to sixth go with the step; the last stays.
+    history = History(
+        time_ns=np.array([*range(100, 107), 200, 200, 200], dtype=np.int64),
+        address=np.array([*range(7), 3, 4, 5], dtype=np.int64),
+        change=np.array([*sizes, -8, -16, -32], dtype=np.int64),
+        stack=np.full(10, -1),
+        stacks=[],
+    )
+    notes = Notes(
+        phases=[PhaseMark(50, 0, "forward"), PhaseMark(250, 0, "")],
+        tags=[
+            Tag(100, 0, "parameters", "head"),
+            Tag(101, 1, "activations", "loss"),
+            Tag(102, 2, "activations", "head"),
+            Tag(103, 3, "outputs", "model"),
+        ],
+    )
+    rows = rows_as_predicted(replay(history, notes), 7, 200)
+    assert rows == [
+        LedgerRow("parameters", 1),
+        LedgerRow("activations", 4),
+        LedgerRow("logits and loss", 2 + 8),
+        LedgerRow("temporaries", 16 + 32),
+        LedgerRow("not predicted", 64 + (200 - sum(sizes))),
+    ]
+
+
+def test_memory_and_time_have_the_same_modules(tiny_run: RunDirectory, memory: Memory) -> None:
+    rows = json.loads((tiny_run.pass_folder("trace") / "kernels.json").read_bytes())
+    rows = rows if isinstance(rows, list) else rows["rows"]
+    timed = {row["module"] for row in rows} - {"", "grad accumulate"}
+    held = {row.module for row in memory.modules}
+    assert timed <= held
+    layers = {row.module for row in memory.modules if row.module.startswith("blocks.0")}
+    assert {path.replace("blocks.0", "blocks.1", 1) for path in layers} <= held

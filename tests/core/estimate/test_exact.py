@@ -1,0 +1,95 @@
+"""The process of exact mode, as the one that asks sees it: real children, and broken ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.estimate.closed_form import predict
+from sysbench.core.estimate.exact import Estimator, asked
+from sysbench.core.spec import RunSpec
+
+
+@pytest.fixture(scope="module")
+def estimator() -> Iterator[Estimator]:
+    """One process for all questions of this file."""
+    with Estimator() as one:
+        yield one
+
+
+def test_a_model_that_fits_nowhere_is_predicted(estimator: Estimator) -> None:
+    spec = RunSpec(model="10B", device="cuda:3", precision="bf16")
+    prediction = estimator.predict(spec)
+    assert prediction.peak_bytes == pytest.approx(predict(spec).peak_bytes, rel=0.002)
+    assert prediction.method.startswith("exact")
+    assert "4 layers extended to 50" in prediction.method
+    assert prediction.seconds > 0
+
+
+def test_a_step_that_cannot_be_played_is_one_error_and_the_process_goes_on(
+    estimator: Estimator,
+) -> None:
+    pid = estimator.pid
+    with pytest.raises(WorkerFailed, match="cannot play"):
+        estimator.predict(RunSpec(batch=2**20, context=2**24, device="cpu"))
+    assert estimator.predict(RunSpec(device="cpu")).peak_bytes > 0
+    assert estimator.pid == pid
+
+
+def test_a_killed_process_is_named_what_it_told_is_kept_and_another_takes_over(
+    estimator: Estimator,
+) -> None:
+    spec = RunSpec(device="cpu")
+    first = estimator.predict(spec)
+    assert estimator.pid is not None
+    os.kill(estimator.pid, signal.SIGKILL)
+    # What does not change a prediction does not make another question.
+    assert estimator.predict(spec.changed(until=0.1, threads=3, seed=7)) is first
+    with pytest.raises(WorkerFailed, match="SIGKILL"):
+        estimator.predict(spec.changed(batch=5))
+    assert estimator.pid is None
+    assert estimator.predict(spec.changed(batch=5)).peak_bytes > first.peak_bytes
+
+
+def test_no_answer_in_time_ends_the_process() -> None:
+    with Estimator(timeout_seconds=0.05) as estimator:
+        with pytest.raises(WorkerFailed, match=r"within 0\.05 s"):
+            estimator.predict(RunSpec(device="cpu"))
+        assert estimator.pid is None
+
+
+def test_a_torch_that_cannot_be_imported_is_told_by_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Estimator() as estimator, pytest.raises(WorkerFailed, match="this torch is broken"):
+        estimator.predict(RunSpec(device="cpu"))
+
+
+def test_who_asks_never_imports_torch() -> None:
+    code = (
+        "import sys; from sysbench.core.estimate.exact import Estimator; "
+        "import sysbench.core.estimate.grid, sysbench.core.estimate.roof_time; "
+        "import sysbench.core.export.estimate_tables; print('torch' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "False"
+
+
+def test_a_question_keeps_all_that_changes_a_prediction() -> None:
+    spec = RunSpec(model="2.7B", clip=0.5, optimizer="sgd", device="cuda:5", batch=3)
+    question = asked(spec)
+    assert question.dimensions == spec.dimensions
+    assert (question.device, question.clip, question.optimizer) == ("cuda:0", 1.0, "sgd")
+    assert predict(question) == predict(spec)
+    assert asked(spec.changed(device="cpu")).device == "cpu"

@@ -1,0 +1,174 @@
+"""Steps played on fake tensors: against real steps, the closed form, and more layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.estimate.closed_form import ROWS, predict
+from sysbench.core.estimate.exact import ExactPrediction
+from sysbench.core.estimate.fake import exact_prediction
+from sysbench.core.estimate.fake_step import play
+from sysbench.core.estimate.played import Moment, Played, extended
+from sysbench.core.estimate.step_memory import step_memory
+from sysbench.core.presets import model_presets
+from sysbench.core.spec import RunSpec
+from sysbench.core.worker.workload import Workload, phases_of
+
+SMALL: dict[str, Any] = {"vocab": 1000, "d_model": 64, "d_ff": 160, "layers": 3, "heads": 4}
+LONG: dict[str, Any] = {"vocab": 50, "d_model": 32, "d_ff": 96, "layers": 4, "heads": 2}
+SCALARS = 64
+"""Bytes of numbers that operations wrap in tensors of their own for an instant."""
+
+
+def phase_peaks(prediction: ExactPrediction) -> dict[str, int]:
+    return {phase.phase: phase.peak_bytes for phase in prediction.phases}
+
+
+@pytest.mark.parametrize(
+    ("precision", "attention", "step"),
+    [
+        *(("fp32", "naive", "forward"), ("fp32", "sdpa", "forward+backward")),
+        *(("fp32", "sdpa-math", "inference"), ("bf16", "naive", "train")),
+        *(("fp16", "sdpa", "inference"), ("bf16-pure", "sdpa-math", "inference")),
+    ],
+)
+def test_every_phase_peaks_at_what_a_real_step_allocates(
+    precision: Any, attention: Any, step: Any, peaks_of: Callable[..., dict[str, int]]
+) -> None:
+    spec = RunSpec(
+        **LONG,
+        batch=3,
+        context=96,
+        device="cpu",
+        precision=precision,
+        attention=attention,
+        step=step,
+    )
+    measured = peaks_of(Workload(spec))
+    for phase, peak in phase_peaks(exact_prediction(spec)).items():
+        # The CPU's kernels of 16-bit products take scratch space of their own.
+        within = SCALARS if precision == "fp32" else 0.002 * measured[phase]
+        assert peak == pytest.approx(measured[phase], abs=within), phase
+
+
+@pytest.mark.parametrize("optimizer", ["adamw-loop", "adamw-foreach", "adamw-fused", "sgd"])
+def test_every_optimizer_peaks_at_what_it_allocates(
+    optimizer: Any, peaks_of: Callable[..., dict[str, int]]
+) -> None:
+    spec = RunSpec(**SMALL, batch=2, context=10, device="cpu", optimizer=optimizer, clip=1)
+    measured = peaks_of(Workload(spec))
+    predicted = phase_peaks(exact_prediction(spec))
+    assert list(predicted) == [phase for phase in phases_of(spec) if phase != "zero-grad"]
+    for phase, peak in predicted.items():
+        assert peak == pytest.approx(measured[phase], rel=0.005), phase
+
+
+@pytest.mark.parametrize(
+    ("size", "context", "settings"),
+    [
+        (LONG, 96, {"device": "cpu", "precision": "bf16", "optimizer": "adamw-loop"}),
+        (SMALL, 10, {"device": "cuda:0", "precision": "bf16", "clip": 1, "attention": "sdpa"}),
+        (SMALL, 10, {"device": "cuda:0", "attention": "sdpa-math", "step": "forward+backward"}),
+        (LONG, 96, {"device": "cuda:0", "precision": "bf16-pure", "step": "inference"}),
+    ],
+)
+def test_three_and_four_layers_tell_all_of_five(
+    size: dict[str, Any], context: int, settings: dict[str, Any]
+) -> None:
+    spec = RunSpec(**size | {"layers": 5}, batch=2, context=context, **settings)
+    whole = play(spec)
+    small, large = (play(spec.changed(layers=layers)) for layers in (3, 4))
+    told = extended(small, large, layers=5)
+    assert worst_moments(told) == worst_moments(whole)
+    assert told.saved_bytes == whole.saved_bytes
+    assert told.products == whole.products
+    assert told.moved_bytes == whole.moved_bytes
+
+
+def worst_moments(played: Played) -> dict[str, tuple[int, int]]:
+    """Phase to its peak as requested and as blocks."""
+    phases = {moment.phase for moment in played.moments}
+    return {phase: (worst(played, phase, 0), worst(played, phase, 1)) for phase in phases}
+
+
+def worst(played: Played, phase: str, column: int) -> int:
+    moments = [moment for moment in played.moments if moment.phase == phase]
+    return max(sum((moment.requested, moment.rounded)[column]) for moment in moments)
+
+
+def test_blocks_that_differ_cannot_be_extended() -> None:
+    def played(layers: int, names: str) -> Played:
+        return Played(
+            layers=layers,
+            moments=[Moment("forward", 0, name, (1,), (512,)) for name in names],
+            saved_bytes=0,
+            products=Counter(),
+            moved_bytes=Counter(),
+        )
+
+    with pytest.raises(WorkerFailed, match="blocks"):
+        extended(played(3, "ab"), played(4, "ac"), 9)
+
+
+COMBINATIONS: list[dict[str, Any]] = [
+    {"model": "tiny", "precision": "fp32", "attention": "sdpa-math", "step": "inference"},
+    {"model": "cs336-2025/small", "precision": "bf16", "attention": "naive", "step": "train"},
+    {"model": "cs336-2025/medium", "precision": "fp16", "attention": "sdpa", "step": "inference"},
+    {"model": "cs336-2025/large", "precision": "bf16-pure", "attention": "sdpa-cudnn"},
+    {"model": "cs336-2025/xl", "precision": "tf32", "attention": "sdpa-efficient"},
+    {"model": "cs336-2025/2.7B", "precision": "bf16", "attention": "sdpa-flash"},
+    {"model": "cs336-2025/2.7B", "precision": "fp32", "attention": "naive", "step": "forward"},
+    {"model": "cs336-2026/10B", "precision": "bf16", "attention": "naive", "context": 1024},
+]
+
+
+@pytest.mark.parametrize("settings", COMBINATIONS, ids=lambda settings: settings["model"])
+def test_closed_form_and_exact_mode_agree_on_cuda(settings: dict[str, Any]) -> None:
+    spec = RunSpec(device="cuda:0", **{"context": 512, "optimizer": "adamw-fused", **settings})
+    exact, closed = exact_prediction(spec), predict(spec)
+    assert exact.peak_bytes == pytest.approx(closed.peak_bytes, rel=0.002)
+    assert exact.peak_phase == closed.peak_phase
+    assert exact.saved_activation_bytes == pytest.approx(closed.saved_activation_bytes, rel=0.002)
+    for phase, moment in step_memory(spec).peaks.items():
+        assert phase_peaks(exact)[phase] == pytest.approx(moment.total, rel=0.002), phase
+    assert exact.parameters == closed.parameters
+    assert exact.forward_flops == closed.forward_flops
+    if spec.attention == "naive":
+        assert exact.backward_flops == closed.backward_flops
+    else:  # fused attention computes its scores again in backward
+        assert closed.backward_flops <= exact.backward_flops < 1.1 * closed.backward_flops + 1
+
+
+def test_the_presets_are_all_compared() -> None:
+    shapes = {model_presets()[settings["model"]].dimensions for settings in COMBINATIONS}
+    assert shapes == {preset.dimensions for preset in model_presets().values()}
+
+
+def test_the_ledger_has_the_rows_of_the_closed_form_and_adds_up() -> None:
+    spec = RunSpec(model="cs336-2025/small", precision="bf16", device="cuda:0", context=512)
+    exact, closed = exact_prediction(spec), predict(spec)
+    rows = {row.name: row.bytes for row in exact.ledger}
+    assert [name for name in ROWS if name in rows] == list(rows)
+    assert sum(rows.values()) == exact.peak_bytes
+    for row in closed.ledger:
+        assert rows[row.name] == pytest.approx(row.bytes, abs=0.002 * closed.peak_bytes), row.name
+    for phase in exact.phases:
+        assert sum(row.bytes for row in phase.ledger) == phase.peak_bytes
+        assert sum(one.flops * one.count for one in phase.products) == phase.flops
+
+
+def test_blocks_of_the_allocator_hold_at_least_what_was_requested() -> None:
+    spec = RunSpec(**SMALL, batch=2, context=10, device="cuda:0")
+    exact = exact_prediction(spec)
+    assert exact.block_ledger is not None
+    requested = {row.name: row.bytes for row in exact.ledger}
+    for row in exact.block_ledger:
+        assert row.bytes % 512 == 0
+        assert row.bytes >= requested[row.name]
+    assert all(phase.block_bytes >= phase.peak_bytes for phase in exact.phases if phase.block_bytes)
+    assert exact_prediction(spec.changed(device="cpu")).block_ledger is None

@@ -1,0 +1,143 @@
+"""The largest that fits, tables of predictions, and roofline times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sysbench.core.errors import SpecError
+from sysbench.core.estimate.closed_form import predict
+from sysbench.core.estimate.exact import PhasePrediction, ProductCount
+from sysbench.core.estimate.grid import cells_of, fit, largest, parse_axes
+from sysbench.core.estimate.roof_time import roof_ms
+from sysbench.core.export.estimate_tables import fit_table, grid_table
+from sysbench.core.record_roof import Roof
+from sysbench.core.spec import RunSpec
+
+GIB = 2**30
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6))
+def test_the_largest_is_found_from_any_guess_with_few_questions(limit: int, guess: int) -> None:
+    asked = []
+
+    def is_fine(number: int) -> bool:
+        assert number >= 1
+        asked.append(number)
+        return number <= limit
+
+    assert largest(is_fine, guess) == limit
+    assert len(asked) <= 2 * abs(limit - guess).bit_length() + 3
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(["batch", "context"]),
+    st.sampled_from(["tiny", "cs336-2025/small", "2.7B"]),
+    st.sampled_from(["fp32", "bf16"]),
+    st.sampled_from(["naive", "sdpa"]),
+    st.sampled_from(["inference", "forward", "train"]),
+    st.integers(2**20, 100 * GIB),
+)
+def test_what_fits_fits_and_one_more_does_not(
+    key: Any, model: str, precision: str, attention: str, step: str, capacity: int
+) -> None:
+    spec = RunSpec(
+        model=model,
+        precision=precision,  # type: ignore[arg-type]
+        attention=attention,  # type: ignore[arg-type]
+        step=step,  # type: ignore[arg-type]
+        device="cuda:0",
+    )
+    found = fit(spec, key, capacity, predict)
+    if found.largest:
+        assert predict(spec.changed(**{key: found.largest})).peak_bytes == found.peak_bytes
+        assert found.peak_bytes is not None and found.peak_bytes <= capacity
+    else:
+        assert found.peak_bytes is None
+    assert found.next == found.largest + 1
+    assert found.next_peak_bytes == predict(spec.changed(**{key: found.next})).peak_bytes
+    assert found.over_bytes == found.next_peak_bytes - capacity > 0
+
+
+def test_a_key_that_allows_no_more_has_no_next() -> None:
+    spec = RunSpec(vocab=1, d_model=2, d_ff=1, layers=1, heads=1, step="inference", device="cpu")
+    found = fit(spec, "batch", 2**60, predict)
+    assert (found.largest, found.next, found.over_bytes) == (2**20, None, None)
+    assert ("next batch", None, "") in fit_table(found).rows
+
+
+def test_what_is_not_predicted_is_not_fitted() -> None:
+    with pytest.raises(SpecError, match="--fit = 'batch'"):
+        fit(RunSpec(compile="default"), "batch", GIB, predict)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["context"], ["--table = 'context'", "KEY=VALUE"]),
+        (["context=1,,2"], ["--table", "KEY=VALUE"]),
+        (["context=0"], ["context = '0'", "from 1"]),
+        (["contxt=1"], ["contxt", "did you mean 'context'?"]),
+        (["precision=fp31"], ["precision = 'fp31'", "fp32, tf32"]),
+        (["model=tinny"], ["model = 'tinny'", "did you mean 'tiny'?"]),
+        (["device=cpu"], ["--table", "device"]),
+        (["batch=1", "batch=2"], ["--table = 'batch'", "once"]),
+        (["batch=" + ",".join(map(str, range(1, 502)))], ["501 cells", "at most 500"]),
+    ],
+)
+def test_a_wrong_axis_names_the_key_and_what_is_allowed(texts: list[str], words: list[str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_axes(texts)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_a_table_has_a_cell_for_every_combination_in_order() -> None:
+    spec = RunSpec(device="cpu")
+    axes = parse_axes(["context=64, 128,64", "precision=fp32,tf32"])
+    cells = cells_of(spec, axes, 40 * 2**20, predict)
+    assert [tuple(cell.settings.values()) for cell in cells] == [
+        *((64, "fp32"), (64, "tf32"), (128, "fp32"), (128, "tf32"))
+    ]
+    for cell in cells:
+        if cell.settings["precision"] == "tf32":  # no CPU has it
+            assert (cell.peak_bytes, cell.fits) == (None, None)
+            assert "CUDA" in cell.why
+        else:
+            prediction = predict(spec.changed(**cell.settings))
+            assert (cell.peak_bytes, cell.peak_phase) == (
+                prediction.peak_bytes,
+                prediction.peak_phase,
+            )
+            assert cell.fits == (prediction.peak_bytes <= 40 * 2**20)
+    table = grid_table(cells)
+    assert table.columns == ("context", "precision", "peak_bytes", "peak_phase", "fits", "note")
+
+
+def test_a_cells_own_limit_is_its_capacity_and_an_unknown_one_fits_nothing() -> None:
+    spec = RunSpec(device="cpu")
+    peak = predict(spec).peak_bytes
+    axes = parse_axes([f"memory_limit=0,{peak - 1},{peak}"])
+    assert [cell.fits for cell in cells_of(spec, axes, None, predict)] == [None, False, True]
+
+
+def test_roofline_time_is_the_longer_of_both_for_each_product() -> None:
+    roof = Roof(precision="bf16", peak_flops=1e12, peak_source="", bandwidth=1e9)
+    phase = PhasePrediction(
+        phase="forward",
+        peak_bytes=0,
+        block_bytes=None,
+        place="",
+        ledger=[],
+        flops=0,
+        products=[
+            ProductCount(dtype="bfloat16", flops=10**12, bytes=10**6, count=2),  # 1 s, 1 ms
+            ProductCount(dtype="bfloat16", flops=10**9, bytes=10**9, count=3),  # 1 ms, 1 s
+        ],
+        moved_bytes=5 * 10**8,
+    )
+    assert roof_ms(phase, roof) == pytest.approx(1e3 * (2 + 3 + 0.5))
+    assert roof_ms(phase, Roof(precision="bf16", peak_flops=1e12, peak_source="")) is None

@@ -1,0 +1,82 @@
+"""`serve`: a page and its artifacts on loopback, for whoever has the token."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from threading import Thread
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from sysbench.core.errors import SpecError
+from sysbench.core.export.page_server import PageServer
+from sysbench.core.rundir import HOME_VARIABLE, RunDirectory
+
+
+@pytest.fixture
+def server(tiny_run: RunDirectory) -> Iterator[PageServer]:
+    one = PageServer(tiny_run)
+    thread = Thread(target=one.serve)
+    thread.start()
+    yield one
+    one.close()
+    thread.join()
+
+
+def test_the_page_and_the_artifacts_are_there(server: PageServer, tiny_run: RunDirectory) -> None:
+    with urlopen(server.url) as answer:
+        assert answer.headers.get_content_type() == "text/html"
+        assert b"What was found" in answer.read()
+    with urlopen(f"{server.url}trace.json.gz") as answer:
+        assert answer.read() == tiny_run.trace_path.read_bytes()
+
+
+@pytest.mark.parametrize("path", ["/", "/record.json", "/wrong/", "/%2e%2e/%2e%2e/etc/passwd"])
+def test_without_the_token_there_is_nothing(server: PageServer, path: str) -> None:
+    with pytest.raises(HTTPError, match="404"):
+        urlopen(f"http://127.0.0.1:{server.port}{path}")
+
+
+@pytest.mark.parametrize("name", ["../events.jsonl", "events.jsonl", "snapshot.pickle"])
+def test_only_what_is_named_is_served(server: PageServer, name: str) -> None:
+    with pytest.raises(HTTPError, match="404"):
+        urlopen(server.url + name)
+
+
+def test_a_port_that_is_taken_is_refused(tiny_run: RunDirectory, server: PageServer) -> None:
+    with pytest.raises(SpecError, match="port"):
+        PageServer(tiny_run, server.port)
+
+
+def test_a_port_that_cannot_be_is_refused(tiny_run: RunDirectory) -> None:
+    with pytest.raises(SpecError, match="port"):
+        PageServer(tiny_run, 70_000)
+
+
+def test_the_command_prints_the_tunnel_and_ends_with_the_interrupt(tiny_run: RunDirectory) -> None:
+    environment = {**os.environ, HOME_VARIABLE: str(tiny_run.path.parents[1])}
+    command = [sys.executable, "-P", "-m", "sysbench.tui.cli", "serve", tiny_run.id, "--json"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        text = ""
+        while not text.rstrip().endswith("}"):
+            text += process.stdout.readline()
+        told = json.loads(text)
+        with urlopen(told["url"]) as answer:
+            assert answer.status == 200
+        port = told["url"].split(":")[2].split("/")[0]
+        assert told["tunnel"].startswith(f"ssh -N -L {port}:127.0.0.1:{port} ")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()

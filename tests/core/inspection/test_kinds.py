@@ -1,0 +1,72 @@
+"""A file is what its content says, whatever its name."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.errors import ForeignFileError
+from sysbench.core.inspection.kinds import kind_of
+
+
+def misnamed(path: Path) -> Path:
+    return Path(shutil.copy(path, path.with_name(f"{path.stem} of a friend.txt")))
+
+
+def test_names_tell_nothing(trace: Path, snapshot: Path, export: Path) -> None:
+    kinds = [kind_of(misnamed(path)) for path in (trace, snapshot, export)]
+    assert kinds == ["chrome-trace", "memory-snapshot", "nsys-export"]
+
+
+@pytest.mark.parametrize("data", [b"[]", b"\n\n {}", b"\xef\xbb\xbf[", gzip.compress(b" {")])
+def test_json_plain_or_packed_is_a_trace(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(data)
+    assert kind_of(path) == "chrome-trace"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "is empty"),
+        (b"PK\x03\x04...", "as torch.save writes"),
+        (b"\x7fELF", "of an unknown kind, not a chrome trace"),
+        (b"\x1f\x8b", "not whole gzip"),
+        (b"\x1f\x8b\x08" + bytes(40), "not whole gzip"),
+        (gzip.compress(b"\x80\x04"), "unpack it"),
+    ],
+)
+def test_other_files_are_refused_with_the_reason(tmp_path: Path, data: bytes, reason: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    with pytest.raises(ForeignFileError, match=reason) as caught:
+        kind_of(path)
+    assert str(path) in str(caught.value) and caught.value.exit_code == 2
+
+
+def test_a_report_of_nsys_comes_with_the_line_that_exports_it(tmp_path: Path) -> None:
+    path = tmp_path / "my report.nsys-rep"
+    path.write_bytes(b"\x00binary")
+    with pytest.raises(ForeignFileError) as caught:
+        kind_of(path)
+    command = f"nsys export --type sqlite -o '{tmp_path}/my report.sqlite' '{path}'"
+    assert command in str(caught.value)
+
+
+def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").touch()
+    for name, reason in {
+        "pipe": "not a regular file",
+        "absent": "No such file",
+        "": "is a folder",
+        "run": "sysbench-tui show",
+        "zero\0byte": "null byte",
+    }.items():
+        with pytest.raises(ForeignFileError, match=reason):
+            kind_of(tmp_path / name)

@@ -1,0 +1,195 @@
+"""`estimate` beyond the closed form of one spec: exact mode, what fits, tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.estimate.closed_form import predict
+from sysbench.core.estimate.exact import Estimator
+from sysbench.core.spec import RunSpec
+from sysbench.tui.cli import main
+from sysbench.tui.commands import estimate
+
+CUDA = ("--set", "device=cuda", "--set", "model=cs336-2025/large")
+
+
+@pytest.fixture(autouse=True)
+def own_home(sysbench_home: object) -> None:
+    """Past predictions of this machine stay out of what is printed."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Estimator]:
+    """A process for all tests that are not about processes."""
+    with Estimator() as estimator:
+        yield estimator
+
+
+@pytest.fixture
+def one_process(shared: Estimator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact mode answers from the shared process."""
+    monkeypatch.setattr(estimate, "Estimator", lambda: nullcontext(shared))
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(("estimate", *arguments)) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    return json.loads(printed(capsys, *arguments, "--json"))
+
+
+def test_exact_mode_adds_phases_blocks_and_roofline_times(
+    one_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (*CUDA, "--exact", "--peak", "60,3350", "--capacity", "80GiB")
+    exact = document(capsys, *options)
+    spec = RunSpec(model="cs336-2025/large", device="cuda:0")
+    assert exact["peak_bytes"] == pytest.approx(predict(spec).peak_bytes, rel=0.002)
+    assert exact["closed_form_peak_bytes"] == predict(spec).peak_bytes
+    assert sum(row["bytes"] for row in exact["ledger"]) == exact["peak_bytes"]
+    assert [row["name"] for row in exact["block_ledger"]] == [
+        row["name"] for row in exact["ledger"]
+    ]
+    phases = {phase["phase"]: phase for phase in exact["phases"]}
+    assert list(phases) == ["forward", "loss", "backward", "optimizer"]
+    assert phases[exact["peak_phase"]]["peak_bytes"] == exact["peak_bytes"]
+    assert phases["forward"]["flops"] == exact["flops"]["forward"]
+    assert exact["roofline_ms"] == pytest.approx(sum(p["roofline_ms"] for p in phases.values()))
+    # No product can be faster than the peak.
+    assert exact["roofline_ms"] > exact["flops"]["step"] / 60e12 * 1e3
+    assert exact["fits"] is True
+    assert "missing" not in exact
+
+
+def test_exact_mode_says_why_there_is_no_roofline_time(
+    one_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(capsys, "--exact", "--set", "device=cpu")
+    assert "Peak and matrix products by phase" in text
+    assert "roofline time: n/a, no peak is known for a CPU" in text
+    assert "for importing torch" in text
+
+
+def test_one_process_answers_for_a_whole_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = []
+
+    class Counted(Estimator):
+        def __exit__(self, *exception: object) -> None:
+            processes.append(self.pid)
+            super().__exit__(*exception)
+
+    monkeypatch.setattr(estimate, "Estimator", Counted)
+    options = ("--set", "device=cpu", "--table", "context=16,32", "--table", "batch=1,2")
+    exact = document(capsys, "--exact", *options)
+    closed = document(capsys, *options)
+    assert len(processes) == 1 and processes[0] is not None
+    assert len(exact["cells"]) == len(closed["cells"]) == 4
+    for ours, other in zip(exact["cells"], closed["cells"], strict=True):
+        assert ours["settings"] == other["settings"]
+        assert ours["peak_bytes"] == pytest.approx(other["peak_bytes"], rel=0.01)
+    assert exact["method"] != closed["method"]
+
+
+@pytest.mark.parametrize("key", ["batch", "context"])
+def test_fit_names_the_largest_and_what_the_next_lacks(
+    capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    found = document(capsys, *CUDA, "--fit", key, "--capacity", "24GiB")
+    spec = RunSpec(model="cs336-2025/large", device="cuda:0")
+    assert predict(spec.changed(**{key: found["largest"]})).peak_bytes <= 24 * 2**30
+    assert found["next"] == found["largest"] + 1
+    assert predict(spec.changed(**{key: found["next"]})).peak_bytes == found["next_peak_bytes"]
+    assert found["over_bytes"] == found["next_peak_bytes"] - 24 * 2**30 > 0
+    text = printed(capsys, *CUDA, "--fit", key, "--capacity", "24GiB")
+    assert f"The largest {key} that fits in 24.0 GiB is {found['largest']:,}" in text
+
+
+def test_a_table_goes_to_csv_and_markdown_as_it_stands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = (*CUDA, "--table", "context=128,256", "--capacity", "16GiB")
+    cells = document(capsys, *options)["cells"]
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, *options, "--csv"))))
+    assert [int(row["peak_bytes"]) for row in rows] == [cell["peak_bytes"] for cell in cells]
+    assert "| context" in printed(capsys, *options, "--md")
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_tables_keep_to_the_width(
+    one_process: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    table = ("--table", "context=128,256", "--table", "precision=fp32,tf32", "--set", "device=cpu")
+    for options in (table, ("--fit", "batch", *CUDA, "--capacity", "1GiB"), ("--exact", *CUDA)):
+        for line in printed(capsys, *options).splitlines():
+            assert cell_len(line) <= width, line
+
+
+def test_a_device_that_is_not_here_is_predicted_without_a_capacity(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = document(capsys, "--set", "device=cuda:99")
+    assert (found["capacity_bytes"], found["fits"]) == (None, None)
+    assert "--capacity" in found["missing"]["capacity_bytes"]
+    assert found["peak_bytes"] == predict(RunSpec(device="cuda:0")).peak_bytes
+
+
+def test_memory_that_is_not_predicted_is_null_with_a_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = document(capsys, "--set", "compile=default", "--set", "device=cpu")
+    assert (found["peak_bytes"], found["ledger"], found["fits"]) == (None, [], None)
+    assert "compiled" in found["missing"]["peak_bytes"]
+    assert "Peak memory: n/a" in printed(capsys, "--set", "compile=default")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--fit", "batch", "--set", "device=cuda:99"], ["--capacity", "cuda:99", "24GiB"]),
+        (["--capacity", "24GB"], ["--capacity = '24GB'", "24GiB"]),
+        (["--capacity", "0"], ["--capacity = '0'"]),
+        (["--table", "context"], ["--table = 'context'", "KEY=VALUE"]),
+        (["--table", "batch=0"], ["batch = '0'", "from 1"]),
+        (["--exact", "--set", "compile=default"], ["--exact", "compiled"]),
+        (["--exact", "--peak", "fast"], ["--peak = 'fast'", "989"]),
+        (["--set", "workload=attention"], ["workload = 'attention'", "transformer"]),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    assert main(("estimate", *arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert all(word in captured.err for word in words)
+
+
+def test_a_process_that_fails_is_one_message_and_exit_code_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def predict_one(self: Estimator, spec: RunSpec) -> None:
+        raise WorkerFailed("the process of exact mode was killed by SIGKILL")
+
+    monkeypatch.setattr(Estimator, "predict", predict_one)
+    assert main(("estimate", "--exact")) == 1
+    assert capsys.readouterr().err.endswith("killed by SIGKILL\n")

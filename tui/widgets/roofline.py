@@ -1,0 +1,193 @@
+"""The roofline in the terminal: intensity across, FLOP/s up, both logarithmic.
+
+For a screen that has the kernels of a record::
+
+    plot = RooflinePlot()
+    plot.show(roof_points(kernels), kernels.roof, roof_words(kernels.roof, reason))
+
+``roof_points`` is in ``core.analysis.roofline``, ``roof_words`` in ``core.export.roof_tables``,
+and the reason is ``kernels.missing.get("roof", "")``. Points are letters, named with their part
+of the roof in the legend: beside the plot from 110 columns on, else below it. Without a roof the
+points stand alone. The export table ``roofline`` has the same numbers by phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import set_cell_size
+from rich.segment import Segment
+from textual.geometry import Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ...core.analysis.roofline import RoofPoint
+from ...core.export.figures import percent
+from ...core.quantities import format_count
+from ...core.record_roof import Roof
+from .log_canvas import LogCanvas, Range, Span
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SIDE_FROM, SIDE_WIDTH = 110, 52
+LEAST_WIDTH, LEAST_HEIGHT = 24, 4
+"""Of the plot alone; in less room only the legend is shown."""
+MOST_BELOW = 4
+"""Rows of the legend below the plot, and at most a third of the height."""
+GAP = "  "
+AROUND = 3.0
+"""Factor by which the axes go beyond the outermost point, the peak and the ridge."""
+AXIS, ROOF, POINT, TEXT = KINDS = ("axis", "roof", "point", "text")
+
+
+class RooflinePlot(Widget):
+    """Groups of work below the two ceilings of the device."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"roofline--{kind}" for kind in KINDS}
+    DEFAULT_CSS = """
+    RooflinePlot {
+        height: 1fr;
+        min-height: 6;
+        & > .roofline--axis { color: $foreground 50%; }
+        & > .roofline--roof { color: $warning; }
+        & > .roofline--point { color: $accent; text-style: bold; }
+        & > .roofline--text { color: $foreground; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._points: Sequence[RoofPoint] = ()
+        self._roof: Roof | None = None
+        self._note = ""
+        self._rows: list[list[Span]] = []
+        self._drawn_for: Size | None = None
+
+    def show(self, points: Sequence[RoofPoint], roof: Roof | None, note: str = "") -> None:
+        """Draw these, the most important first; the note is the line above the plot."""
+        self._points, self._roof, self._note = points, roof, note
+        self._drawn_for = None
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        if self._drawn_for != self.size:
+            self._drawn_for = self.size
+            self._rows = roofline_rows(self._points, self._roof, self._note, *self.size)
+        styles = {kind: self.get_component_rich_style(f"roofline--{kind}") for kind in KINDS}
+        spans = self._rows[y] if y < len(self._rows) else []
+        segments = [Segment(text, styles.get(kind, self.rich_style)) for text, kind in spans]
+        return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+
+
+def roofline_rows(
+    points: Sequence[RoofPoint], roof: Roof | None, note: str, width: int, height: int
+) -> list[list[Span]]:
+    """The whole picture: the note, the plot with its axes, the legend; at most ``height`` rows."""
+    drawn = [one for one in points if one.flops and one.moved_bytes and one.ns][: len(LETTERS)]
+    head: list[list[Span]] = [[(note[:width], AXIS)]] if note else []
+    if not drawn:
+        return [*head, [("no work with known FLOPs and bytes", TEXT)]][:height]
+    beside = width >= SIDE_FROM
+    words = [_long(one) if beside else _short(one) for one in drawn]
+    entries = [_entry(letter, text) for letter, text in zip(LETTERS, words, strict=False)]
+    side = entries if beside else []
+    most = max(1, min(MOST_BELOW, height // 3))
+    below = [] if beside else _flowing(entries, width, most)
+    wide = width - (SIDE_WIDTH if beside else 0)
+    tall = height - len(head) - len(below)
+    if wide < LEAST_WIDTH or tall < LEAST_HEIGHT + 1:
+        return [*head, *_flowing(entries, width, height - len(head))][:height]
+    plot = _plot(drawn, roof, wide, tall)
+    for row, entry in zip(plot, side, strict=False):
+        row += [(GAP, ""), *entry]
+    return [*head, *plot, *below]
+
+
+def _entry(letter: str, words: str) -> list[Span]:
+    return [(letter, POINT), (f" {words}"[: SIDE_WIDTH - 3], TEXT)]
+
+
+def _long(point: RoofPoint) -> str:
+    """``gemm 63.1 GFLOP/s, 71 % of compute``."""
+    words = f"{point.label} {_rate(point)}"
+    if point.of_roof is None:
+        return words
+    return f"{words}, {percent(point.of_roof, 0)} of {point.bound}"
+
+
+def _short(point: RoofPoint) -> str:
+    """``gemm 71 %``; without a roof the rate."""
+    reached = _rate(point) if point.of_roof is None else percent(point.of_roof, 0)
+    return f"{point.label} {reached}"
+
+
+def _rate(point: RoofPoint) -> str:
+    return f"{format_count(point.flops_per_second)}FLOP/s"
+
+
+def _flowing(entries: Sequence[list[Span]], width: int, most: int) -> list[list[Span]]:
+    """The legend's entries side by side, in so many rows; what has no room is left out."""
+    rows: list[list[Span]] = [[]]
+    for entry in entries:
+        before, length = (sum(len(text) for text, _ in row) for row in (rows[-1], entry))
+        if before and before + len(GAP) + length > width:
+            if len(rows) == most:
+                break
+            rows.append(entry)
+        else:
+            rows[-1] = [*rows[-1], (GAP, ""), *entry] if before else entry
+    return rows
+
+
+def _plot(
+    points: Sequence[RoofPoint], roof: Roof | None, width: int, height: int
+) -> list[list[Span]]:
+    """``height`` rows with the axes: the last is the scale of the intensity."""
+    ridge = roof.ridge if roof else None
+    rates = [one.flops_per_second for one in points] + ([roof.peak_flops] if roof else [])
+    up = Range.around(rates, AROUND, 1.5 / height)  # a row for the peak's label
+    across = Range.around([*(one.intensity for one in points), *([ridge] if ridge else [])], AROUND)
+    ticks = {format_count(value).strip(): value for value in up.decades}
+    margin = max(map(len, (*ticks, "FLOP/s")))
+    canvas = LogCanvas(width - margin - 1, height - 1, across, up)
+    if roof is not None:
+        _draw_roof(canvas, roof)
+    for letter, point in reversed(list(zip(LETTERS, points, strict=False))):
+        canvas.letter(point.intensity, point.flops_per_second, letter, POINT)
+    labels = {canvas.row(value): text for text, value in ticks.items()} | {0: "FLOP/s"}
+    rows: list[list[Span]] = []
+    for row in range(canvas.height):
+        tick = labels.get(row, "")
+        edge = "┤" if tick and row else "│"
+        rows.append([(f"{tick:>{margin}}{edge}", AXIS), *canvas.spans(row)])
+    rows.append([(" " * margin + "╰" + _scale(canvas), AXIS)])
+    return rows
+
+
+def _draw_roof(canvas: LogCanvas, roof: Roof) -> None:
+    """The two ceilings, each with its number where there is room."""
+    bandwidth = roof.bandwidth
+    if bandwidth is None:
+        canvas.curve(lambda x: roof.peak_flops, ROOF)
+    else:
+        canvas.curve(lambda x: min(roof.peak_flops, bandwidth * x), ROOF)
+        slope = f"{format_count(bandwidth)}B/s"
+        column = canvas.column(canvas.across.value(0.08))
+        end = canvas.across.value((column + len(slope)) / canvas.width)
+        canvas.label(column, canvas.row(min(roof.peak_flops, bandwidth * end)) - 1, slope, ROOF)
+    peak = f"{format_count(roof.peak_flops)}FLOP/s {roof.precision}"
+    canvas.label(canvas.width - len(peak), canvas.row(roof.peak_flops) - 1, peak, ROOF)
+
+
+def _scale(canvas: LogCanvas) -> str:
+    """The intensity's powers of ten below their columns, and the unit at the end."""
+    unit = " FLOP/B"
+    cells = ["─"] * canvas.width
+    end = 0
+    for value in canvas.across.decades:
+        text, column = f"{value:g}", canvas.column(value)
+        if column >= end and column + len(text) <= canvas.width - len(unit):
+            cells[column : column + len(text)] = text
+            end = column + len(text) + 1
+    cells[-len(unit) :] = unit
+    return set_cell_size("".join(cells), canvas.width)
