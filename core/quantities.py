@@ -49,6 +49,11 @@ def parse_ratio(text: str) -> float:
     return float(stripped)
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 thread``, ``3 threads``: nouns that take an s."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def format_count(count: float) -> str:
     """A large count with a metric suffix and three digits: ``4.11 T``, ``969 M``."""
     rounded = float(f"{count:.3g}")

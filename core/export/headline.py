@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..machine import device_name, threads, torch_version
+from ..quantities import counted
 from ..record import Record
+from ..spec_checks import NUMERIC_WORKLOADS
 
 
 def headline(record: Record) -> list[str]:
@@ -20,7 +22,12 @@ def headline(record: Record) -> list[str]:
 
 
 def model_line(spec: Mapping[str, Any], parameters: int) -> str:
-    """``tiny: 2,230,272 parameters (d_model 128, d_ff 512, …)``."""
+    """``tiny: 2,230,272 parameters (d_model 128, d_ff 512, …)``; what there is without a model."""
+    workload = spec.get("workload", "transformer")
+    if workload == "attention":
+        return f"{bare_attention(spec)}: no weights"
+    if workload != "transformer":
+        return f"{workload}: no model"
     return (
         f"{spec.get('model')}: {parameters:,} parameters (d_model {spec.get('d_model')}, "
         f"d_ff {spec.get('d_ff')}, {spec.get('layers')} layers, {spec.get('heads')} heads, "
@@ -28,8 +35,17 @@ def model_line(spec: Mapping[str, Any], parameters: int) -> str:
     )
 
 
+def bare_attention(spec: Mapping[str, Any]) -> str:
+    """``bare attention, d 64, 1 head, not causal``."""
+    causal = "causal" if spec.get("mask") == "causal" else "not causal"
+    heads = counted(spec["heads"], "head")
+    return f"bare attention, d {spec['d_model']}, {heads}, {causal}"
+
+
 def settings_line(spec: Mapping[str, Any]) -> str:
     """``batch 4 · context 128 · fp32 · naive attention · train with adamw-foreach · …``."""
+    if spec.get("workload") in NUMERIC_WORKLOADS:
+        return "values and types: no batch, no steps"
     step = str(spec.get("step"))
     parts = [
         f"batch {spec.get('batch')}",
@@ -43,7 +59,23 @@ def settings_line(spec: Mapping[str, Any]) -> str:
         parts.append("sync every step")
     if spec.get("clip"):
         parts.append(f"clip {spec['clip']}")
+    if spec.get("checkpoint"):
+        parts.append(f"recomputed by {counted(spec['checkpoint'], 'block')}")
+    parts += ranks_words(spec)
     return " · ".join(parts)
+
+
+def ranks_words(spec: Mapping[str, Any]) -> list[str]:
+    """``2 ranks``, ``bucketed``, ``25 MiB buckets`` …; none where there is one rank."""
+    if spec.get("ranks", 1) == 1:
+        return []
+    parts = [f"{spec['ranks']} ranks"]
+    if spec["workload"] == "all-reduce":
+        return [*parts, f"all-reduce of {spec['payload_mib']:g} MiB"]
+    parts.append(str(spec["parallel"]))
+    if spec["parallel"] in ("bucketed", "ddp"):
+        parts.append(f"{spec['bucket_mib']:g} MiB buckets")
+    return [*parts, *(["sharded optimizer"] if spec["shard_optimizer"] else [])]
 
 
 def machine_line(spec: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
@@ -53,7 +85,7 @@ def machine_line(spec: Mapping[str, Any], environment: Mapping[str, Any]) -> str
     parts = [
         str(spec.get("device")),
         device_name(environment) or "",
-        f"{count} threads" if count else "",
+        counted(count, "thread") if count else "",
         f"torch {torch}" if torch else "",
     ]
     return " · ".join(part for part in parts if part)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from torch import nn
 
 from ..models.transformer import Transformer
 from ..record import Compile
+from ..record_compile import Extent
 from ..spec import RunSpec
+from .compile_metrics import eager_parts, graph_breaks, parts_seconds, recompiles
 
 DYNAMIC = {"auto": None, "on": True, "off": False}
+LOADING = "PyCodeCache.load_by_key_path"
+RECORDS_KEPT = 4096
+"""Dynamo keeps 64 records of compilations unless told otherwise."""
 
 
-def compiled(spec: RunSpec, model: Transformer) -> nn.Module:
+def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
     """The model, or its blocks, wrapped by torch.compile; compiling happens at the first step."""
     if spec.compile == "off":
         return model
-    targets = list(model.blocks) if spec.compile_scope == "block" else [model]
+    _keep_records()
     # Only inductor knows modes; the other backends refuse the argument.
     mode = spec.compile if spec.compile_backend == "inductor" else None
-    for target in targets:
+    for target in compiled_modules(spec, model):
         target.compile(
             fullgraph=spec.compile_fullgraph,
             dynamic=DYNAMIC[spec.compile_dynamic],
@@ -28,36 +36,116 @@ def compiled(spec: RunSpec, model: Transformer) -> nn.Module:
     return model
 
 
-def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
-    """What torch.compile did in this process, from its own counters.
+def compiled_modules(spec: RunSpec, model: nn.Module) -> list[nn.Module]:
+    """What the spec compiles as a graph each, if it compiles: the blocks, or the model."""
+    if spec.compile_scope == "block" and isinstance(model, Transformer):
+        return list(model.blocks)
+    return [model]
 
-    ``compile_seconds`` sums forward and backward graphs; ``fell_back`` is true when any frame
-    was left to run eagerly, as after the recompile limit, or nothing was compiled at all.
-    """
-    from torch._dynamo.utils import counters, get_compilation_metrics
+
+def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
+    """What torch.compile did in this process, from its own counters and records."""
+    from torch._dynamo.utils import (
+        compilation_time_metrics,
+        counters,
+        get_compilation_metrics,
+        graph_break_reasons,
+    )
 
     metrics = get_compilation_metrics()
-    frames, graphs = counters["frames"], int(counters["stats"]["unique_graphs"])
-    stages_us = {
-        "tracing": sum(metric.dynamo_cumulative_compile_time_us or 0 for metric in metrics),
-        "autograd": sum(metric.aot_autograd_cumulative_compile_time_us or 0 for metric in metrics),
-        "inductor": sum(metric.inductor_cumulative_compile_time_us or 0 for metric in metrics),
-    }
-    return Compile(
+    graphs = int(counters["stats"]["unique_graphs"])
+    breaks = graph_breaks(graph_break_reasons)
+    frames = counters["frames"]
+    eager = eager_parts(metrics, breaks, graphs, skipped=frames["total"] - frames["ok"])
+    again = recompiles(metrics)
+    seconds = sum(metric.duration_us or 0 for metric in metrics) / 1e6
+    hits, misses = _cache_use(counters)
+    block = Compile(
         mode=spec.compile,
         backend=spec.compile_backend,
         scope=spec.compile_scope,
         first_step_ms=first_step_ms,
-        compile_seconds=sum(metric.duration_us or 0 for metric in metrics) / 1e6,
+        compile_seconds=seconds,
         graphs=graphs,
-        graph_breaks={
-            str(reason).splitlines()[0]: int(count)
-            for reason, count in counters["graph_break"].items()
-        },
-        recompiles=sum(1 for metric in metrics if metric.recompile_reason),
-        fell_back=not graphs
-        or frames["ok"] < frames["total"]
-        or any(metric.fail_type for metric in metrics),
+        graph_breaks=_counted(counters["graph_break"]),
+        recompiles=len(again),
+        fell_back=bool(eager),
         # Each stage contains the ones after it.
-        stages_seconds={name: us / 1e6 for name, us in stages_us.items() if us},
+        stages_seconds={name: us / 1e6 for name, us in _nested_us(metrics).items() if us},
+        extent=_extent(graphs, fell_back=bool(eager)),
+        breaks=breaks,
+        recompiled=again,
+        eager_parts=eager,
+        parts_seconds=parts_seconds(metrics, sum(compilation_time_metrics.get(LOADING, []))),
+        cache_hits=hits,
+        cache_misses=misses,
+        cudagraph_skips=_cudagraph_skips(
+            metrics,
+            int(counters["inductor"]["cudagraph_skips"]),
+            "no reason was given" if spec.on_cuda else "the device is not a CUDA device",
+        ),
     )
+    return _with_cache_state(spec, block)
+
+
+def _keep_records() -> None:
+    from torch._dynamo import utils
+
+    if hasattr(utils, "set_compilation_metrics_limit"):
+        utils.set_compilation_metrics_limit(RECORDS_KEPT)
+
+
+def _extent(graphs: int, *, fell_back: bool) -> Extent:
+    if not graphs:
+        return "none"
+    return "part" if fell_back else "whole"
+
+
+def _nested_us(metrics: Any) -> dict[str, int]:
+    def total(name: str) -> int:
+        return sum(getattr(metric, name, None) or 0 for metric in metrics)
+
+    return {
+        "tracing": total("dynamo_cumulative_compile_time_us"),
+        "autograd": total("aot_autograd_cumulative_compile_time_us"),
+        "inductor": total("inductor_cumulative_compile_time_us"),
+    }
+
+
+def _counted(reasons: Any) -> dict[str, int]:
+    return {str(reason).splitlines()[0]: int(count) for reason, count in reasons.items()}
+
+
+def _cache_use(counters: Any) -> tuple[int | None, int | None]:
+    """Graphs that Inductor's cache had, and had not; None where it was not asked."""
+    inductor = counters["inductor"]
+    hits, misses = int(inductor["fxgraph_cache_hit"]), int(inductor["fxgraph_cache_miss"])
+    return (hits, misses) if hits or misses else (None, None)
+
+
+def _cudagraph_skips(metrics: Any, count: int, otherwise: str) -> dict[str, int]:
+    """Reasons why graphs were not captured as CUDA graphs, with how many each."""
+    reasons = [
+        reason for metric in metrics if (reason := getattr(metric, "cudagraph_skip_reason", None))
+    ]
+    skips: dict[str, int] = {reason: reasons.count(reason) for reason in reasons}
+    if count > len(reasons):
+        skips[otherwise] = count - len(reasons)
+    return skips
+
+
+def _with_cache_state(spec: RunSpec, block: Compile) -> Compile:
+    """Whether the seconds are those of a cold or of a warm cache, or of neither."""
+    if spec.compile_cache == "cold":
+        return msgspec.structs.replace(block, cold_seconds=block.compile_seconds)
+    missing = {"cold_seconds": "the cache was not empty: --set compile_cache=cold measures both"}
+    if block.cache_hits and not block.cache_misses:
+        return msgspec.structs.replace(block, warm_seconds=block.compile_seconds, missing=missing)
+    if block.cache_misses:
+        reason = (
+            f"{block.cache_misses} graphs were not in the cache yet: run again, "
+            "or --set compile_cache=cold measures both"
+        )
+    else:
+        reason = f"the backend {spec.compile_backend} has no cache"
+    return msgspec.structs.replace(block, missing=missing | {"warm_seconds": reason})

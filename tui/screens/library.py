@@ -14,6 +14,7 @@ from textual.widgets import DataTable, Input, Static
 from ...core.errors import SysbenchError
 from ...core.export.table import Table
 from ...core.library import Entry, Library
+from ...core.quantities import counted
 from ...core.rundir import RunDirectory
 from ..numerals import amount, day_and_time, interval, milliseconds, signed_percent
 from ..widgets.command_line import CommandLine
@@ -99,7 +100,7 @@ class LibraryScreen(WorkScreen):
     def _show(self, text: str) -> None:
         self.table.show(runs_table(self.entries, self.marked))
         live = sum(entry.live for entry in self.entries)
-        count = f"{len(self.entries)} run{'' if len(self.entries) == 1 else 's'}"
+        count = counted(len(self.entries), "run")
         self.table.border_title = f"Library · {count}" + (f" · {live} live" if live else "")
         if not self.entries:
             why = f"none matches {text!r}" if text else "none yet: F2 starts one"

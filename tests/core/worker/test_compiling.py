@@ -3,58 +3,239 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sysbench.core import RunSpec, run
+from sysbench.core.generated_code import generated_code
+from sysbench.core.record import Compile, Record
+from sysbench.core.rundir import HOME_VARIABLE, RunDirectory
+
+SMALL: dict[str, Any] = {
+    "model": "",
+    "vocab": 64,
+    "d_model": 32,
+    "d_ff": 64,
+    "layers": 2,
+    "heads": 2,
+    "batch": 2,
+    "context": 16,
+    "attention": "sdpa",
+    "device": "cpu",
+    "threads": 1,
+    "steps": 6,
+    "warmup": 1,
+    "compile": "default",
+}
+PROJECTIONS = {
+    *("blocks.*.attention.q", "blocks.*.attention.k", "blocks.*.attention.v"),
+    *("blocks.*.attention.out", "blocks.*.ffn.w1", "blocks.*.ffn.w2", "blocks.*.ffn.w3"),
+}
+needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="Inductor needs g++ here")
 
 
-@pytest.mark.parametrize(("scope", "graphs"), [("whole", 1), ("block", 1)])
-def test_a_compiled_run_counts_its_graphs(sysbench_home: Path, scope: str, graphs: int) -> None:
-    spec = RunSpec(
-        device="cpu",
-        steps=3,
-        warmup=1,
-        step="inference",
-        compile="default",
-        compile_backend="eager",
-        compile_fullgraph=True,
-    )
-    record = run(spec.changed(compile_scope=scope), ["timing"]).record
-    assert record.status == "finished", record.passes
-    assert record.compile is not None
+def compiled_run(home: Path, passes: list[str], **changes: Any) -> tuple[RunDirectory, Record]:
+    """A real run through Inductor's C++ backend, in a home that outlives the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOME_VARIABLE, str(home))
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(home / "inductor"))
+        found = run(RunSpec(**(SMALL | changes)), passes)
+        assert found.record.status == "finished", found.record.passes
+        return found.directory, found.record
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Record]:
+    """The whole model as one graph, with its backward, traced."""
+    home = tmp_path_factory.mktemp("whole")
+    return compiled_run(home, ["trace"], step="forward+backward", layers=1)
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Record]:
+    """Each block by itself, forward only, from empty caches."""
+    home = tmp_path_factory.mktemp("blocks")
+    changes = {"step": "inference", "compile_scope": "block", "compile_cache": "cold"}
+    return compiled_run(home, ["timing"], **changes)
+
+
+def gemm_modules(record: Record, phase: str) -> set[str]:
+    assert record.kernels is not None
+    rows = record.kernels.rows
+    return {row.module for row in rows if row.category == "gemm" and row.phase == phase}
+
+
+@needs_compiler
+def test_a_whole_compiled_model_has_the_modules_of_an_eager_one(
+    whole: tuple[RunDirectory, Record],
+) -> None:
+    _, record = whole
+    assert gemm_modules(record, "forward") == {*PROJECTIONS, "head"}
+    assert gemm_modules(record, "backward") == {*PROJECTIONS, "head"}
+    assert record.kernels is not None
+    assert record.kernels.coverage.with_module > 0.95
+
+
+@needs_compiler
+def test_fused_kernels_decode_into_operators_modules_lines_and_code(
+    whole: tuple[RunDirectory, Record],
+) -> None:
+    directory, record = whole
+    kernels = record.kernels
+    assert kernels is not None
+    fused = [row for row in kernels.rows if row.fused]
+    assert {row.phase for row in fused} == {"forward", "backward"}
+    assert all(row.ops and row.moved_bytes for row in fused)
+    made = [kernel for kernel in kernels.generated if kernel.fused]
+    activation = next(one for one in made if one.phase == "forward" and "silu" in one.ops)
+    assert activation.module == "blocks.*.ffn"
+    assert activation.sources == ["models/transformer.py:44 y: Tensor = self.w2(F.silu(self.w1(x)) "
+                                  "* self.w3(x))"]  # fmt: skip
+    size = 2 * 16 * 64 * 4  # batch, context, d_ff, float32
+    assert activation.bytes_per_call == 3 * size  # two read, one written
+    code = generated_code(directory, activation.file, activation.name)
+    assert code.startswith(f"{activation.name} = async_compile.")
+    assert code.count("extern") == 1
+
+
+@needs_compiler
+def test_compile_seconds_are_told_cold_and_warm_and_by_stage(
+    blocks: tuple[RunDirectory, Record],
+) -> None:
+    _, record = blocks
+    block = record.compile
+    assert block is not None
     # The blocks share their code, so one graph serves them all.
-    assert record.compile.graphs == graphs
-    assert not record.compile.fell_back
-    assert record.compile.graph_breaks == {}
+    assert (block.extent, block.fell_back, block.graphs) == ("whole", False, 1)
+    assert block.cold_seconds == block.compile_seconds
+    assert block.warm_seconds is not None, block.missing
+    assert 0 < block.warm_seconds < block.cold_seconds
+    assert list(block.parts_seconds) == ["dynamo", "aot", "inductor", "backend"]
+    assert all(seconds > 0 for seconds in block.parts_seconds.values())
+    assert sum(block.parts_seconds.values()) == pytest.approx(block.compile_seconds)
+    assert (block.cache_hits, block.cache_misses) == (0, 1)
+    assert block.graph_breaks == {}
     assert record.timing is not None
     assert record.timing.first_step_ms > record.timing.step.median_ms
-    assert 0 < record.compile.compile_seconds < record.timing.first_step_ms / 1e3
+    assert block.compile_seconds < record.timing.first_step_ms / 1e3
+
+
+def test_a_run_with_torch_compile_disabled_is_an_eager_one(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    record = run(RunSpec(**(SMALL | {"step": "inference"})), ["timing"]).record
+    assert record.compile is not None
+    assert (record.compile.extent, record.compile.fell_back) == ("none", True)
+    assert record.compile.eager_parts[0].cause == "disabled"
+    assert record.findings[0].rule == "fell-back-to-eager"
+    assert "TORCHDYNAMO_DISABLE" in record.findings[0].why
 
 
 FALL_BACK = """
 import json, msgspec, torch
+from torch._dynamo import config, utils
 from sysbench.core import RunSpec
 from sysbench.core.worker.compiling import describe_compilation
-torch._dynamo.config.recompile_limit = 2
 
-@torch.compile(backend="eager", dynamic=False)
-def double(x):
+def refusing(graph, inputs):
+    raise RuntimeError("no such instruction")
+
+def whole(x):
     return x * 2
 
-for length in range(2, 7):
-    double(torch.ones(length))
-print(json.dumps(msgspec.to_builtins(describe_compilation(RunSpec(compile="default"), 1.0))))
+def printing(x):
+    x = x + 1
+    print("", end="")
+    return x * 2
+
+def data_dependent(x):
+    if x.sum().item() > 0:
+        return x + 1
+    return x - 1
+
+def suppressed(x):
+    return x * 2
+
+def contexts(x):
+    return x * 2
+
+def report(function, *inputs, backend="eager", **settings):
+    torch.compiler.reset()
+    utils.counters.clear()
+    utils.clear_compilation_metrics()
+    with config.patch(**settings):
+        compiled = torch.compile(function, backend=backend, dynamic=False)
+        for one in inputs:
+            compiled(one)
+    block = describe_compilation(RunSpec(compile="default", compile_backend="eager"), 1.0)
+    return msgspec.to_builtins(block)
+
+one = torch.ones(3)
+print(json.dumps({
+    "whole": report(whole, one, one),
+    "recompile-limit": report(contexts, *map(torch.ones, range(2, 7)), recompile_limit=2),
+    "graph-break": report(printing, one),
+    "unsupported": report(data_dependent, one),
+    "failed": report(suppressed, one, backend=refusing, suppress_errors=True),
+}))
 """
 
 
-def test_hitting_the_recompile_limit_withdraws_the_label() -> None:
+@pytest.fixture(scope="module")
+def forced() -> dict[str, Compile]:
+    """Each way to end up in eager mode, forced, with what the report makes of it."""
+    import msgspec
+
+    environment = {**os.environ, "TORCH_LOGS": "-all"}
     output = subprocess.run(
-        [sys.executable, "-P", "-c", FALL_BACK], check=True, capture_output=True, text=True
+        [sys.executable, "-P", "-c", FALL_BACK],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
     ).stdout
-    block = json.loads(output)
-    assert block["fell_back"]
-    assert block["recompiles"] == 2
+    return msgspec.convert(json.loads(output), dict[str, Compile])
+
+
+def test_what_compiles_whole_has_no_gap(forced: dict[str, Compile]) -> None:
+    block = forced["whole"]
+    assert (block.extent, block.eager_parts, block.breaks) == ("whole", [], [])
+
+
+def test_hitting_the_recompile_limit_withdraws_the_label(forced: dict[str, Compile]) -> None:
+    block = forced["recompile-limit"]
+    assert (block.extent, block.fell_back, block.graphs) == ("part", True, 2)
+    (part,) = block.eager_parts
+    assert part.cause == "recompile-limit"
+    assert part.place.endswith("in contexts")
+    (again,) = block.recompiled
+    assert again.guard == "tensor 'x' size mismatch at index 0. expected 2, actual 3"
+    assert block.recompiles == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("graph-break", "Failed to trace builtin"), ("unsupported", "Unsupported Tensor.item()")],
+)
+def test_a_graph_break_names_its_line(forced: dict[str, Compile], name: str, reason: str) -> None:
+    block = forced[name]
+    (found,) = block.breaks
+    assert found.reason.startswith(reason)
+    assert found.place.partition(" in ")[2] in ("printing", "data_dependent")
+    assert (block.extent, block.eager_parts[0].cause) == ("part", "graph-break")
+
+
+def test_a_suppressed_error_of_the_backend_is_an_eager_row(forced: dict[str, Compile]) -> None:
+    block = forced["failed"]
+    assert (block.extent, block.graphs > 0) in (("none", False), ("part", True))
+    assert block.fell_back
+    (part,) = block.eager_parts
+    assert part.cause == "failed"
+    assert "no such instruction" in part.reason

@@ -1,0 +1,75 @@
+"""How long compiling takes with a full cache: a second, fresh process that does it again."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+
+from ..record import Compile
+from ..spec import RunSpec
+from .job import Job
+from .workload import make_workload
+
+MODULE = "sysbench.core.worker.compile_again"
+RESULT = "compiled-again.json"
+TIMEOUT_SECONDS = 1700.0
+"""Less than the supervisor's patience with a worker that compiles."""
+
+
+def with_warm_seconds(job: Job, block: Compile) -> Compile:
+    """The block with what a fresh process needed to compile the same from the same cache.
+
+    Call it when this process's own model is gone: both would not fit on a full device.
+    """
+    gc.unfreeze()
+    gc.collect()
+    if job.spec.on_cuda:
+        torch.cuda.empty_cache()
+    result = job.path / RESULT
+    try:
+        subprocess.run(
+            [sys.executable, "-P", "-m", MODULE, str(result)],
+            input=msgspec.json.encode(job.spec),
+            check=True,
+            timeout=TIMEOUT_SECONDS,
+        )
+        again = msgspec.json.decode(result.read_bytes(), type=Compile)
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
+        return _without(block, f"the second process failed, see the log: {error}")
+    if again.cache_misses or not again.cache_hits:
+        return _without(block, "the second process did not find the graphs in the cache")
+    return msgspec.structs.replace(block, warm_seconds=again.compile_seconds)
+
+
+def _without(block: Compile, reason: str) -> Compile:
+    return msgspec.structs.replace(block, missing=block.missing | {"warm_seconds": reason})
+
+
+def main() -> None:
+    """Compile the spec on standard input once, and leave what happened in the named file."""
+    from .compiling import describe_compilation
+    from .limits import die_with_parent, limit_memory
+    from .setup import prepare_torch
+
+    die_with_parent(os.getppid())
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=RunSpec)
+    prepare_torch(spec)
+    limit_memory(spec)
+    workload = make_workload(spec)
+    began = time.perf_counter()
+    workload.step(lambda phase: None)
+    if spec.on_cuda:
+        torch.cuda.synchronize()
+    block = describe_compilation(spec, (time.perf_counter() - began) * 1e3)
+    Path(sys.argv[1]).write_bytes(msgspec.json.encode(block))
+
+
+if __name__ == "__main__":
+    main()

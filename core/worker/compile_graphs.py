@@ -1,0 +1,235 @@
+"""Looks over Inductor's shoulder: what each kernel call of a compiled graph was made from.
+
+Inductor numbers its kernel calls and keeps, per graph and only while it compiles it, which
+operators each is made of. It announces finished code to the structured log; that is the
+moment to look. What a version of torch does not have is missing in the result, not guessed.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..analysis.fused_names import FUSED
+from ..analysis.provenance import (
+    GeneratedCall,
+    GeneratedGraph,
+    generated_kernels,
+    relative_path,
+)
+from ..record import GeneratedKernel
+from ..spec import RunSpec
+from .job import Job
+
+if TYPE_CHECKING:
+    from torch import fx
+
+STRUCTURED_LOG = "torch.__trace"
+ANNOUNCEMENT = "inductor_output_code"
+CODE_FOLDER = "output_code"
+TORCH_FOLDER = str(Path(torch.__file__).parent)
+LONGEST_LINE = 100
+
+
+@contextmanager
+def watched_graphs(spec: RunSpec, root: nn.Module) -> Iterator[list[GeneratedGraph]]:
+    """Collects the graphs that Inductor compiles inside ``with``.
+
+    Graphs from its cache come without their origins, so its cache of graphs is off; those
+    of C++ and Triton binaries serve as ever. On the CPU the kernels are told to announce
+    themselves to the profiler, which otherwise cannot see them.
+
+    Args:
+        root: The module that is compiled, or one of those that are.
+    """
+    graphs: list[GeneratedGraph] = []
+    if spec.compile == "off" or spec.compile_backend != "inductor":
+        yield graphs
+        return
+    from torch._functorch import config as functorch_config
+    from torch._inductor import config as inductor_config
+
+    wanted: dict[str, object] = {
+        "fx_graph_cache": False,
+        "trace.provenance_tracking_level": 1,
+        "cpp.enable_kernel_profile": not spec.on_cuda,
+    }
+    watcher = _Watcher(graphs, root)
+    log = logging.getLogger(STRUCTURED_LOG)
+    with ExitStack() as stack:
+        stack.enter_context(_patched(inductor_config, wanted))
+        stack.enter_context(_patched(functorch_config, {"enable_autograd_cache": False}))
+        log.addHandler(watcher)
+        stack.callback(log.removeHandler, watcher)
+        yield graphs
+
+
+def made_kernels(graphs: Iterable[GeneratedGraph], job: Job) -> list[GeneratedKernel]:
+    """The kernels of the graphs, their code copied into the job's folder."""
+    kept = []
+    for number, graph in enumerate(graphs, 1):
+        name = f"{CODE_FOLDER}/{number}-{graph.phase}.py"
+        (job.path / CODE_FOLDER).mkdir(exist_ok=True)
+        shutil.copyfile(graph.file, job.path / name)
+        kept.append(replace(graph, file=name))
+    return generated_kernels(kept, "blocks.*" if job.spec.compile_scope == "block" else "")
+
+
+def _patched(config: Any, wanted: dict[str, object]) -> Any:
+    """Those of the settings that this version of torch knows, until the end of ``with``."""
+    return config.patch({key: value for key, value in wanted.items() if _has(config, key)})
+
+
+def _has(config: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not hasattr(config, part):
+            return False
+        config = getattr(config, part)
+    return True
+
+
+class _Watcher(logging.Handler):
+    """Adds a graph for each piece of code that Inductor announces."""
+
+    def __init__(self, graphs: list[GeneratedGraph], root: nn.Module) -> None:
+        super().__init__()
+        self._graphs = graphs
+        self._root = root
+
+    def emit(self, record: logging.LogRecord) -> None:
+        metadata = getattr(record, "metadata", {})
+        path = metadata.get(ANNOUNCEMENT, {}).get("filename")
+        if not path:
+            return
+        try:
+            self._graphs.append(_generated_graph(path, self._root))
+        except Exception:  # torch's own, which any version may change: the run goes on without
+            logging.getLogger(__name__).exception("the origins of %s are not known", path)
+
+
+def _generated_graph(path: str, root: nn.Module) -> GeneratedGraph:
+    """The graph that Inductor has in hand right now."""
+    from torch._inductor import debug
+    from torch._inductor.virtualized import V
+
+    graph: Any = V.graph
+    info: dict[str, list[str]] = getattr(
+        debug, "_inductor_triton_kernel_to_post_grad_node_info", {}
+    )
+    nodes = {node.name: node for node in graph.module.graph.nodes}
+    constants = _constants(nodes.values())
+    sizes = _bytes_of(info, getattr(graph.scheduler, "nodes", []))
+    calls = []
+    for key, names in info.items():
+        name, _, number = key.rpartition(":")
+        if not number.isdigit():  # before torch numbered the calls
+            continue
+        # In the order of the graph, whatever the order of a set was.
+        origins = [node for label, node in nodes.items() if label in set(names)]
+        deciding = [node for node in origins if node not in constants] or origins
+        calls.append(
+            GeneratedCall(
+                number=int(number),
+                name=name,
+                ops=_unique(_operator(node) for node in origins),
+                modules=_unique(_module(node, root) for node in deciding),
+                sources=_unique(_source(node) for node in origins),
+                moved_bytes=sizes.get(key),
+            )
+        )
+    return GeneratedGraph(
+        phase="backward" if graph.is_backward else "forward", file=path, calls=tuple(calls)
+    )
+
+
+def _constants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Nodes that no input of the graph reaches. Layers share them, so their module is that
+    of the first layer only."""
+    found: set[fx.Node] = set()
+    for node in nodes:
+        if node.op == "call_function" and found.issuperset(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _unique(texts: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in texts if text is not None))
+
+
+def _operator(node: fx.Node) -> str | None:
+    """``add`` of ``aten.add.Tensor``; before decomposition where that is known."""
+    if node.op != "call_function":
+        return None
+    parts = str(node.meta.get("original_aten") or node.target).split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+def _module(node: fx.Node, root: nn.Module) -> str | None:
+    """Path of the module that the node was traced in, or its forward node; None if unknown."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return None
+    traced, kind = list(stack.values())[-1][:2]
+    path = relative_path(str(traced))
+    # After a graph break paths begin at a module inside: those would name another one.
+    try:
+        found = type(root.get_submodule(path))
+    except AttributeError:
+        return None
+    return path if found is kind or str(kind).endswith(found.__qualname__) else None
+
+
+def _source(node: fx.Node) -> str | None:
+    """``models/attention.py:71 q = …``, the innermost line that is not torch's own."""
+    text = node.meta.get("stack_trace") or ""
+    lines = text.splitlines()
+    for index in range(len(lines) - 1, -1, -1):
+        place = lines[index].strip()
+        if not place.startswith('File "') or place.startswith(f'File "{TORCH_FOLDER}'):
+            continue
+        file, _, rest = place.removeprefix('File "').partition('", line ')
+        code = lines[index + 1].strip() if index + 1 < len(lines) else ""
+        short = "/".join(Path(file).parts[-2:])
+        return f"{short}:{rest.partition(',')[0]} {code}"[:LONGEST_LINE]
+    return None
+
+
+def _bytes_of(info: dict[str, list[str]], scheduled: Iterable[Any]) -> dict[str, int]:
+    """What the scheduler counts as read and written, by kernel call; empty if it is unclear.
+
+    Both are in the order of execution. A library call is one scheduled node; the C++ backend
+    may join several others in a kernel. A node that only unpacks results moves no bytes.
+    """
+    keys = list(info)
+    sizes = dict.fromkeys(keys, 0)
+    at = 0
+    for node in scheduled:
+        size, is_call = node.get_read_write_buffers_sizes(), node.is_extern()
+        if not size:
+            continue
+        origins = {
+            origin.name for one in node.get_nodes() if one.node for origin in one.node.origins
+        }
+        while at < len(keys) and not _is_part(origins, keys[at], info, is_call=is_call):
+            at += 1
+        if at == len(keys):
+            return {}
+        sizes[keys[at]] += size
+        at += is_call
+    return sizes if all(sizes.values()) else {}
+
+
+def _is_part(origins: set[str], key: str, info: dict[str, list[str]], *, is_call: bool) -> bool:
+    """Whether a scheduled node with these origins is in that kernel call."""
+    if is_call == bool(FUSED.search(key)):
+        return False
+    names = set(info[key])
+    return names <= origins if is_call else origins <= names

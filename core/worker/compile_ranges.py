@@ -1,0 +1,106 @@
+"""Ranges around each kernel call in generated code, named by the module it belongs to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ..analysis.compiled_parts import PART_RANGE
+from ..analysis.provenance import GeneratedGraph
+from .ranges import MakeRange
+
+CALL_NUMBER = re.compile(r"^(\s*)# \[Provenance debug handles\] \S+:(\d+)\s*$", re.MULTILINE)
+"""The compiler's comment before a kernel call: a place to change ranges."""
+RETURN = re.compile(r"^( +)return(?=[ (])", re.MULTILINE)
+MARK = "_sysbench_enter"
+
+
+@contextmanager
+def part_ranges(graphs: Iterable[GeneratedGraph], make: MakeRange) -> Iterator[None]:
+    """Open a range before every kernel call of the graphs, until the end of ``with``.
+
+    The functions that call the kernels are compiled anew from their own source with one
+    statement more per call. Those without the compiler's numbers stay as they are.
+    """
+    from torch._inductor.codecache import PyCodeCache
+
+    loaded = {getattr(module, "__file__", ""): module for module in PyCodeCache.modules}
+    with ExitStack() as stack:
+        for graph in graphs:
+            module = loaded.get(graph.file)
+            if module is not None and all(call.number for call in graph.calls):
+                _mark_calls(module, graph, make, stack)
+        yield
+
+
+def _mark_calls(
+    module: ModuleType, graph: GeneratedGraph, make: MakeRange, stack: ExitStack
+) -> None:
+    paths = {call.number: call.module for call in graph.calls}
+    marked = _functions_with_marks(Path(graph.file).read_text())
+    names = vars(module)
+    names[MARK] = _Ranges(paths, make).enter
+    stack.callback(names.pop, MARK)
+    present = _functions(names)
+    for name, code in _compiled(marked, names).items():
+        if name in present:
+            stack.callback(setattr, present[name], "__code__", present[name].__code__)
+            present[name].__code__ = code.__code__
+
+
+class _Ranges:
+    """Keeps the range of one call open; a step runs one graph's calls one after the other."""
+
+    def __init__(self, paths: Mapping[int, str], make: MakeRange) -> None:
+        self._paths = paths
+        self._make = make
+        self._open: AbstractContextManager[Any] | None = None
+
+    def enter(self, number: int) -> None:
+        """Leave the range before, and open the one of this call; 0 only leaves."""
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._open = None
+        if path := self._paths.get(number):
+            self._open = self._make(PART_RANGE + path)
+            self._open.__enter__()
+
+
+def _functions_with_marks(source: str) -> ast.Module:
+    """Only the functions and classes in which kernels are called, with the marks in them."""
+    lines = source.splitlines(keepends=True)
+    kept: list[ast.stmt] = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            text = "".join(lines[node.lineno - 1 : node.end_lineno])
+            if CALL_NUMBER.search(text):
+                text = CALL_NUMBER.sub(rf"\1{MARK}(\2)", text)
+                kept += ast.parse(RETURN.sub(rf"\1{MARK}(0); return", text)).body
+    return ast.Module(body=kept, type_ignores=[])
+
+
+def _compiled(tree: ast.Module, names: Mapping[str, Any]) -> dict[str, FunctionType]:
+    scratch = dict(names)
+    before = set(map(id, _functions(scratch).values()))
+    exec(compile(tree, "<generated code with ranges>", "exec"), scratch)
+    return {name: one for name, one in _functions(scratch).items() if id(one) not in before}
+
+
+def _functions(names: Mapping[str, Any]) -> dict[str, FunctionType]:
+    """Functions and methods of classes that were made by the generated code, by name."""
+    found: dict[str, FunctionType] = {}
+    for name, value in names.items():
+        if isinstance(value, FunctionType):
+            found[name] = value
+        elif isinstance(value, type) and name == "Runner":
+            found |= {
+                f"{name}.{key}": one
+                for key, one in vars(value).items()
+                if isinstance(one, FunctionType)
+            }
+    return found
