@@ -96,9 +96,14 @@ def capacity_bytes(device: str) -> int | None:
     """Memory that a run on ``cpu`` or ``cuda:N`` may fill, or None where nobody says."""
     if device == "cpu":
         return memory_capacity_bytes()
-    with Nvml(gpm=False) as nvml:
-        sample = _sample_of(device, visible_devices(nvml.read(), os.environ))
+    sample = sample_of(device)
     return None if sample is None else sample.memory_total_bytes
+
+
+def sample_of(device: str) -> DeviceSample | None:
+    """What NVML says of ``cuda:N``; None where it cannot tell which one that is."""
+    with Nvml(gpm=False) as nvml:
+        return _sample_of(device, visible_devices(nvml.read(), os.environ))
 
 
 def _sample_of(device: str, visible: list[DeviceSample | None]) -> DeviceSample | None:

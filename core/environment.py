@@ -42,7 +42,7 @@ def describe_host() -> dict[str, Any]:
     torch = torch_facts()
     facts = {
         "cpu": {
-            "model": _cpu_model(),
+            "model": cpu_model(),
             "cores": psutil.cpu_count(logical=False),
             "threads": psutil.cpu_count(),
             "threads_allowed": len(os.sched_getaffinity(0)),
@@ -135,7 +135,8 @@ def _nvidia() -> tuple[dict[str, Any] | None, str]:
         return nvml.driver() | devices, ""
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """What the processor calls itself."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

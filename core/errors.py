@@ -52,6 +52,13 @@ class DamagedFileError(SysbenchError):
     """A file that is not what its name says: truncated, foreign or hostile."""
 
 
+class ForeignFileError(DamagedFileError):
+    """A file that was given to be inspected and cannot be: absent, of no kind that is known,
+    damaged, hostile, or larger than the memory that decoding may take."""
+
+    exit_code = 2
+
+
 class WorkerFailed(SysbenchError):
     """A pass ended without its result; the message says how."""
 

@@ -114,30 +114,50 @@ class WorkStepped(Event, frozen=True):
     total: int
 
 
-class OutOfMemory(Event, frozen=True):
-    """The allocator refused; the worker ends after this."""
+class OutOfMemory(Event, frozen=True, kw_only=True):
+    """The allocator refused; the worker ends after this. `sysbench.core.record_oom.Oom` has
+    the same keys, and says what they mean."""
 
     phase: str
     requested_bytes: int | None
     free_bytes: int | None
     allocated_bytes: int | None
+    reserved_bytes: int | None = None
+    largest_free_bytes: int | None = None
+    limit_bytes: int | None = None
+    capacity_bytes: int | None = None
     message: str
     stack: list[str]
+    expression: str | None = None
+    op: str | None = None
+    rank: int | None = None
+    missing: dict[str, str] = {}
 
 
 class WorkerFailed(Event, frozen=True):
-    """An exception other than out-of-memory ended the pass."""
+    """An exception other than out-of-memory ended the pass, or a signal one of its ranks.
+
+    ``killed`` is true for the signal, which ``kind`` then names. ``rank`` is the one that
+    failed first, null where there is only one.
+    """
 
     kind: str
     message: str
     traceback: str
     is_cuda_error: bool
+    killed: bool = False
+    rank: int | None = None
 
 
 class ResultReported(Event, frozen=True):
-    """The pass's block of the record: ``block`` names it, ``data`` holds it."""
+    """The pass's block of the record: ``block`` names it, ``data`` holds it.
 
-    block: Literal["timing", "kernels", "memory", "compile"]
+    ``oom`` is what was alive when memory ran out; the refusal itself is told after it.
+    """
+
+    block: Literal[
+        "timing", "kernels", "memory", "compile", "nsys", "distributed", "oom", "numerics"
+    ]
     data: dict[str, Any]
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from .quantities import BINARY_UNITS
 from .rundir import RunDirectory
-from .spec import PASSES, RunSpec
+from .spec import RunSpec
 
 
 def start_detached(run: RunDirectory) -> int:
@@ -43,12 +43,12 @@ def stop(run: RunDirectory) -> bool:
     return True
 
 
-def command_line(spec: RunSpec, passes: Sequence[str] = PASSES) -> str:
-    """The command that runs the same spec from a shell."""
+def command_line(spec: RunSpec, passes: Sequence[str] | None = None) -> str:
+    """The command that runs the same spec from a shell; by default with its default passes."""
     words = ["sysbench-tui", "run"]
     for name, value in spec.settings().items():
         words += ["--set", f"{name}={_as_typed(name, value)}"]
-    if tuple(passes) != PASSES:
+    if passes is not None and tuple(passes) != spec.default_passes:
         words += ["--passes", ",".join(passes)]
     return shlex.join(words)
 

@@ -18,6 +18,7 @@ from .machine import device_name
 from .record import Record
 from .record_builder import settled_record
 from .rundir import RunDirectory, find_run, home, list_runs
+from .spec import subject
 
 BUSY_SECONDS = 10.0
 
@@ -141,7 +142,7 @@ def entry_of(record: Record) -> Entry:
         created_ns=record.created_ns,
         status=record.status,
         identity=record.identity,
-        model=spec["model"],
+        model=subject(spec),
         parameters=record.parameters,
         batch=spec["batch"],
         context=spec["context"],

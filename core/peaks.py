@@ -24,6 +24,7 @@ PRECISION_OF = {"bf16-pure": "bf16"}
 
 VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+", re.IGNORECASE)
 GIVEN = "given with --peak"
+REMEDY = "give it with --peak TFLOPS[,GB/S]"
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,11 +166,10 @@ def _group(environment: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _why_none(device: str, name: str, precision: str, gpu: Gpu | None) -> str:
-    remedy = "give it with --peak TFLOPS[,GB/S]"
     if not device.startswith("cuda"):
-        return f"no peak is known for a CPU: {remedy}"
+        return f"no peak is known for a CPU: {REMEDY}"
     if not name:
-        return f"the device has not told its name: {remedy}"
+        return f"the device has not told its name: {REMEDY}"
     if gpu is None:
-        return f"{name} is not in the table of peaks: {remedy}"
-    return f"the table has no {precision} peak for {name}: {remedy}"
+        return f"{name} is not in the table of peaks: {REMEDY}"
+    return f"the table has no {precision} peak for {name}: {REMEDY}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
-from typing import get_args
 
 from .devices import resolve_device
 from .errors import SpecError
-from .spec import PASSES, PassName, RunSpec, parse_spec
+from .spec import EVERY_PASS, PassName, RunSpec, parse_spec
 
 
 def prepare(settings: Mapping[str, object]) -> RunSpec:
@@ -25,18 +25,33 @@ def resolved(spec: RunSpec) -> RunSpec:
     Raises:
         SpecError: There is no such device, or it cannot do what the spec asks.
     """
-    return spec.changed(device=resolve_device(spec.device))
+    spec = spec.changed(device=resolve_device(spec.device))
+    for count, device in enumerate(spec.devices[1:] if spec.on_cuda else (), 1):
+        try:
+            resolve_device(device)
+        except SpecError as error:
+            allowed = f"at most {count} here, each rank has a CUDA device: {error}"
+            raise SpecError("ranks", spec.ranks, allowed) from error
+    return spec
 
 
 def parse_passes(names: str | Sequence[str]) -> list[PassName]:
     """Passes from ``"timing,trace"`` or a list, in the order in which they run.
 
     Raises:
-        SpecError: An unknown pass, or none.
+        SpecError: An unknown pass, or none; or nsys where it is not installed.
     """
     asked = names.split(",") if isinstance(names, str) else list(names)
     wanted = {name.strip() for name in asked if name.strip()}
-    unknown = sorted(wanted - set(get_args(PassName)))
+    unknown = sorted(wanted - set(EVERY_PASS))
     if unknown or not wanted:
-        raise SpecError("passes", unknown[0] if unknown else names, f"any of {', '.join(PASSES)}")
-    return [name for name in PASSES if name in wanted]
+        allowed = f"any of {', '.join(EVERY_PASS)}"
+        raise SpecError("passes", unknown[0] if unknown else names, allowed)
+    if "nsys" in wanted and shutil.which("nsys") is None:
+        raise SpecError(
+            "passes",
+            "nsys",
+            "nsys is not on PATH: install nsight-systems-cli (NVIDIA) or nsight-systems (Debian "
+            "non-free), or leave this pass out",
+        )
+    return [name for name in EVERY_PASS if name in wanted]

@@ -11,7 +11,7 @@ from typing import Any
 from .errors import NotFoundError, ProfileError, SpecError
 from .prepare import parse_passes
 from .rundir import home, write_atomically
-from .spec import PASSES, PassName, RunSpec, parse_spec
+from .spec import EVERY_PASS, PassName, RunSpec, parse_spec
 from .spec_fields import field_named
 
 LARGEST_FILE_BYTES = 2**18
@@ -29,14 +29,17 @@ def list_profiles() -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml")) if folder.is_dir() else []
 
 
-def save_profile(name: str, spec: RunSpec, passes: Sequence[str] = PASSES) -> Path:
+def save_profile(name: str, spec: RunSpec, passes: Sequence[str] | None = None) -> Path:
     """Keep the spec's settings under a name, replacing an older one of that name.
+
+    Args:
+        passes: None takes the spec's default passes.
 
     Raises:
         SpecError: The name is not letters, digits, dot, dash and underscore.
     """
     path = profile_path(name)
-    lines = [f"# sysbench-tui run {name}", f"passes = {_toml(list(passes))}"]
+    lines = [f"# sysbench-tui run {name}", f"passes = {_toml(list(passes or spec.default_passes))}"]
     lines += [f"{key} = {_toml(value)}" for key, value in spec.settings().items()]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, ("\n".join(lines) + "\n").encode())
@@ -55,7 +58,8 @@ def load_profile(name: str) -> tuple[RunSpec, list[PassName]]:
         known = ", ".join(list_profiles()) or "none saved yet"
         raise NotFoundError(f"no profile {name!r}: {known}")
     settings, passes = read_spec_file(path)
-    return parse_spec(settings), passes or list(PASSES)
+    spec = parse_spec(settings)
+    return spec, passes or list(spec.default_passes)
 
 
 def profile_path(name: str) -> Path:
@@ -92,7 +96,7 @@ def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
 def _texts(value: object) -> list[str]:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return value
-    raise SpecError("passes", value, f"a list of {', '.join(PASSES)}")
+    raise SpecError("passes", value, f"a list of {', '.join(EVERY_PASS)}")
 
 
 def _toml(value: object) -> str:

@@ -19,10 +19,12 @@ from .record_compile import Compile as Compile
 from .record_compile import GeneratedKernel as GeneratedKernel
 from .record_distributed import Distributed as Distributed
 from .record_memory import Allocation as Allocation
-from .record_memory import ClosedForm, Origin, Pool, ReconciledRow
+from .record_memory import ClosedForm, DeviceMemory, Origin, Pool, ReconciledRow
 from .record_memory import LedgerRow as LedgerRow
 from .record_memory import Timeline as Timeline
 from .record_nsys import NsysFacts
+from .record_numerics import Numerics as Numerics
+from .record_oom import Oom
 from .record_roof import Roof
 from .record_spread import Spread as Spread
 
@@ -42,7 +44,9 @@ class Timing(Block, frozen=True):
 
     ``model_flops`` count attention in full, ``causal_model_flops`` without its masked half;
     ``mfu`` and ``causal_mfu`` are these per second over the dense peak of the precision,
-    which ``roof`` holds, and ``mfu_formula`` is the arithmetic with its numbers.
+    which ``roof`` holds, and ``mfu_formula`` is the arithmetic with its numbers. Of several
+    ranks ``step`` and its phases are the slowest one's, step by step, ``tokens_per_second`` is
+    all ranks' and the FLOPs are one rank's.
     """
 
     clock: Literal["cuda-events", "host"]
@@ -57,9 +61,9 @@ class Timing(Block, frozen=True):
     phase_samples_ms: dict[str, list[float]]
     stop_reason: str
     settled: bool
-    tokens_per_second: float
-    model_flops: float
-    tflops: float
+    tokens_per_second: float | None
+    model_flops: float | None
+    tflops: float | None
     mfu: float | None
     causal_model_flops: float | None = None
     causal_mfu: float | None = None
@@ -185,6 +189,12 @@ class Kernels(Block, frozen=True):
     generated: list[GeneratedKernel] = []
     missing: dict[str, str] = {}
 
+    @property
+    def whole(self) -> Literal["step", "span"]:
+        """What the rows add up to: where no phases are marked, as in a foreign trace, nobody
+        knows how many steps lie between its first and its last work."""
+        return "step" if self.phases_ns else "span"
+
 
 class Nsys(NsysFacts, frozen=True, kw_only=True):
     """The nsys pass, or anyone's export: the kernels as in the trace pass, and what nsys adds."""
@@ -213,6 +223,11 @@ class Memory(Block, frozen=True):
     set. ``peak_as_predicted`` is the peak in the prediction's rows, ``reconciliation`` both;
     ``resident_set`` names the one of ``closed_forms`` that the peak is made of. ``origins``
     are what is alive at the peak by category, phase and stack, as requested, the largest first.
+    ``baseline_bytes`` are in ``baseline_blocks`` that are older than the recording, which began
+    after them or whose ring of events wrapped. ``devices`` is filled where there are several.
+
+    The steps of a foreign recording are not known. All of it stands for the steady one, the
+    columns are ``peak`` and ``end``, and ``first_step_peak_bytes`` is null.
     """
 
     source: Literal["cuda-snapshot", "cpu-profiler"]
@@ -223,7 +238,7 @@ class Memory(Block, frozen=True):
     baseline_bytes: int
     peak_phase: str
     peak_ms: float
-    first_step_peak_bytes: int
+    first_step_peak_bytes: int | None
     ledger: list[LedgerRow]
     card: list[LedgerRow]
     columns: dict[str, list[LedgerRow]]
@@ -241,7 +256,14 @@ class Memory(Block, frozen=True):
     closed_forms: list[ClosedForm] = []
     resident_set: str | None = None
     origins: list[Origin] = []
+    baseline_blocks: int = 0
+    devices: list[DeviceMemory] = []
     missing: dict[str, str] = {}
+
+    @property
+    def whole(self) -> Literal["a steady step", "the recording"]:
+        """What the peak is the highest of."""
+        return "the recording" if self.first_step_peak_bytes is None else "a steady step"
 
 
 class Telemetry(Block, frozen=True):
@@ -279,7 +301,7 @@ class PassRecord(Block, frozen=True):
     seconds: float
     step_ms: float | None = None
     log_tail: list[str] = []
-    oom: dict[str, Any] | None = None
+    oom: Oom | None = None
 
 
 class Record(Block, frozen=True, kw_only=True):
@@ -301,6 +323,7 @@ class Record(Block, frozen=True, kw_only=True):
     kernels: Kernels | None = None
     memory: Memory | None = None
     nsys: Nsys | None = None
+    numerics: Numerics | None = None
     compile: Compile | None = None
     distributed: Distributed | None = None
     telemetry: Telemetry | None = None

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from .analysis.findings import findings_of
+from .analysis.oom import describe_oom
 from .analysis.reconcile import reconciled
 from .analysis.roofline import with_mfu, with_roof
 from .devices import nvml_index
 from .errors import DamagedFileError
-from .estimate.closed_form import Prediction, predict
+from .estimate.closed_form import Prediction, predict, why_not_predicted
 from .events import (
     AnyEvent,
     DeviceDescribed,
@@ -29,7 +30,19 @@ from .events import (
 )
 from .machine import merged
 from .peaks import roof_of
-from .record import Compile, Kernels, Memory, Nsys, PassRecord, Record, Telemetry, Timing
+from .record import (
+    Compile,
+    Distributed,
+    Kernels,
+    Memory,
+    Nsys,
+    PassRecord,
+    Record,
+    Telemetry,
+    Timing,
+)
+from .record_numerics import Numerics
+from .record_oom import Alive, Oom
 from .record_roof import Roof
 from .rundir import Header, RunDirectory
 from .spec import RunSpec
@@ -37,7 +50,9 @@ from .telemetry.sample import Sample
 from .telemetry.summary import summarise
 
 LOG_TAIL_LINES = 60
-BLOCK_OF_PASS = {"timing": "timing", "trace": "kernels", "memory": "memory", "nsys": "nsys"}
+BLOCK_OF_PASS = {"timing": "timing", "trace": "kernels", "memory": "memory", "nsys": "nsys"} | {
+    "numerics": "numerics"
+}
 
 
 class RecordBuilder:
@@ -60,9 +75,12 @@ class RecordBuilder:
         self.kernels: Kernels | None = None
         self.memory: Memory | None = None
         self.nsys: Nsys | None = None
+        self.numerics: Numerics | None = None
         self.compile: Compile | None = None
+        self.distributed: Distributed | None = None
         self._current = ""
-        self._oom: dict[str, Any] | None = None
+        self._oom: OutOfMemory | None = None
+        self._alive: Alive | None = None
         self._samples: list[Sample] = []
         self._measured: tuple[int, int] | None = None
         self._worker_pids: set[int] = set()
@@ -71,7 +89,7 @@ class RecordBuilder:
         """Take one more event into account."""
         match event:
             case PassStarted():
-                self._current, self._oom = event.name, None
+                self._current, self._oom, self._alive = event.name, None, None
                 self._worker_pids.add(event.pid)
             case DeviceDescribed():
                 self.environment = merged(self.environment, event.facts)
@@ -80,7 +98,7 @@ class RecordBuilder:
             case StageEntered() if self._current == "timing" and self._measured:
                 self._measured = (self._measured[0], event.t_ns)
             case OutOfMemory():
-                self._oom = msgspec.to_builtins(event)
+                self._oom = event
             case ResultReported():
                 self._take_block(event)
             case TelemetrySampled():
@@ -102,8 +120,15 @@ class RecordBuilder:
                 self.memory = msgspec.convert(event.data, Memory)
             case "nsys":
                 self.nsys = msgspec.convert(event.data, Nsys)
+            case "numerics":
+                self.numerics = msgspec.convert(event.data, Numerics)
             case "compile":
                 self.compile = msgspec.convert(event.data, Compile)
+            case "distributed":
+                self.distributed = msgspec.convert(event.data, Distributed)
+                self._worker_pids.update(row.pid for row in self.distributed.rows)
+            case "oom":
+                self._alive = msgspec.convert(event.data, Alive)
 
     def _end_pass(self, event: PassEnded) -> None:
         if event.name == "timing" and self._measured:
@@ -115,8 +140,13 @@ class RecordBuilder:
             seconds=event.seconds,
             step_ms=self._step_ms(event.name),
             log_tail=last_lines(self.run.log_path(event.name)),
-            oom=self._oom,
+            oom=self._described_oom(),
         )
+
+    def _described_oom(self) -> Oom | None:
+        if self._oom is None:
+            return None
+        return describe_oom(self._oom, self._alive, self.header.spec)
 
     def _step_ms(self, name: str) -> float | None:
         if name == "timing" and self.timing:
@@ -141,15 +171,17 @@ class RecordBuilder:
             created_ns=self.header.created_ns,
             ended_ns=self.ended_ns,
             spec=msgspec.to_builtins(spec),
-            parameters=spec.dimensions.parameters,
+            parameters=prediction.parameters,
             environment=self.environment,
-            prediction=msgspec.to_builtins(prediction),
+            prediction=_kept(prediction, spec),
             passes=list(self.passes.values()),
             timing=self._timing(spec, roof, no_roof, prediction),
             kernels=self._kernels(self.kernels, roof, no_roof),
             memory=self._memory(spec, prediction),
             nsys=self._nsys(roof, no_roof),
+            numerics=self.numerics,
             compile=self.compile,
+            distributed=self.distributed,
             telemetry=self._telemetry(spec),
             missing=self._missing(spec),
         )
@@ -160,8 +192,8 @@ class RecordBuilder:
     ) -> Timing | None:
         if self.timing is None:
             return None
-        if spec.workload != "transformer" or spec.ranks > 1:
-            reason = "the model's FLOPs are of one transformer on one device"
+        if not spec.has_model or spec.ranks > 1:
+            reason = "the model's FLOPs are of one model on one device"
             missing = self.timing.missing | {"mfu": reason}
             return msgspec.structs.replace(self.timing, missing=missing)
         return with_mfu(self.timing, roof, no_roof, prediction.causal_step_flops)
@@ -210,9 +242,23 @@ class RecordBuilder:
         if self.compile is None:
             off = spec.compile == "off"
             missing["compile"] = "compile is off" if off else "the timing pass has no result"
+        if self.distributed is None:
+            alone = "there is one rank only"
+            failed = missing.get("timing", "the timing pass has no result")
+            missing["distributed"] = alone if spec.ranks == 1 else failed
+        if _kept(predict(spec), spec) is None:
+            missing["prediction"] = why_not_predicted(spec) or ""
         if not self._samples:
             missing["telemetry"] = "no sample was taken"
         return missing
+
+
+def _kept(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
+    """Of a transformer always: then it is of the same step run eagerly, on one device."""
+    if spec.workload != "transformer" and why_not_predicted(spec) is not None:
+        return None
+    kept: dict[str, Any] = msgspec.to_builtins(prediction)
+    return kept
 
 
 def replay(run: RunDirectory) -> Record:

@@ -37,6 +37,19 @@ class Timeline(msgspec.Struct, frozen=True):
     phases: list[tuple[str, float, float]]
 
 
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of a snapshot that has several; ``is_described`` is the one of the block."""
+
+    device: int
+    events: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    end_allocated_bytes: int
+    baseline_bytes: int
+    baseline_blocks: int
+    is_described: bool
+
+
 class Pool(msgspec.Struct, frozen=True):
     """What one pool of CUDA's caching allocator holds of the device at one instant.
 

@@ -18,8 +18,10 @@ import platformdirs
 
 from .errors import DamagedFileError, DeviceBusyError, NotFoundError
 from .events import EventTail
+from .peaks import Peak
 from .record import Record, decode_record, encode_record
-from .spec import PassName, RunSpec
+from .spec import PassName, RunSpec, subject
+from .spec_checks import check_passes
 
 HOME_VARIABLE = "SYSBENCH_HOME"
 
@@ -50,12 +52,17 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided before the run began: ``run.json``."""
+    """What was decided before the run began: ``run.json``.
+
+    ``peak`` is what the person knows of the device. It decides no measurement, so it is no
+    part of the spec and of its identity: only MFU and shares of the roof follow from it.
+    """
 
     id: str
     created_ns: int
     passes: list[PassName]
     spec: RunSpec
+    peak: Peak | None = None
 
 
 class RunDirectory:
@@ -147,15 +154,26 @@ class RunDirectory:
         return self.supervisor_pid() is not None
 
 
-def create_run(spec: RunSpec, passes: Sequence[PassName], root: Path | None = None) -> RunDirectory:
-    """Make a new run directory under ``root`` (default: the home) with its header."""
+def create_run(
+    spec: RunSpec,
+    passes: Sequence[PassName],
+    root: Path | None = None,
+    *,
+    peak: Peak | None = None,
+) -> RunDirectory:
+    """Make a new run directory under ``root`` (default: the home) with its header.
+
+    Raises:
+        SpecError: The spec's workload has no use for one of the passes.
+    """
+    check_passes(spec, passes)
     created_ns = time.time_ns()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
-    label = re.sub(r"[^A-Za-z0-9.]+", "-", spec.model)
+    label = re.sub(r"[^A-Za-z0-9.]+", "-", subject(msgspec.to_builtins(spec)))
     path = runs_folder(root) / f"{stamp}-{label}-{secrets.token_hex(2)}"
     path.mkdir(parents=True)
     run = RunDirectory(path)
-    header = Header(id=run.id, created_ns=created_ns, passes=list(passes), spec=spec)
+    header = Header(id=run.id, created_ns=created_ns, passes=list(passes), spec=spec, peak=peak)
     write_atomically(run.header_path, msgspec.json.format(msgspec.json.encode(header), indent=2))
     return run
 

@@ -11,7 +11,7 @@ from .prepare import parse_passes, resolved
 from .record import Record
 from .record_builder import settled_record
 from .rundir import RunDirectory, create_run, find_run
-from .spec import PASSES, RunSpec
+from .spec import RunSpec
 from .supervisor import supervise
 
 if TYPE_CHECKING:
@@ -46,21 +46,27 @@ class Run:
         return {table.name: to_frame(table) for table in tables_of(self.record)}
 
 
-def start(spec: RunSpec, passes: Sequence[str] = PASSES) -> tuple[Run, Iterator[AnyEvent]]:
+def start(spec: RunSpec, passes: Sequence[str] | None = None) -> tuple[Run, Iterator[AnyEvent]]:
     """Prepare a run; it measures while the iterator of its events is consumed.
 
+    Args:
+        passes: None takes the spec's default passes.
+
     Raises:
-        SpecError: The spec cannot be measured on this machine.
+        SpecError: The spec cannot be measured on this machine, or not by these passes.
     """
-    directory = create_run(resolved(spec), list(parse_passes(passes)))
+    directory = create_run(resolved(spec), parse_passes(passes or spec.default_passes))
     return Run(directory), supervise(directory)
 
 
-def run(spec: RunSpec, passes: Sequence[str] = PASSES) -> Run:
+def run(spec: RunSpec, passes: Sequence[str] | None = None) -> Run:
     """Measure the spec, wait for the end, and return the run; how it ended is in its record.
 
+    Args:
+        passes: None takes the spec's default passes.
+
     Raises:
-        SpecError: The spec cannot be measured on this machine.
+        SpecError: The spec cannot be measured on this machine, or not by these passes.
     """
     result, events = start(spec, passes)
     for _ in events:

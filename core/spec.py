@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -12,26 +11,43 @@ import msgspec
 from .dimensions import Dimensions
 from .errors import SpecError
 from .presets import CUSTOM, find_model
+from .spec_checks import NUMERIC_WORKLOADS, check_together
 from .spec_fields import FIELDS, field_named
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure"]
-Attention = Literal["naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math"]
+Attention = Literal[
+    "naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "flex"
+]
 StepKind = Literal["inference", "forward", "forward+backward", "train"]
 Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "sgd"]
 CompileMode = Literal[
     "off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
 ]
-PassName = Literal["timing", "trace", "memory"]
+PassName = Literal["timing", "trace", "memory", "nsys", "numerics"]
 
-PASSES: tuple[PassName, ...] = get_args(PassName)
+WorkloadKind = Literal["transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce"]
+Parallel = Literal["none", "naive", "flat", "overlap", "bucketed", "ddp", "fsdp2"]
+Mask = Literal["auto", "causal", "none"]
+
+EVERY_PASS: tuple[PassName, ...] = get_args(PassName)
+"""In the order in which they run."""
+PASSES: tuple[PassName, ...] = ("timing", "trace", "memory")
+"""Those of a model that run unless others are asked for: nsys is not on every machine."""
 DIMENSION_NAMES = ("vocab", "d_model", "d_ff", "layers", "heads")
+ADDED = (
+    *("workload", "checkpoint", "ranks", "parallel", "bucket_mib", "comm_backend"),
+    *("shard_optimizer", "payload_mib", "mask"),
+)
+"""Keys that came later: with their defaults they are left out of the identity, so that a run
+of an earlier version keeps its own."""
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that decides a measurement. Equal identity means "the same".
 
     Either ``model`` names a preset, or all five dimensions are given and ``model`` is
-    ``custom``. What each key means, its unit and what it may hold is in
+    ``custom``. Bare attention (``workload = attention``) takes d_model alone, and heads; its
+    other dimensions are 1. What each key means, its unit and what it may hold is in
     `sysbench.core.spec_fields.FIELDS`, which the form and ``--help`` show too.
 
     Raises:
@@ -67,14 +83,37 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     threads: int = 0
     seed: int = 0
     memory_limit: int = 0
+    workload: WorkloadKind = "transformer"
+    checkpoint: int = 0
+    ranks: int = 1
+    parallel: Parallel = "none"
+    bucket_mib: float = 25.0
+    comm_backend: Literal["auto", "nccl", "gloo"] = "auto"
+    shard_optimizer: bool = False
+    payload_mib: float = 0.0
+    mask: Mask = "auto"
 
     def __post_init__(self) -> None:
         for field in FIELDS:
             value = field.parse(getattr(self, field.name))
             msgspec.structs.force_setattr(self, field.name, value)
-        self._settle_model()
-        _check_dimensions(self.dimensions)
-        _check_device(self)
+        if self.workload == "attention":
+            self._settle_attention()
+        else:
+            self._settle_model()
+        check_together(self)
+
+    def _settle_attention(self) -> None:
+        """Bare attention has a width and heads; what else a model has, it has not."""
+        if self.model not in ("", CUSTOM):
+            raise SpecError("model", self.model, "left out: bare attention takes d_model and heads")
+        if not self.d_model:
+            raise SpecError("d_model", 0, "the width of q, k and v: bare attention needs it")
+        msgspec.structs.force_setattr(self, "model", CUSTOM)
+        for name in DIMENSION_NAMES:
+            msgspec.structs.force_setattr(self, name, getattr(self, name) or 1)
+        if self.step == "train":  # without weights that is the same
+            msgspec.structs.force_setattr(self, "step", "forward+backward")
 
     def _settle_model(self) -> None:
         """Fill the dimensions from the preset, or the name from the dimensions."""
@@ -119,14 +158,49 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.device.startswith("cuda")
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """The device of each rank: CUDA devices from ``device`` on, the CPU for all alike."""
+        if not self.on_cuda:
+            return (self.device,) * self.ranks
+        first = int(self.device.partition(":")[2])
+        return tuple(f"cuda:{first + rank}" for rank in range(self.ranks))
+
+    @property
     def has_backward(self) -> bool:
         """Whether a step runs the backward pass."""
         return self.step in ("forward+backward", "train")
 
     @property
+    def has_model(self) -> bool:
+        """Whether steps of it run a model, if only its attention."""
+        return self.workload in ("transformer", "attention")
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the first step compiles something: all of it, or its flex attention."""
+        return self.compile != "off" or self.attention == "flex"
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether attention is masked. The write-ups' models are; their bare attention is not."""
+        return self.mask == "causal" or (self.mask == "auto" and self.workload != "attention")
+
+    @property
+    def default_passes(self) -> tuple[PassName, ...]:
+        """Those that run unless others are asked for."""
+        if self.workload in NUMERIC_WORKLOADS:
+            return ("numerics",)
+        return ("timing",) if self.ranks > 1 else PASSES
+
+    @property
     def identity(self) -> str:
         """Hash of the canonical JSON of every field: 16 hexadecimal digits."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
+        defaults = dict(zip(self.__struct_fields__, self.__struct_defaults__, strict=True))
+        values = msgspec.to_builtins(self)
+        for name in ADDED:
+            if values[name] == defaults[name]:
+                del values[name]
+        return hashlib.sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:16]
 
     def changed(self, **changes: object) -> RunSpec:
         """A copy with some fields replaced, checked like a new one."""
@@ -140,13 +214,24 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The keys that differ from the defaults, as ``--set`` and TOML take them."""
         default = RunSpec()
         custom = self.model == CUSTOM
-        always, never = (DIMENSION_NAMES, ("model",)) if custom else ((), DIMENSION_NAMES)
+        always: tuple[str, ...] = DIMENSION_NAMES if custom else ()
+        never: tuple[str, ...] = ("model",) if custom else DIMENSION_NAMES
+        if self.workload == "attention":
+            always, never = ("d_model", "heads"), ("model", "vocab", "d_ff", "layers")
         return {
             name: getattr(self, name)
             for name in self.__struct_fields__
             if name in always
             or (name not in never and getattr(self, name) != getattr(default, name))
         }
+
+
+def subject(spec: Mapping[str, Any]) -> str:
+    """What a spec's keys measure, in a word: the model's name, ``attention-d64``, the workload."""
+    workload = str(spec.get("workload", "transformer"))
+    if workload == "attention":
+        return f"attention-d{spec['d_model']}"
+    return str(spec["model"]) if workload == "transformer" else workload
 
 
 def parse_spec(values: Mapping[str, object]) -> RunSpec:
@@ -157,48 +242,3 @@ def parse_spec(values: Mapping[str, object]) -> RunSpec:
     """
     known: dict[str, Any] = {field_named(name, values[name]).name: values[name] for name in values}
     return RunSpec(**known)
-
-
-def _check_dimensions(size: Dimensions) -> None:
-    if size.d_model % 2:
-        raise SpecError("d_model", size.d_model, "must be even, rotary embeddings turn pairs")
-    if size.d_model % size.heads:
-        divisors = [n for n in range(1, 257) if size.d_model % (2 * n) == 0]
-        near = sorted(divisors, key=lambda n: abs(math.log(n / size.heads)))[:3]
-        raise SpecError(
-            "heads",
-            size.heads,
-            f"must divide d_model = {size.d_model}; near: {', '.join(map(str, sorted(near)))}",
-        )
-    if size.head_dimension % 2:
-        raise SpecError(
-            "heads",
-            size.heads,
-            f"d_model / heads = {size.head_dimension} must be even, rotary embeddings turn pairs",
-        )
-
-
-def _check_device(spec: RunSpec) -> None:
-    if spec.on_cuda:
-        halves_only = spec.attention in ("sdpa-flash", "sdpa-cudnn")
-        if halves_only and spec.precision in ("fp32", "tf32"):
-            raise SpecError(
-                "attention",
-                spec.attention,
-                f"this CUDA kernel takes bf16 and fp16 only; for {spec.precision} take naive, "
-                "sdpa, sdpa-efficient or sdpa-math",
-            )
-    if spec.device != "cpu":
-        return
-    if spec.precision == "tf32":
-        raise SpecError(
-            "precision",
-            "tf32",
-            "exists on CUDA devices only; on the CPU take fp32, bf16, fp16 or bf16-pure",
-        )
-    if spec.attention in ("sdpa-efficient", "sdpa-cudnn"):
-        raise SpecError(
-            "attention",
-            spec.attention,
-            "a CUDA kernel; on the CPU take naive, sdpa, sdpa-flash or sdpa-math",
-        )

@@ -191,11 +191,12 @@ FIELDS: tuple[Field, ...] = (
     _choice(
         "attention",
         "naive materialises the scores; sdpa lets torch choose the kernel",
-        *("naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math"),
+        *("naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "flex"),
     ),
     _choice(
         "step",
-        "what one step does; forward keeps the graph, inference does not",
+        "what one step does; forward keeps the graph, inference does not; without weights to "
+        "train, in bare attention, train is forward+backward",
         *("inference", "forward", "forward+backward", "train"),
     ),
     _choice(
@@ -256,6 +257,27 @@ FIELDS: tuple[Field, ...] = (
         allowed="bytes in binary units such as 24GiB, at least 1MiB; 0 is off",
         convert=_bytes,
         valid=lambda value: value == 0 or 2**20 <= value <= 2**50,
+    ),
+    _choice(
+        "workload",
+        "what is run; all but transformer are experiments of the studies",
+        *("transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce"),
+    ),
+    _count("checkpoint", "blocks per recomputed segment", 0, 10_000, zero="0: keep everything"),
+    _count("ranks", "processes that work together", 1, 1024),
+    _choice(
+        "parallel",
+        "how ranks share gradients or weights",
+        *("none", "naive", "flat", "overlap", "bucketed", "ddp", "fsdp2"),
+    ),
+    _decimal("bucket_mib", "gradients sent at once", "0.001 to 65536 MiB", 0.001, 65536),
+    _choice("comm_backend", "auto is nccl on CUDA, gloo on the CPU", "auto", "nccl", "gloo"),
+    _switch("shard_optimizer", "each rank keeps a part of the optimizer's state"),
+    _decimal("payload_mib", "size of what all-reduce sums", "0 to 65536 MiB", 0, 65536),
+    _choice(
+        "mask",
+        "of bare attention; auto is none there, as in the write-ups, and causal in a model",
+        *("auto", "causal", "none"),
     ),
 )
 

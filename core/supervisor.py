@@ -13,8 +13,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -36,6 +36,7 @@ from .events import (
     TelemetrySampled,
     WorkerFailed,
 )
+from .prediction_errors import keep_error
 from .quantities import format_bytes
 from .record_builder import RecordBuilder
 from .rundir import Header, RunDirectory, home, locked
@@ -73,13 +74,12 @@ def supervise(
     """
     header = run.header()
     cancel = cancel or Cancellation()
-    device_lock = home() / "locks" / f"{header.spec.device.replace(':', '-')}.lock"
     with locked(run.lock_path, who=f"run {run.id}"), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
         yield from supervision.start()
         while not cancel.is_set():
             try:
-                with locked(device_lock, who=header.spec.device):
+                with _held(header.spec.devices):
                     yield from supervision.run_passes()
                     break
             except DeviceBusyError as busy:
@@ -89,6 +89,17 @@ def supervise(
                 yield from supervision.notice_once(f"waiting: {busy}")
                 cancel.wait(POLL_SECONDS)
         yield from supervision.end()
+
+
+@contextmanager
+def _held(devices: Sequence[str]) -> Iterator[None]:
+    """While inside ``with`` no other run measures on these devices."""
+    with ExitStack() as stack:
+        # In one order for all, so that no two runs wait for each other.
+        for device in sorted(set(devices)):
+            lock = home() / "locks" / f"{device.replace(':', '-')}.lock"
+            stack.enter_context(locked(lock, who=device))
+        yield
 
 
 class Supervision:
@@ -221,6 +232,7 @@ class Supervision:
         self._keep_record()
         with suppress(OSError):  # the record has the end already
             self.log.append(event)
+            keep_error(self.builder.record())
         yield event
 
     def _keep_record(self) -> None:
@@ -280,9 +292,7 @@ class _Watch:
         if self._oom is not None:
             return "oom", _describe_oom(self._oom)
         if self._failure is not None:
-            return _outcome_of_failure(self._failure), (
-                f"{self._failure.kind}: {self._failure.message.strip().splitlines()[0]}"
-            )
+            return _outcome_of_failure(self._failure), _describe_failure(self._failure)
         if code is not None and code < 0:
             return "killed", f"killed by {_signal_name(-code)} in stage {self.stage}"
         if code == 0 and self._has_result:
@@ -297,10 +307,22 @@ def _describe_oom(event: OutOfMemory) -> str:
     free = ""
     if event.free_bytes is not None:
         free = f", {format_bytes(event.free_bytes)} free"
-    return f"out of memory: {asked} asked for in {event.phase}{free}"
+    return f"{_of_rank(event.rank)}out of memory: {asked} asked for in {event.phase}{free}"
+
+
+def _describe_failure(failure: WorkerFailed) -> str:
+    first_line = failure.message.strip().splitlines()[0]
+    kind = "" if failure.killed else f"{failure.kind}: "
+    return f"{_of_rank(failure.rank)}{kind}{first_line}"
+
+
+def _of_rank(rank: int | None) -> str:
+    return "" if rank is None else f"rank {rank}: "
 
 
 def _outcome_of_failure(failure: WorkerFailed) -> Outcome:
+    if failure.killed:
+        return "killed"
     if failure.is_cuda_error:
         return "cuda-error"
     # The worker names the errno in `kind`, since messages are translated.

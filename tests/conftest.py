@@ -7,13 +7,16 @@ import gzip
 import json
 import os
 import pickle
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from sysbench.core.analysis.nsys_export import read_export
 from sysbench.core.record import (
     Allocation,
     CategoryRow,
@@ -77,6 +80,17 @@ def _make_run(home: Path) -> None:
     assert result.returncode == 0, result.stderr.decode() + result.stdout.decode()[-4000:]
     (home / "stderr.txt").write_bytes(result.stderr)
     (home / "stdout.json").write_bytes(result.stdout)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real traces, snapshots and exports with their answers: beside the checkout, or where
+    ``SYSBENCH_TEST_DATA`` says."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("SYSBENCH_TEST_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip("the real data is not at hand; SYSBENCH_TEST_DATA names its folder")
+    return folder
 
 
 # A name that attacks every output format: markup, columns, lines, quotes, a terminal.
@@ -228,3 +242,39 @@ def gpu_run(sysbench_home: Path) -> RunDirectory:
     run.snapshot_path.parent.mkdir()
     run.snapshot_path.write_bytes(pickle.dumps({"segments": []}, protocol=4))
     return run
+
+
+@pytest.fixture
+def nsys_export(tmp_path: Path) -> Path:
+    """A range around the launch of one kernel, as nsys exports it."""
+    path = tmp_path / "report.sqlite"
+    thread = (1 << 24) + 3
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(
+            f"""
+            CREATE TABLE StringIds AS SELECT 1 AS id, 'gemm_kernel' AS value;
+            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL AS SELECT 1100 AS start, 1800 AS "end",
+                0 AS deviceId, 7 AS streamId, 5 AS correlationId, {1 << 24} AS globalPid,
+                1 AS demangledName, 1 AS shortName;
+            CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME AS SELECT 500 AS start, 600 AS "end",
+                {thread} AS globalTid, 5 AS correlationId, 1 AS nameId;
+            CREATE TABLE NVTX_EVENTS AS SELECT 0 AS start, 2000 AS "end", 59 AS eventType,
+                '[bold]forward' AS text, {thread} AS globalTid;
+            """
+        )
+    return path
+
+
+@pytest.fixture
+def nsys_run(gpu_run: RunDirectory, nsys_export: Path) -> RunDirectory:
+    """The CUDA run with an nsys pass in place of the trace pass."""
+    record = gpu_run.record()
+    gpu_run.write_record(
+        msgspec.structs.replace(
+            record,
+            kernels=None,
+            passes=[*record.passes, PassRecord("nsys", "finished", "finished", 9.0)],
+            nsys=read_export(nsys_export).block(),
+        )
+    )
+    return gpu_run

@@ -26,7 +26,7 @@ REFRESH_SECONDS = 0.5
 
 
 class SysbenchApp(App[None]):
-    """One mode a job: Run, Live, Result, Library."""
+    """One mode a job: Run, Live, Result, Library, Studies, Inspect."""
 
     TITLE = "sysbench-tui"
     CSS_PATH = "app.tcss"
@@ -39,6 +39,14 @@ class SysbenchApp(App[None]):
         Binding("f3,v", "mode('live')", "Live", id="mode.live", tooltip="Watch the live run"),
         Binding("f4,t", "mode('result')", "Result", id="mode.result", tooltip="Read a result"),
         Binding("f5,l", "mode('library')", "Library", id="mode.library", tooltip="All runs"),
+        Binding(
+            "f6,s",
+            "mode('studies')",
+            "Studies",
+            id="mode.studies",
+            show=False,
+            tooltip="Grids of runs, and the tables that they fill",
+        ),
         Binding(
             "f7,i",
             "mode('inspect')",
@@ -108,18 +116,24 @@ class SysbenchApp(App[None]):
         ended = self.session.tick()
         if ended is not None:
             self.shown = ended
-            if self.current_mode == "live":
-                self.switch_mode("result")
-            else:
-                self.notify(f"{ended.id} ended. F4 shows the result.", markup=False)
+            # Of a study's cells the next one follows at once.
+            if not self.session.is_study_live():
+                self._tell_end(ended)
         newcomer = self.session.find_newcomer()
         if newcomer is not None:
             self.session.follow(newcomer)
-            self.notify(f"{newcomer.id} was started elsewhere. F3 shows it.", markup=False)
+            if not self.session.is_study_live():
+                self.notify(f"{newcomer.id} was started elsewhere. F3 shows it.", markup=False)
         from .screens.base import WorkScreen
 
         if isinstance(self.screen, WorkScreen) and self.screen.is_mounted:
             self.screen.paint()
+
+    def _tell_end(self, run: RunDirectory) -> None:
+        if self.current_mode == "live":
+            self.switch_mode("result")
+        else:
+            self.notify(f"{run.id} ended. F4 shows the result.", markup=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action != "mode":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,10 +16,8 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: the only place that turns errors into text."""
+    _settle_streams()
     arguments = build_parser().parse_args(argv)
-    for stream in (sys.stdout, sys.stderr):
-        # A locale that lacks a character must not end a command half-way.
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         # Imported only when called: `--help` must not wait for what one command needs.
         command = import_module(f".commands.{arguments.module}", __package__)
@@ -32,6 +31,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _explain(f"{place}{error.strerror or error}", 1)
     flush()
     return code
+
+
+def _settle_streams() -> None:
+    """Make the standard streams take whatever is written to them."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed from outside, as by `>&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        # A locale that lacks a character must not end a command half-way.
+        getattr(sys, name).reconfigure(errors="replace")
 
 
 def _explain(message: str, code: int) -> int:

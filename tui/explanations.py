@@ -193,6 +193,20 @@ EXPLANATIONS: dict[str, Explanation] = {
         source="NVML for devices, the operating system for the host",
         included="GPU busy is the share of time in which any kernel ran, not how full it was",
     ),
+    "study.cell": Explanation(
+        title="A cell of a study",
+        formula="the value named above the grid, of the cell's own record; the median of repeats",
+        clock="that of the pass that measured it: enter opens the run",
+        source="one run for each cell, every pass in a fresh process",
+        included="OOM and failures are values with their reason; a cell without a run stays empty",
+    ),
+    "study.left": Explanation(
+        title="ETA of a study",
+        formula="forecasts of the cells without a value, times how those before kept to theirs",
+        clock="the host's, from the start of a run to its end",
+        source="steps of the nearest cell of the same kind, in proportion to the operations",
+        included="starting processes, compiling, warm-up; before any cell ran it is a guess",
+    ),
     "trust.perturbation": Explanation(
         title="Traced and memory-traced step",
         formula="the step in the instrumented pass over the bare step, minus one",

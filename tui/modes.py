@@ -39,6 +39,12 @@ def _inspect() -> Screen[Any]:
     return InspectScreen()
 
 
+def _studies() -> Screen[Any]:
+    from .screens.studies import StudiesScreen
+
+    return StudiesScreen()
+
+
 def palette() -> type[Provider]:
     """The provider of the command palette."""
     from .palette import WorkstationCommands
@@ -51,5 +57,6 @@ SCREENS_BY_MODE: dict[str, Callable[[], Screen[Any]]] = {
     "live": _live,
     "result": _result,
     "library": _library,
+    "studies": _studies,
     "inspect": _inspect,
 }

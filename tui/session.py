@@ -52,6 +52,13 @@ class Session:
         known = self.watch is not None and found is not None and found.id == self.watch.run.id
         return None if known else found
 
+    @staticmethod
+    def is_study_live() -> bool:
+        """Whether the runs that come and go are the cells of a study."""
+        from ..core.studies.state import list_studies
+
+        return any(study.is_live() for study in list_studies())
+
     def follow(self, run: RunDirectory) -> RunWatch:
         """Watch this run from now on."""
         # Imported here: before the first run nothing of it is needed.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..core.export.headline import bare_attention, ranks_words
 from ..core.spec import RunSpec
+from ..core.spec_checks import NUMERIC_WORKLOADS
 from .numerals import amount
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ STAGE_WORDS = {
 
 KIND_WORDS = {
     "chrome-trace": "chrome trace",
+    "profiled-allocations": "chrome trace with allocations",
     "memory-snapshot": "memory snapshot",
     "nsys-export": "nsys export",
 }
@@ -52,8 +55,11 @@ STAGE_MARKS = {"compile": "compile", "warmup": "warm", "measure": "measure"}
 
 def headline(spec: Mapping[str, Any]) -> str:
     """The columns that decide a number: ``tiny · B4 · ctx 128 · fp32 · naive · train``."""
+    workload = spec.get("workload", "transformer")
+    if workload in NUMERIC_WORKLOADS:
+        return f"{workload} · {spec.get('device', '?')}"
     parts = [
-        str(spec.get("model", "?")),
+        bare_attention(spec) if workload == "attention" else str(spec.get("model", "?")),
         f"B{spec.get('batch', '?')}",
         f"ctx {spec.get('context', '?')}",
         str(spec.get("precision", "?")),
@@ -66,7 +72,9 @@ def headline(spec: Mapping[str, Any]) -> str:
         parts.append(f"compile {spec['compile']}")
     if spec.get("memory_limit"):
         parts.append(f"limit {amount(spec['memory_limit'])}")
-    return " · ".join(parts)
+    if spec.get("checkpoint"):
+        parts.append(f"checkpoint {spec['checkpoint']}")
+    return " · ".join([*parts, *ranks_words(spec)])
 
 
 def shape(spec: RunSpec) -> list[str]:

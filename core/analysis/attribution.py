@@ -33,7 +33,8 @@ class Attribution:
         category: An `Owner`, ``temporaries (<phase>)``, or one of WORKSPACES, KEPT, BEFORE,
             UNKNOWN.
         phase: The phase it was born in; ``""`` when that is unknown.
-        module: Path of the module it belongs to, or that computed when it was born.
+        module: Path of the module it belongs to, or that computed when it was born; ``""``
+            where nothing was noted.
     """
 
     category: list[str]
@@ -71,7 +72,9 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
         if index in tags:
             return tags[index].module
         mark = module_at[index]
-        return notes.modules[mark].module if mark >= 0 else WHOLE_MODEL
+        if mark >= 0:
+            return notes.modules[mark].module
+        return WHOLE_MODEL if notes.phases else ""
 
     everything = range(len(allocations))
     return Attribution(

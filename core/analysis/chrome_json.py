@@ -20,6 +20,8 @@ CHUNK_BYTES = 2**20
 LONGEST_PENDING_BYTES = 64 * 2**20
 TAIL_BYTES = 2**15
 CUTS_TRIED = 3
+MOST_DEVICES = 1024
+LONGEST_DEVICE_NAME = 256
 OPEN, CLOSE, COMMA = b"[],"
 
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -61,6 +63,7 @@ class Document(msgspec.Struct, gc=False):
     """The object form."""
 
     events: list[JsonEvent] = msgspec.field(name="traceEvents", default_factory=list)
+    devices: Any = msgspec.field(name="deviceProperties", default=None)
 
 
 # Called with the text of each number that has a fraction: str.strip gives it back as it is,
@@ -78,21 +81,25 @@ class Ending(Enum):
     BORDER = "border"
 
 
-def read_events(file: Readable) -> Iterator[list[JsonEvent]]:
+def read_events(text: Text) -> Iterator[list[JsonEvent]]:
     """The events in order, in lists of some thousand.
 
     Raises:
         msgspec.DecodeError: Not a chrome trace, or cut off.
     """
-    text = Text(file)
     ending = find_list(text)
     yield from take_events(text, ending)
 
 
 class Text:
-    """What is not decoded yet of a file, at the begin of a buffer that is used again."""
+    """What is not decoded yet of a file, at the begin of a buffer that is used again.
+
+    Attributes:
+        devices: Names of the devices by number, as far as they stood in what was decoded.
+    """
 
     def __init__(self, file: Readable, length: int = sys.maxsize) -> None:
+        self.devices: dict[int, str] = {}
         self._file = file
         self._left = length
         self._buffer = bytearray(CHUNK_BYTES)
@@ -166,7 +173,9 @@ def find_list(text: Text) -> Ending:
             text.drop(len(begin) - len(plain))
             return Ending.LIST
         if key := EVENTS_KEY.search(plain):
-            _OBJECT.decode(plain[: key.end()] + b"]}")  # the key is at the top, not nested
+            # That this is whole shows that the key is at the top, not nested.
+            document = _OBJECT.decode(plain[: key.end()] + b"]}")
+            text.devices |= _device_names(document.devices)
             text.drop(len(begin) - len(plain) + key.end() - 1)
             return Ending.OBJECT
         if len(text) > LONGEST_PENDING_BYTES:
@@ -187,11 +196,24 @@ def take_events(text: Text, ending: Ending) -> Iterator[list[JsonEvent]]:
             break
     rest = text.all()
     if ending == Ending.OBJECT:
-        yield _OBJECT.decode(b'{"traceEvents":' + rest).events
+        document = _OBJECT.decode(b'{"traceEvents":' + rest)
+        text.devices |= _device_names(document.devices)
+        yield document.events
     elif ending == Ending.LIST:
         yield _decode_list(rest)
     else:
         yield _LIST.decode(rest + b"]")
+
+
+def _device_names(properties: Any) -> dict[int, str]:
+    """Of ``deviceProperties``; anyone's file, so any JSON value."""
+    devices = properties[:MOST_DEVICES] if isinstance(properties, list) else []
+    found = ((one.get("id"), one.get("name")) for one in devices if isinstance(one, dict))
+    return {
+        number: name
+        for number, name in found
+        if isinstance(number, int) and isinstance(name, str) and len(name) <= LONGEST_DEVICE_NAME
+    }
 
 
 def _decode_list(text: bytes) -> list[JsonEvent]:

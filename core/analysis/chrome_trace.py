@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import DamagedFileError, NotFoundError
-from .chrome_json import Readable, read_events
+from .chrome_json import Readable, Text, read_events
 from .trace_columns import Collector
 from .trace_events import Trace
 from .trace_parts import read_in_parts
@@ -36,15 +36,17 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     tell = progress or _tell_nobody
     try:
         with path.open("rb") as file, _without_garbage_collection():
-            text: Readable = file
+            plain: Readable = file
             if file.peek()[:2] == GZIP_MAGIC:
-                text = gzip.GzipFile(fileobj=file)
+                plain = gzip.GzipFile(fileobj=file)
             elif parts := read_in_parts(path, tell):
                 return parts.finished()
             size = path.stat().st_size
+            text = Text(plain)
             for events in read_events(text):
                 collector.add(events)
                 tell(file.tell(), size)
+            collector.devices = text.devices
             return collector.finished()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..record import Finding, Record
-from .rules import compiling, kernels, measuring, memory, roof
+from .rules import compiling, kernels, measuring, memory, ranks, roof
 from .rules.rule import Rule
 
 SEVERITIES = ("problem", "warning", "note", "good")
@@ -13,6 +13,7 @@ RULES: tuple[Rule, ...] = (
     *kernels.RULES,
     *roof.RULES,
     *memory.RULES,
+    *ranks.RULES,
 )
 
 

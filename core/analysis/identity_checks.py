@@ -31,6 +31,10 @@ PLAIN = re.compile(r"sgemm|ffma|simt", re.IGNORECASE)
 SAYS = (("half", HALF), ("tf32", TF32), ("plain", PLAIN))
 """What names of kernels tell, in the order of asking: ``s1688`` is of halves where they are
 named, and ``ffma`` stands in the names of some TF32 kernels."""
+TOLD = {"tf32": "tf32", "plain": "fp32"}
+BRAIN = re.compile(r"bf(?:loat)?16|nvjet_(?:sm\d+_)?ts", re.IGNORECASE)
+"""Tells which of the halves."""
+
 MOST = 0.5
 """Part of the time of matrix products from which an unlikely kernel is a contradiction: a
 library may take another kernel for a small or odd shape."""
@@ -44,9 +48,13 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 def is_checkable(spec: dict[str, Any]) -> bool:
-    """Whether the counts hold: the transformer, eager; compilers merge and replace products."""
+    """Whether the counts hold: the transformer, eager. Compilers merge and replace products;
+    those of flex attention are no operators.
+    """
     return bool(
-        spec.get("workload", "transformer") == "transformer" and spec.get("compile") == "off"
+        spec.get("workload", "transformer") == "transformer"
+        and spec.get("compile") == "off"
+        and spec.get("attention") != "flex"
     )
 
 
@@ -89,6 +97,20 @@ def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
     unlikely = [row for row in rows if _says(row.name) in wider]
     whole_ns, unlikely_ns = (fsum(row.total_ns for row in some) for some in (rows, unlikely))
     return _longest_first(unlikely) if unlikely_ns > MOST * whole_ns else []
+
+
+def told_precision(kernels: Kernels) -> str | None:
+    """The precision of a trace whose spec is not known: what the names of its kernels say of
+    most of the time of matrix products; None where they do not."""
+    told: dict[str, float] = {}
+    products = [row for row in kernels.rows if row.category == "gemm"]
+    for row in products:
+        word = _says(row.name)
+        precision = TOLD.get(word, "bf16" if BRAIN.search(row.name) else "fp16") if word else ""
+        told[precision] = told.get(precision, 0.0) + row.total_ns
+    longest = max(told, key=told.__getitem__, default="")
+    most = MOST * fsum(row.total_ns for row in products)
+    return longest if longest and told[longest] > most else None
 
 
 def _says(name: str) -> str:

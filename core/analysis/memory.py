@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from ..record import Memory
-from .allocations import History
+from ..record_memory import DeviceMemory
+from .allocations import History, pair
 from .card import CardReading
 from .ledger import replay
 from .memory_columns import columns_of, instants_of
@@ -18,11 +20,13 @@ from .memory_timeline import draw_timeline
 from .notes import Notes
 from .origins import origins_alive
 from .reconcile import rows_as_predicted
+from .refusal import Refusal
 from .segments import Segments
 from .snapshot import Snapshot
 
 LARGEST = 50
 ORIGINS = 200
+NO_STEPS = "a foreign recording does not mark steps and phases"
 NO_FORWARD_END = "compiled code is one call: where its forward ends is not seen from outside"
 
 
@@ -44,6 +48,8 @@ class Recording:
         readings: Of the device, or of the process on the CPU, by the column they belong to.
         segments: What the caching allocator held of the device; None where there is none.
         events_dropped: Events that the allocator's ring had no room for.
+        refusal: The last time that the allocator had nothing to give; None if it always had.
+        free_at_end: Bytes that a limit still left when the recording ended; None without one.
         missing: Why a value of the block is not there, by its name.
     """
 
@@ -53,6 +59,8 @@ class Recording:
     readings: Mapping[str, CardReading] = field(default_factory=dict)
     segments: Segments | None = None
     events_dropped: int = 0
+    refusal: Refusal | None = None
+    free_at_end: int | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
     def blocks(self) -> dict[str, int]:
@@ -82,7 +90,7 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     ledger, card = columns.ledger["peak"], columns.card.get("peak", [])
     peak_bytes = sum(row.bytes for row in ledger)
     end_bytes = int(residents.live[steady[1]])
-    missing = {} if "end of forward" in instants else {"columns.end of forward": NO_FORWARD_END}
+    first_step_peak = int(residents.live[instants["first step"]]) if notes.steps else None
     return Memory(
         source=recording.source,
         peak_allocated_bytes=peak_bytes,
@@ -90,9 +98,10 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         end_allocated_bytes=end_bytes if counters.end_allocated is None else counters.end_allocated,
         driver_used_bytes=sum(row.bytes for row in card) if card else None,
         baseline_bytes=int(residents.live[0]),
+        baseline_blocks=int(np.count_nonzero(residents.allocations.born < 0)),
         peak_phase=residents.phase(peak, step),
         peak_ms=residents.time_ms(peak),
-        first_step_peak_bytes=int(residents.live[instants.get("first step", peak)]),
+        first_step_peak_bytes=first_step_peak,
         ledger=ledger,
         card=card,
         columns=columns.ledger,
@@ -106,8 +115,16 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         events=len(history),
         events_dropped=recording.events_dropped,
         step_ms=step_ms,
-        missing=(missing if notes.steps else {}) | recording.missing,
+        missing=_missing(instants) | recording.missing,
     )
+
+
+def _missing(instants: Mapping[str, int]) -> dict[str, str]:
+    if "first step" not in instants:
+        return dict.fromkeys(("first_step_peak_bytes", "peak_phase"), NO_STEPS)
+    if "end of forward" not in instants:
+        return {"columns.end of forward": NO_FORWARD_END}
+    return {}
 
 
 def describe_snapshot(snapshot: Snapshot) -> Memory:
@@ -126,4 +143,39 @@ def describe_snapshot(snapshot: Snapshot) -> Memory:
             "modules": "a snapshot does not say whose an allocation is",
         },
     )
+    memory = describe_memory(recording, Notes())
+    used = snapshot.used_devices
+    if len(used) < 2:
+        return memory
+    devices = [_describe_device(snapshot, each, each == device) for each in used]
+    return msgspec.structs.replace(memory, devices=devices)
+
+
+def describe_profiled(history: History) -> Memory:
+    """The CPU allocator's requests in someone's trace, without owners."""
+    recording = Recording(
+        source="cpu-profiler",
+        history=history,
+        missing={
+            "peak_reserved_bytes": "the CPU allocator reserves nothing ahead",
+            "driver_used_bytes": "a trace does not say what its process held",
+            "modules": "a trace does not say whose an allocation is",
+        },
+    )
     return describe_memory(recording, Notes())
+
+
+def _describe_device(snapshot: Snapshot, device: int, is_described: bool) -> DeviceMemory:
+    history = snapshot.history(device)
+    allocations = pair(history)
+    live = allocations.curve(allocations.rounded(history.granule))
+    return DeviceMemory(
+        device=device,
+        events=len(history),
+        peak_allocated_bytes=int(live.max()),
+        peak_reserved_bytes=snapshot.peak_reserved_bytes(device),
+        end_allocated_bytes=int(live[-1]),
+        baseline_bytes=int(live[0]),
+        baseline_blocks=int(np.count_nonzero(allocations.born < 0)),
+        is_described=is_described,
+    )

@@ -29,16 +29,17 @@ def instants_of(residents: Residents) -> dict[str, int]:
     """The instants with a column, in order of time; without steps the peak and the end alone."""
     steps: list[int | None] = [*residents.notes.steps] or [None]
     first, steady = residents.span(steps[0]), residents.span(steps[-1])
-    peak = {"peak": residents.peak(*steady), "steady end": steady[1]}
+    peak = residents.peak(*steady)
     if steps[-1] is None:
-        return peak
+        return {"peak": peak, "end": steady[1]}
     forward_end_ns = residents.notes.forward_end_ns(steps[-1])
     return {
         "after build": first[0],
         "first step": residents.peak(*first),
         "after warm-up": steady[0],
         **({} if forward_end_ns is None else {"end of forward": residents.instant(forward_end_ns)}),
-        **peak,
+        "peak": peak,
+        "steady end": steady[1],
     }
 
 

@@ -19,15 +19,18 @@ import numpy as np
 
 from ..errors import DamagedFileError
 from .allocations import Frame, History, Stack
+from .refusal import Refusal
 
-MEMORY = "[memory]"
+GZIP_MAGIC = b"\x1f\x8b"
+CHUNK_BYTES = 2**20
+MEMORY, REFUSED = "[memory]", "[OutOfMemory]"
 CPU = 0
 PYTHON = "python_function"
 OPERATOR = "cpu_op"
 BACKWARD_NODE = "autograd::engine::evaluate_function: "
 FUNCTION = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)", re.DOTALL)
 """How the profiler writes a Python function: ``models/attention.py(51): forward``."""
-
+ONLY_ALLOCATES = re.compile(r"aten::(new_)?empty(_\w+)?|aten::resize_")
 NAME = re.compile(r'(?<="name": ").*?(?=",\n    "pid": )', re.DOTALL)
 NOT_IN_A_NAME = re.compile(r'["\\\x00-\x1f]')
 
@@ -52,6 +55,27 @@ class _Trace(msgspec.Struct):
     base_ns: int = msgspec.field(name="baseTimeNanoseconds", default=0)
 
 
+def has_profiled_allocations(path: Path) -> bool:
+    """Whether a chrome trace mentions any: a look at its text, which takes no memory.
+
+    Raises:
+        DamagedFileError: It cannot be read.
+    """
+    word = f'"{MEMORY}"'.encode()
+    try:
+        with path.open("rb") as file:
+            packed = file.peek()[:2] == GZIP_MAGIC
+            text = gzip.GzipFile(fileobj=file) if packed else file
+            before = b""
+            while chunk := text.read(CHUNK_BYTES):
+                if word in before + chunk:
+                    return True
+                before = chunk[-len(word) :]
+    except (OSError, EOFError, zlib.error) as error:
+        raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
+    return False
+
+
 def read_profiled_allocations(path: Path) -> History:
     """The CPU allocator's history in a chrome trace, gzip'd or plain.
 
@@ -63,7 +87,7 @@ def read_profiled_allocations(path: Path) -> History:
     """
     try:
         data = path.read_bytes()
-        if data.startswith(b"\x1f\x8b"):
+        if data.startswith(GZIP_MAGIC):
             data = gzip.decompress(data)
         return decode_profiled_allocations(data)
     except (OSError, EOFError, zlib.error, msgspec.DecodeError, OverflowError) as error:
@@ -97,6 +121,37 @@ def decode_profiled_allocations(data: bytes) -> History:
     )
 
 
+def decode_refusal(data: bytes) -> Refusal | None:
+    """The last time that the allocator had nothing to give, from the same text; None if never.
+
+    Raises:
+        msgspec.DecodeError: Not a chrome trace.
+    """
+    if REFUSED.encode() not in data:
+        return None
+    trace = _decode(data.decode("utf-8", "replace"))
+    relevant = [one for one in trace.events if one.cat in (PYTHON, OPERATOR) or one.name == REFUSED]
+    relevant.sort(key=lambda event: (str(event.tid), event.ts, -event.dur))
+    found = [
+        Refusal(
+            time_ns=trace.base_ns + round(event.ts * 1000),
+            bytes=event.args.bytes,
+            stack=_stack(opened),
+            op=_innermost_operator(opened),
+        )
+        for _, thread in groupby(relevant, key=attrgetter("tid"))
+        for event, opened in _with_open(thread)
+    ]
+    return max(found, key=attrgetter("time_ns"), default=None)
+
+
+def _innermost_operator(opened: list[_Event]) -> str | None:
+    """The operator that asked; those that only allocate ask for another."""
+    operators = [event.name for event in opened if event.cat == OPERATOR]
+    asking = [name for name in operators if not ONLY_ALLOCATES.fullmatch(name)]
+    return next(reversed(asking or operators), None)
+
+
 def _decode(text: str) -> _Trace:
     """The events, also where the profiler wrote a function's name that breaks the JSON.
 
@@ -121,7 +176,7 @@ def _with_open(thread: Iterator[_Event]) -> Iterator[tuple[_Event, list[_Event]]
     for event in thread:
         while opened and opened[-1].ts + opened[-1].dur < event.ts:
             opened.pop()
-        if event.name == MEMORY:
+        if event.name in (MEMORY, REFUSED):
             yield event, opened
         else:
             opened.append(event)

@@ -92,9 +92,9 @@ def with_roof(kernels: Kernels, roof: Roof | None, reason: str = "") -> Kernels:
         else row
         for row in kernels.rows
     ]
-    missing = kernels.missing
+    missing = {name: why for name, why in kernels.missing.items() if name != "roof"}
     if roof.bandwidth is None:
-        missing = missing | {"bandwidth": "nobody says how fast the memory is; see --peak"}
+        missing |= {"bandwidth": "nobody says how fast the memory is; see --peak"}
     return msgspec.structs.replace(kernels, rows=rows, roof=roof, missing=missing)
 
 
@@ -112,7 +112,7 @@ def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float
     """
     seconds = timing.step.median_ms / 1e3
     missing = {name: why for name, why in timing.missing.items() if name != "mfu"}
-    if roof is None or not seconds:
+    if roof is None or not seconds or timing.model_flops is None:
         return msgspec.structs.replace(
             timing, causal_model_flops=causal_flops, missing=missing | {"mfu": reason}
         )

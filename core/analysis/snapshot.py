@@ -34,6 +34,7 @@ RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 MAX_EVENTS = 10_000_000
 """More is refused: a few bytes of pickle can stand for very long lists."""
 
+MAX_DEVICES = 256
 MAX_FRAMES = 100
 MAX_ALIKE = 64
 """Stacks that begin, go on and end alike and are compared; a hostile file has a million."""
@@ -46,6 +47,7 @@ Progress = Callable[[int, int], None]
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Device = Annotated[int, msgspec.Meta(ge=0, lt=MAX_DEVICES)]
 
 
 class _Frame(msgspec.Struct, gc=False):
@@ -62,7 +64,7 @@ class _Block(msgspec.Struct, gc=False):
 
 
 class _Segment(msgspec.Struct):
-    device: int = 0
+    device: Device = 0
     total_size: Size = 0
     blocks: list[_Block] = []
 
@@ -104,6 +106,12 @@ class Snapshot:
         """The device with the most events."""
         lengths = [len(events) for events in self.events]
         return lengths.index(max(lengths)) if lengths else 0
+
+    @property
+    def used_devices(self) -> list[int]:
+        """The devices that have events or segments, in order."""
+        with_events = {device for device, events in enumerate(self.events) if len(events)}
+        return sorted(with_events | {segment.device for segment in self.segments})
 
     def peak_reserved_bytes(self, device: int) -> int:
         """The most that the allocator held of a device, as far back as the events go."""
@@ -266,6 +274,8 @@ NO_EVENTS = Events(**{name: np.zeros(0, dtype=np.int64) for name in Events.__slo
 
 def _check_length(raw: Any) -> None:
     """Refuse lists that share their elements to stand for more than memory holds."""
+    if len(raw["device_traces"]) > MAX_DEVICES:
+        raise TypeError(f"more than {MAX_DEVICES} devices")
     lengths = [len(trace) for trace in raw["device_traces"]]
     lengths += [len(segment["blocks"]) for segment in raw["segments"]]
     if sum(lengths) > MAX_EVENTS:

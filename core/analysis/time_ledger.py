@@ -37,7 +37,7 @@ class TimeLedger:
 
     All in nanoseconds over all steps of the window. ``launches`` counts the calls that asked
     the device for work, ``dropped`` those of them whose work the trace never shows; 0 where
-    there is no device. ``other_devices`` are left out.
+    there is no device. ``device`` is the one that it is of, ``other_devices`` are left out.
     """
 
     source: Literal["kernels", "operators"]
@@ -54,6 +54,7 @@ class TimeLedger:
     unattributed: int
     launches: int
     dropped: int
+    device: int | None
     other_devices: list[int]
 
 
@@ -98,6 +99,7 @@ def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
         unattributed=unattributed,
         launches=launches,
         dropped=dropped,
+        device=devices[0] if devices else None,
         other_devices=sorted(devices[1:]),
     )
 

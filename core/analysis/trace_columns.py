@@ -58,6 +58,7 @@ class PackedColumns(msgspec.Struct, frozen=True):
     processes: list[Any]
     threads: list[Any]
     operands: list[bytes]
+    devices: dict[int, str]
     host: dict[str, bytes]
     device: dict[str, bytes]
 
@@ -84,6 +85,7 @@ class Collector:
         self.processes = _Numbers()
         self.threads = _Numbers()
         self.operands = _Numbers()
+        self.devices: dict[int, str] = {}
         self.host: list[HostEvents] = []
         self.device: list[DeviceEvents] = []
         self.seen = 0
@@ -121,6 +123,7 @@ class Collector:
                 list(self.processes),
                 list(self.threads),
                 list(self.operands),
+                self.devices,
                 *columns,
             )
         )
@@ -146,6 +149,7 @@ class Collector:
         host |= {"name": names[host["name"]], "operands": operands[host["operands"]]}
         self.host.append(HostEvents(**host))
         self.device.append(DeviceEvents(**device | {"name": names[device["name"]]}))
+        self.devices |= part.devices
         self.seen += part.seen
         self._check_size()
 
@@ -212,6 +216,7 @@ class Collector:
             host=host,
             device=device,
             operands=list(self.operands),
+            devices=self.devices,
         )
 
 

@@ -79,7 +79,7 @@ class Trace:
     """The timed events of a trace that say where time goes; the others are left out.
 
     ``operands`` are the different inputs that operators had, as `core.analysis.operands`
-    reads them.
+    reads them; ``devices`` are the devices' names by number, where the file has them.
     """
 
     names: list[str]
@@ -87,3 +87,4 @@ class Trace:
     host: HostEvents
     device: DeviceEvents
     operands: list[bytes] = field(default_factory=list)
+    devices: dict[int, str] = field(default_factory=dict)

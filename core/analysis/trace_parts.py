@@ -54,6 +54,7 @@ class Part:
         for events in take_events(text, self.ending):
             collector.add(events)
             tell()
+        collector.devices |= text.devices
 
 
 def processes() -> int:

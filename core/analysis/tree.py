@@ -79,7 +79,7 @@ def kernel_tree(kernels: Kernels, memory: Memory | None = None, *, phase: str = 
             build.still("idle", "idle", idle_ns, causes),
             build.still("unattributed", "unattributed", kernels.unattributed_ns),
         ]
-    return build.node("step", phase or "step", phase or "step", rows, children)
+    return build.node("step", phase or kernels.whole, phase or "step", rows, children)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

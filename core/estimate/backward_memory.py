@@ -6,9 +6,9 @@ gradients on their way are called ``g …``.
 
 from __future__ import annotations
 
-from .forward_memory import COPIES, LOGITS
+from .forward_memory import COPIES, LOGITS, blocks_of, play_block, play_each, segments_of
 from .sizes import Sizes
-from .tape import TEMPORARIES, Tape
+from .tape import ACTIVATIONS, TEMPORARIES, Tape
 
 GRADIENTS = "gradients"
 
@@ -27,12 +27,40 @@ def play_backward(tape: Tape, sizes: Sizes) -> None:
         tape.place = f"block {index}, attention"
         _attention(tape, sizes)
 
-    tape.repeat(block, range(sizes.size.layers, 0, -1))
+    def segment(index: int) -> None:
+        blocks = blocks_of(sizes, index)
+        _recompute(tape, sizes, blocks)
+        tape.repeat(block, blocks[::-1])
+        if not _keeps_x(sizes):
+            tape.add(ACTIVATIONS, -sizes.x_residual)
+
+    if sizes.spec.checkpoint:
+        for indices in reversed(segments_of(sizes)):
+            tape.repeat(segment, indices[::-1])
+    else:
+        tape.repeat(block, range(sizes.size.layers, 0, -1))
     tape.place = "embedding"
     tape.add(GRADIENTS, sizes.table * sizes.width.weight)
     tape.free("g residual")
     if sizes.width.autocast:
         tape.release("rotary")
+
+
+def _recompute(tape: Tape, sizes: Sizes, blocks: range) -> None:
+    """The forward of a segment once more, when its last operation asks for what it saved."""
+    _enter_branch(tape, sizes)
+    tape.kept_as = TEMPORARIES
+    tape.rename("x", sizes.x_residual if _keeps_x(sizes) else 0, ACTIVATIONS)
+    if len(blocks) > 1:
+        play_each(tape, lambda index: play_block(tape, sizes, index), blocks[:-1])
+    play_block(tape, sizes, blocks[-1], until_saved=True)
+    tape.kept_as = ACTIVATIONS
+    tape.free("g branch")
+
+
+def _keeps_x(sizes: Sizes) -> bool:
+    """Whether a norm keeps its input as it is; else only a copy in float32."""
+    return sizes.width.fused_norm or sizes.width.residual == 4
 
 
 def _loss(tape: Tape, sizes: Sizes) -> None:

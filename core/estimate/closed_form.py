@@ -9,11 +9,14 @@ L layers, h heads.
 
 from __future__ import annotations
 
+from math import ceil
+
 import msgspec
 
 from ..quantities import format_bytes, format_count
 from ..record import LedgerRow
 from ..spec import RunSpec
+from .attention_step import attention_flops, attention_memory
 from .sizes import Sizes
 from .step_memory import StepMemory, step_memory
 
@@ -80,8 +83,13 @@ def predict(spec: RunSpec) -> Prediction:
     """The cost of one steady step of that spec, run eagerly.
 
     The CPU and CUDA keep different tensors (see `sysbench.core.estimate.sizes`); a device of
-    ``auto`` counts as CUDA, so resolve it first.
+    ``auto`` counts as CUDA, so resolve it first. What is no model has no parameters and no
+    matrix products, and its memory is not predicted.
     """
+    if spec.workload == "attention":
+        return _of_attention(spec)
+    if spec.workload != "transformer":
+        return _of_no_model(spec)
     size, sizes, memory = spec.dimensions, Sizes(spec), step_memory(spec)
     tokens = spec.tokens_per_step
     weights = size.layers * (4 * sizes.square + 3 * sizes.wide) + sizes.table
@@ -96,7 +104,7 @@ def predict(spec: RunSpec) -> Prediction:
         backward_flops=backward,
         step_flops=forward + backward,
         saved_activation_bytes=memory.saved_bytes,
-        ledger=[LedgerRow(name, memory.peak.live[name]) for name in ROWS if memory.peak.live[name]],
+        ledger=_ledger(memory),
         peak_bytes=memory.peak.total,
         peak_phase=memory.peak.phase,
         peak_place=memory.peak.place,
@@ -104,14 +112,61 @@ def predict(spec: RunSpec) -> Prediction:
     )
 
 
+def _of_attention(spec: RunSpec) -> Prediction:
+    memory, forward = attention_memory(spec), attention_flops(spec)
+    backward = 2 * forward if spec.has_backward else 0
+    return Prediction(
+        parameters=0,
+        parameter_bytes=0,
+        forward_flops=forward,
+        causal_forward_flops=forward // 2 if spec.is_causal else forward,
+        backward_flops=backward,
+        step_flops=forward + backward,
+        saved_activation_bytes=memory.saved_bytes,
+        ledger=_ledger(memory),
+        peak_bytes=memory.peak.total,
+        peak_phase=memory.peak.phase,
+        peak_place=memory.peak.place,
+        formulas={
+            "forward FLOPs": f"4BT²d = {format_count(forward).strip()}",
+            "peak": _peak_formula(memory),
+        },
+    )
+
+
+def _of_no_model(spec: RunSpec) -> Prediction:
+    return Prediction(
+        parameters=0,
+        parameter_bytes=0,
+        forward_flops=0,
+        causal_forward_flops=0,
+        backward_flops=0,
+        step_flops=0,
+        saved_activation_bytes=0,
+        ledger=[],
+        peak_bytes=0,
+        peak_phase="",
+        peak_place="",
+        method=f"nothing to predict: {spec.workload} has no model",
+    )
+
+
+def _memory(spec: RunSpec) -> StepMemory:
+    return attention_memory(spec) if spec.workload == "attention" else step_memory(spec)
+
+
+def _ledger(memory: StepMemory) -> list[LedgerRow]:
+    return [LedgerRow(name, memory.peak.live[name]) for name in ROWS if memory.peak.live[name]]
+
+
 def why_not_predicted(spec: RunSpec) -> str | None:
     """Why the memory of that spec is not what `predict` says; None where it is."""
-    if spec.workload != "transformer":
-        return f"the closed form is of the transformer, not of {spec.workload}"
+    if spec.workload not in ("transformer", "attention"):
+        return f"the closed form is of models, not of {spec.workload}"
+    if spec.workload == "attention" and spec.attention != "naive":
+        return "beside a kernel that fuses attention, what it needs inside weighs as much"
     if spec.compile != "off" or spec.attention == "flex":
         return "compiled code saves and fuses as it likes; the closed form is of eager code"
-    if spec.checkpoint:
-        return "the closed form keeps every activation; this run recomputes some"
     if spec.parallel != "none":
         return "the closed form is of one device; ranks hold buckets and shards besides"
     return None
@@ -126,7 +181,7 @@ def largest_batch(spec: RunSpec, capacity_bytes: int, limit: int = 2**20) -> int
     """The largest batch up to ``limit`` whose predicted peak fits, all else equal; 0 for none."""
 
     def too_large(batch: int) -> bool:
-        return step_memory(spec.changed(batch=batch)).peak.total > capacity_bytes
+        return _memory(spec.changed(batch=batch)).peak.total > capacity_bytes
 
     fitting, failing = 0, 1
     while failing <= limit and not too_large(failing):
@@ -151,18 +206,26 @@ def _formulas(sizes: Sizes, memory: StepMemory, forward: int, backward: int) -> 
         texts["backward FLOPs"] = f"2 × forward = {format_count(backward).strip()}"
     if memory.saved_bytes:
         saved = format_bytes(memory.saved_bytes)
-        texts["saved for backward"] = (
-            f"about L({_block_formula(sizes)}) bytes and the loss's: {saved}"
-        )
+        texts["saved for backward"] = f"about {_kept_formula(sizes)} bytes and the loss's: {saved}"
     if spec.step == "train":
         copies = 1 if spec.optimizer == "sgd" else 3
         texts["weights and state"] = f"{copies * width.weight} bytes per parameter"
-    peak = memory.peak
-    names = [name for name in ROWS if peak.live[name]]
-    texts["peak"] = (
-        f"{' + '.join(names)} = {format_bytes(peak.total)}, in {peak.phase} ({peak.place})"
-    )
+    texts["peak"] = _peak_formula(memory)
     return texts
+
+
+def _peak_formula(memory: StepMemory) -> str:
+    peak = memory.peak
+    names = " + ".join(name for name in ROWS if peak.live[name])
+    return f"{names} = {format_bytes(peak.total)}, in {peak.phase} ({peak.place})"
+
+
+def _kept_formula(sizes: Sizes) -> str:
+    """Bytes that the blocks keep; of a segment that is recomputed its input alone."""
+    checkpoint = sizes.spec.checkpoint
+    if not checkpoint:
+        return f"L({_block_formula(sizes)})"
+    return f"{ceil(sizes.size.layers / checkpoint)} segments' {sizes.width.residual}BTd"
 
 
 def _block_formula(sizes: Sizes) -> str:

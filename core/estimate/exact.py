@@ -14,7 +14,7 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from ..errors import WorkerFailed
+from ..errors import SpecError, WorkerFailed
 from ..record import LedgerRow
 from ..spec import DIMENSION_NAMES, RunSpec
 from .closed_form import Prediction
@@ -111,7 +111,12 @@ class Estimator:
 
         Raises:
             WorkerFailed: The process died, did not answer in time, or could not play the step.
+            SpecError: There is no such step to play.
         """
+        if spec.workload != "transformer":
+            raise SpecError("workload", spec.workload, "transformer; exact mode plays no other")
+        if spec.checkpoint:
+            raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
         question = asked(spec)
         if question.identity not in self._known:
             self._known[question.identity] = self._ask(question)

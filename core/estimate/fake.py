@@ -13,6 +13,7 @@ import traceback
 
 import msgspec
 
+from ..parent_death import die_with_parent
 from ..record import LedgerRow
 from ..spec import RunSpec
 from .closed_form import ROWS, predict
@@ -101,8 +102,6 @@ def main() -> int:
     # FakeTensorMode and the optimizers import torch._dynamo, as large as the rest of torch.
     import torch
     import torch._dynamo
-
-    from ..worker.limits import die_with_parent
 
     import_seconds = time.perf_counter() - began
     die_with_parent(int(sys.argv[1]))

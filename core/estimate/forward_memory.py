@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .sizes import Sizes
 from .tape import Tape
 
@@ -17,16 +19,54 @@ def play_forward(tape: Tape, sizes: Sizes) -> None:
         tape.save("rotary")
 
     def block(index: int) -> None:
-        tape.place = f"block {index}, attention"
-        _attention(tape, sizes)
-        tape.place = f"block {index}, feed-forward"
-        _feed_forward(tape, sizes)
+        play_block(tape, sizes, index)
 
-    tape.repeat(block, range(1, sizes.size.layers + 1))
+    def segment(index: int) -> None:
+        tape.save("x")
+        tape.keeps = False
+        play_each(tape, block, blocks_of(sizes, index))
+        tape.keeps = True
+
+    if sizes.spec.checkpoint:
+        for indices in segments_of(sizes):
+            tape.repeat(segment, indices)
+    else:
+        tape.repeat(block, range(1, sizes.size.layers + 1))
     tape.place = "head"
     _norm(tape, sizes, "x", "final")
     _linear(tape, sizes, "logits", sizes.logits, sizes.table, LOGITS)
     tape.free("x", "final normed", "rotary")
+
+
+def segments_of(sizes: Sizes) -> list[range]:
+    """Indices of the segments that are recomputed: the whole ones, and a shorter last one."""
+    whole, rest = divmod(sizes.size.layers, sizes.spec.checkpoint)
+    return [range(whole), *([range(whole, whole + 1)] if rest else [])]
+
+
+def blocks_of(sizes: Sizes, segment: int) -> range:
+    """Indices of a segment's blocks, from 1."""
+    first = segment * sizes.spec.checkpoint + 1
+    return range(first, min(first + sizes.spec.checkpoint, sizes.size.layers + 1))
+
+
+def play_each(tape: Tape, block: Callable[[int], None], blocks: range) -> None:
+    """Blocks of a segment: the first one's input is kept, so that it is not like the others."""
+    block(blocks[0])
+    if len(blocks) > 1:
+        tape.repeat(block, blocks[1:])
+
+
+def play_block(tape: Tape, sizes: Sizes, index: int, *, until_saved: bool = False) -> None:
+    """One block, from x to x.
+
+    Args:
+        until_saved: End with the last tensor that the graph saves: there is no new x then.
+    """
+    tape.place = f"block {index}, attention"
+    _attention(tape, sizes)
+    tape.place = f"block {index}, feed-forward"
+    _feed_forward(tape, sizes, until_saved=until_saved)
 
 
 def play_loss(tape: Tape, sizes: Sizes) -> None:
@@ -40,6 +80,9 @@ def play_loss(tape: Tape, sizes: Sizes) -> None:
     tape.new("loss copy", sizes.logits_copy, LOGITS)
     tape.save("loss copy")
     tape.free("logits")
+    if sizes.spec.checkpoint and width.autocast:  # with autocast ends its cache of copies
+        block = (4 * sizes.square + 3 * sizes.wide) * width.compute
+        tape.add(COPIES, -sizes.size.layers * block)
 
 
 def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
@@ -149,7 +192,7 @@ def _math(tape: Tape, sizes: Sizes) -> None:
     tape.save("flat")
 
 
-def _feed_forward(tape: Tape, sizes: Sizes) -> None:
+def _feed_forward(tape: Tape, sizes: Sizes, *, until_saved: bool) -> None:
     _norm(tape, sizes, "middle", "ffn")
     _linear(tape, sizes, "w1", sizes.f, sizes.wide)
     tape.new("silu", sizes.f)
@@ -159,6 +202,10 @@ def _feed_forward(tape: Tape, sizes: Sizes) -> None:
     tape.new("product", sizes.f)
     tape.save("w3", "product")
     tape.free("silu", "w3")
+    if until_saved:
+        tape.add(COPIES, sizes.wide * sizes.width.compute if sizes.width.autocast else 0)
+        tape.free("ffn normed", "middle", "x")
+        return
     _linear(tape, sizes, "w2", sizes.x, sizes.wide)
     tape.free("product", "ffn normed")
     tape.new("next", sizes.x_residual)

@@ -28,6 +28,8 @@ class Tape:
 
     Attributes:
         total: Live bytes now, of all kinds.
+        keeps: Whether the graph keeps what it saves; where it will be computed again, not.
+        kept_as: What temporaries become when the graph saves them.
         phase, place: Where the step is, for the moments that follow.
         peaks: The worst moment so far of each phase.
     """
@@ -36,6 +38,8 @@ class Tape:
         self.live = Counter(resident)
         self.total = sum(resident.values())
         self.graph = graph
+        self.keeps = True
+        self.kept_as = ACTIVATIONS
         self.phase = self.place = ""
         self.peaks: dict[str, Moment] = {}
         self._held: dict[str, tuple[str, int]] = {}
@@ -58,16 +62,20 @@ class Tape:
         self._held[name] = kind, count
         self.add(kind, count)
 
+    def rename(self, name: str, count: int, kind: str) -> None:
+        """A name for a tensor that is counted already."""
+        self._held[name] = kind, count
+
     def save(self, *names: str) -> None:
-        """The graph keeps these for backward; temporaries become activations."""
-        if not self.graph:
+        """The graph keeps these for backward."""
+        if not (self.graph and self.keeps):
             return
         for name in names:
             kind, count = self._held.pop(name)
             if kind == TEMPORARIES:
-                kind = ACTIVATIONS
+                kind = self.kept_as
                 self.live[TEMPORARIES] -= count
-                self.live[ACTIVATIONS] += count
+                self.live[kind] += count
             self._saved[name] = kind, count
 
     def free(self, *names: str) -> None:

@@ -7,9 +7,16 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ..quantities import format_bytes, format_count
+
 LOG_FROM = 8.0
 """An axis whose ends are so many times apart is logarithmic: three doublings."""
+DIGITS = 4
+COUNT_FROM = 1e6
+"""Places on the axis from here on are counts, such as of parameters: ``969 M``."""
 _STEPS = (1, 2, 5)
+
+Point = tuple[float, float]
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -19,14 +26,14 @@ class Series(msgspec.Struct, frozen=True):
     points: tuple[tuple[float, float | None], ...]
 
     @property
-    def known(self) -> list[tuple[float, float]]:
+    def known(self) -> list[Point]:
         """The points that have a value."""
         return [(x, y) for x, y in self.points if y is not None]
 
     @property
-    def pieces(self) -> list[list[tuple[float, float]]]:
+    def pieces(self) -> list[list[Point]]:
         """Neighbours that all have values; a gap is never bridged."""
-        found: list[list[tuple[float, float]]] = [[]]
+        found: list[list[Point]] = [[]]
         for x, y in self.points:
             if y is None:
                 found.append([])
@@ -39,15 +46,22 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of one quantity over one axis.
 
     Attributes:
+        name: Of the quantity, with its unit.
         title: What is drawn.
         axis: Name of the axis; its values are the points' x.
-        column: Name of the quantity as in a table, its unit at the end: ``forward_ms``.
+        unit: Of the values: ``ms``, ``GiB``, ``%``; ``B`` is written in the unit that suits.
     """
 
+    name: str
     title: str
     axis: str
-    column: str
+    unit: str
     series: tuple[Series, ...]
+
+    @property
+    def drawn(self) -> list[Series]:
+        """The series that have a value."""
+        return [one for one in self.series if one.known]
 
     @property
     def places(self) -> list[float]:
@@ -62,27 +76,56 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def up(self) -> Scale:
         """The scale of the quantity; it has zero where it is linear."""
-        return Scale.of((y for one in self.series for _, y in one.known), with_zero=True)
+        values = (y for one in self.series for _, y in one.known)
+        return Scale.of(values, with_zero=True, is_binary=self.unit == "B")
+
+    def mark(self, place: float) -> str:
+        """A value of the axis."""
+        return f"{place:g}" if abs(place) < COUNT_FROM else format_count(place).strip()
+
+    def tick(self, value: float) -> str:
+        """A round value of the quantity."""
+        return format_bytes(value) if self.unit == "B" else f"{value:,.6g}"
+
+    def words(self, value: float | None) -> str:
+        """A value of the quantity with its unit; a dash where there is none."""
+        return "–" if value is None else with_unit(value, self.unit)
+
+
+def with_unit(value: float, unit: str) -> str:
+    """A number with four digits and its unit; ``B`` becomes the unit that suits."""
+    return digits(value, unit) if unit == "B" else f"{digits(value, unit)} {unit}".rstrip()
+
+
+def digits(value: float, unit: str) -> str:
+    """The same without the unit, but for bytes: these tell theirs one by one."""
+    if unit == "B":
+        return format_bytes(value)
+    whole = math.floor(math.log10(abs(value))) + 1 if value else 1
+    return f"{value:,.{max(0, DIGITS - whole)}f}"
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """An axis from ``low`` to ``high``, ``low`` less."""
+    """An axis from ``low`` to ``high``, ``low`` less. A binary one has powers of two as ticks."""
 
     low: float
     high: float
     is_log: bool
+    is_binary: bool = False
 
     @classmethod
-    def of(cls, values: Iterable[float], *, with_zero: bool = False) -> Scale:
+    def of(
+        cls, values: Iterable[float], *, with_zero: bool = False, is_binary: bool = False
+    ) -> Scale:
         """A scale that holds all of these values, logarithmic where they are far apart."""
         known = list(values)
         low, high = min(known), max(known)
         if low > 0 and high >= LOG_FROM * low:
-            return cls(low, high, is_log=True)
+            return cls(low, high, is_log=True, is_binary=is_binary)
         if with_zero:
             low, high = min(low, 0.0), max(high, 0.0)
         room = 0.0 if low < high else abs(high) / 2 or 1.0
-        return cls(low - room, high + room, is_log=False)
+        return cls(low - room, high + room, is_log=False, is_binary=is_binary)
 
     def part(self, value: float) -> float:
         """Where a value lies: 0 at the low end, 1 at the high."""
@@ -91,7 +134,7 @@ class Scale(msgspec.Struct, frozen=True):
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int) -> list[float]:
-        """Round values within it, about so many."""
+        """Round values within it, at most so many."""
         found = self._log_ticks() if self.is_log else []
         if len(found) < 2:
             found = self._even_ticks(most)
@@ -99,14 +142,18 @@ class Scale(msgspec.Struct, frozen=True):
 
     def _even_ticks(self, most: int) -> list[float]:
         rough = (self.high - self.low) / most
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = next(power * n for n in (*_STEPS, 10) if power * n >= rough * 0.999)
+        if self.is_binary:
+            step = 2.0 ** math.ceil(math.log2(rough))
+        else:
+            power = 10.0 ** math.floor(math.log10(rough))
+            step = next(power * n for n in (*_STEPS, 10) if power * n >= rough * 0.999)
         first, last = math.ceil(self.low / step), math.floor(self.high / step)
         return [n * step for n in range(first, last + 1)]
 
     def _log_ticks(self) -> list[float]:
-        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        every = [n * 10.0**power for power in powers for n in _STEPS]
-        inside = [value for value in every if self.low <= value <= self.high]
-        decades = [value for value in inside if math.log10(value).is_integer()]
-        return decades if len(decades) > 3 else inside
+        base, steps = (2.0, (1,)) if self.is_binary else (10.0, _STEPS)
+        first, last = (math.log(value, base) for value in (self.low, self.high))
+        powers = [base**n for n in range(math.floor(first), math.ceil(last) + 1)]
+        inside = [n * power for power in powers for n in steps if self.low <= n * power]
+        whole = [value for value in powers if self.low <= value <= self.high]
+        return whole if len(whole) > 3 else [value for value in inside if value <= self.high]

@@ -10,8 +10,10 @@ from .table import QUANTITY, Cell, Table, is_number
 
 UNKNOWN = "n/a"
 DASH = "–"
-_UNITS = ("bytes", "ms", "ns")
+KEYED = ("spec", "environment")
+"""Tables whose quantities are shown as the record and ``--set`` know them."""
 _PER_CALL = ("mean_ns", "median_ns", "min_ns", "max_ns", "std_ns")
+_ROUNDED_SUMS = ("sum", "off_by")
 _CHANGES = ("over_bare", "over_a", "drift", "error")
 _HEADINGS = {
     "bytes": "size",
@@ -31,6 +33,8 @@ _HEADINGS = {
     "causal_mfu": "MFU, causal",
     "intensity": "FLOP/byte",
     "gigabytes_per_second": "GB/s",
+    "algorithm_gigabytes_per_second": "algorithm GB/s",
+    "bus_gigabytes_per_second": "bus GB/s",
 }
 
 
@@ -50,21 +54,32 @@ def cells_as_text(table: Table) -> list[list[str]]:
     """The rows as text. Numbers of one unit share their decimals; in a table of quantities
     the unit is the row's, not the column's."""
     if table.columns[0] == QUANTITY:
-        return [_quantity_row(table.columns, row) for row in table.rows]
+        keyed = table.name in KEYED
+        return [_quantity_row(table.columns, row, keyed=keyed) for row in table.rows]
     largest: dict[str, float] = defaultdict(float)
     for name in table.columns:
         numbers = [abs(cell) for cell in table.column(name) if is_number(cell)]
         largest[_unit(name)] = max([largest[_unit(name)], *numbers])
-    columns = [_texts(name, table.column(name), largest[_unit(name)]) for name in table.columns]
+    formats = table.formats or ("",) * len(table.columns)
+    columns = [
+        [_formatted(cell, written) for cell in table.column(name)]
+        if written
+        else _texts(name, table.column(name), largest[_unit(name)])
+        for name, written in zip(table.columns, formats, strict=True)
+    ]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _quantity_row(columns: Sequence[str], row: Sequence[Cell]) -> list[str]:
+def _formatted(cell: Cell, written: str) -> str:
+    if cell is None:
+        return DASH
+    return written.format(cell) if is_number(cell) else literal(str(cell))
+
+
+def _quantity_row(columns: Sequence[str], row: Sequence[Cell], *, keyed: bool) -> list[str]:
     quantity, *rest = row
     key = str(quantity)
-    # Other keys are shown as they are: that is how the record and --set know them.
-    is_figure = key in _HEADINGS or (_unit(key) in _UNITS and "." not in key)
-    name = heading(key) if is_figure else key
+    name = key if keyed or "." in key else heading(key)
     units = ["n" if column == "n" else key for column in columns[1:]]
     return [name, *map(one_figure, units, rest)]
 
@@ -127,6 +142,8 @@ def _number(column: str, value: float, largest: float) -> str:
         return decimal(value / 1e6, _decimals(largest / 1e6))
     if unit == "ms":
         return decimal(value, _decimals(largest))
+    if column in _ROUNDED_SUMS:
+        return f"{value:.4f}"
     if unit == "flops":
         return f"{format_count(value)}FLOP"
     whole = float(value).is_integer() or abs(value) >= 1000

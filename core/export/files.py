@@ -17,6 +17,8 @@ def refuse_existing(paths: list[Path], *, force: bool) -> None:
     for path in paths:
         if path.is_dir():
             raise SpecError("output", str(path), "is a folder; name a file")
+        if path.exists() and not path.is_file():
+            raise SpecError("output", str(path), "is no regular file, and is not replaced")
         if path.exists() and not force:
             raise SpecError("output", str(path), "exists already; --force replaces it")
 

@@ -8,8 +8,9 @@ from ..analysis.tree import TreeNode
 from ..inspection.inspection import Inspection
 from .kernel_tables import category_table, kernel_table
 from .markdown import table_as_markdown
-from .memory_tables import largest_table, ledger_table, memory_table, origins_table
+from .memory_tables import devices_table, largest_table, ledger_table, memory_table, origins_table
 from .nsys_tables import nsys_tables
+from .roof_tables import roofline_table
 from .table import Table
 from .tree_tables import tree_table
 
@@ -24,12 +25,13 @@ def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str
     sections: dict[str, list[Table]] = {}
     if kernels := inspection.kernels:
         sections["kernels"] = [kernel_table(kernels), category_table(kernels)]
+        sections["roofline"] = [roofline_table(kernels)]
     if tree:
         sections["tree"] = [tree_table(tree)]
     if memory := inspection.memory:
         sections["memory"] = [
             *(memory_table(memory), ledger_table(memory)),
-            *(origins_table(memory), largest_table(memory)),
+            *(origins_table(memory), largest_table(memory), devices_table(memory)),
         ]
     if nsys := inspection.nsys:
         sections["nsys"] = nsys_tables(nsys)

@@ -24,24 +24,29 @@ def averaged(kernels: Kernels) -> str:
     return f", mean of {kernels.steps} steps" if kernels.steps > 1 else ""
 
 
+def windowed(kernels: Kernels) -> str:
+    """What the rows add up to, in words."""
+    return "one traced step" if kernels.whole == "step" else "traced span"
+
+
 def kernel_table(kernels: Kernels) -> Table:
     """All rows, longest first, then idle and unattributed time: shares sum to one."""
     rows: list[Row] = [
         (
             *(row.exclusive_ns, row.share, row.calls, row.mean_ns, row.category, row.fused),
             *(row.phase, row.name, row.module, row.op, row.total_ns, row.min_ns, row.max_ns),
-            *(row.of_roof, row.flops, row.moved_bytes),
+            *(row.of_roof, row.flops, row.moved_bytes, ", ".join(row.ops) or None),
         )
         for row in sorted(kernels.rows, key=lambda row: -row.exclusive_ns)
     ]
     return Table(
         name="kernels",
-        title=f"{noun(kernels).capitalize()}s: one traced step of {kernels.step_ms:.2f} ms"
+        title=f"{noun(kernels).capitalize()}s: {windowed(kernels)} of {kernels.step_ms:.2f} ms"
         f"{averaged(kernels)}",
         columns=(
             *("exclusive_ns", "share", "calls", "mean_ns", "category", "fused"),
             *("phase", "name", "module", "op", "total_ns", "min_ns", "max_ns"),
-            *("of_roof", "flops", "moved_bytes"),
+            *("of_roof", "flops", "moved_bytes", "ops"),
         ),
         rows=(*rows, *_not_running(kernels)),
     )
@@ -53,7 +58,7 @@ def _not_running(kernels: Kernels) -> list[Row]:
     rest = [(f"idle: {one.cause}", "idle", one.ns, one.share) for one in kernels.idle]
     share = unattributed / (kernels.step_ms * 1e6) if kernels.step_ms else 0.0
     rest.append(("unattributed", "unattributed", unattributed, share))
-    blanks = (None,) * 8
+    blanks = (None,) * 9
     return [
         (ns, share, None, None, category, None, None, name, *blanks)
         for name, category, ns, share in rest
@@ -68,7 +73,7 @@ def top_kernels(kernels: Kernels, keep: int) -> Table:
     count = len(by_name.rows)
     running = msgspec.structs.replace(table, rows=table.rows[:count])
     rows = folded(running, keep, "name", ADDITIVE).rows + table.rows[count:]
-    return with_total(msgspec.structs.replace(table, rows=rows), "name", "step", ADDITIVE)
+    return with_total(msgspec.structs.replace(table, rows=rows), "name", kernels.whole, ADDITIVE)
 
 
 def merged_by_name(rows: Sequence[KernelRow]) -> list[KernelRow]:
@@ -122,7 +127,7 @@ def category_table(kernels: Kernels) -> Table:
     rows.append(("unattributed", unattributed, unattributed / step_ns, None, *blanks))
     return Table(
         name="categories",
-        title=f"Categories of the traced step, {kernels.step_ms:.2f} ms",
+        title=f"Categories of the traced {kernels.whole}, {kernels.step_ms:.2f} ms",
         columns=(
             *("category", "exclusive_ns", "share", "calls"),
             *(f"{phase}_ns" for phase in phases),

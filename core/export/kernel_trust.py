@@ -29,7 +29,7 @@ def marked(text: str) -> str:
 def coverage_words(kernels: Kernels) -> list[str]:
     """What the tables explain, and the counts behind it over all traced steps."""
     coverage = kernels.coverage
-    words = [f"explains {percent(coverage.explained)} of the step"]
+    words = [f"explains {percent(coverage.explained)} of the {kernels.whole}"]
     if kernels.source == "operators":
         return [*words, "host operators, self time"]
     words.append(f"{coverage.launches:,} launches, {coverage.kernels:,} kernels seen")
@@ -46,7 +46,7 @@ def coverage_warning(kernels: Kernels) -> str:
     if not explains_too_little(kernels):
         return ""
     return (
-        f"These tables explain only {percent(kernels.coverage.explained)} of the step "
+        f"These tables explain only {percent(kernels.coverage.explained)} of the {kernels.whole} "
         f"({percent(COVERAGE_LIMIT, 0)} is the least to rely on): shares are of what was seen."
     )
 

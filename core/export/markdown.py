@@ -32,32 +32,33 @@ def table_as_markdown(table: Table) -> str:
     """One table in pipe syntax; foreign text is escaped."""
     rules = ["---:" if is_numeric(table, column) else "---" for column in table.columns]
     rows = [[heading(column) for column in table.columns], rules]
-    rows += [[_escaped(text) for text in row] for row in cells_as_text(table)]
+    rows += [[escaped(text) for text in row] for row in cells_as_text(table)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) -> Iterator[str]:
     first, *further = headline(record)
-    yield f"# {_escaped(first)}"
+    yield f"# {escaped(first)}"
     yield ""
-    yield from (f"- {_escaped(line)}" for line in further)
+    yield from (f"- {escaped(line)}" for line in further)
     for finding in record.findings:
         yield ""
-        yield f"**{finding.severity.capitalize()}: {_escaped(finding.verdict)}**"
-        yield f"Why: {_escaped(finding.why)}"
-        yield f"Next: {_escaped(finding.next)}"
+        yield f"**{finding.severity.capitalize()}: {escaped(finding.verdict)}**"
+        yield f"Why: {escaped(finding.why)}"
+        yield f"Next: {escaped(finding.next)}"
     yield from ("", "## Trust", "")
-    yield from (f"- {name}: {_escaped(text)}" for name, text in trust_lines(record))
+    yield from (f"- {name}: {escaped(text)}" for name, text in trust_lines(record))
     for table in tables_of(record, others, worth):
         if table.name in _PROSE:
             continue
         if table.name == "kernels" and record.kernels:
             table = top_kernels(record.kernels, _KERNEL_ROWS)
-        yield from ("", f"## {_escaped(table.title)}", "", table_as_markdown(table))
+        yield from ("", f"## {escaped(table.title)}", "", table_as_markdown(table))
 
 
-def _escaped(text: str) -> str:
-    escaped = literal(text).replace("&", "&amp;")
+def escaped(text: str) -> str:
+    """Foreign text that Markdown shows as it is."""
+    shown = literal(text).replace("&", "&amp;")
     for char in "\\`*_[]<>|#~":
-        escaped = escaped.replace(char, f"\\{char}")
-    return escaped
+        shown = shown.replace(char, f"\\{char}")
+    return shown

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from ..quantities import format_bytes
 from ..record import LedgerRow, Memory
+from ..record_memory import DeviceMemory
 from .table import Table, facts
 
 
@@ -16,14 +18,45 @@ def memory_table(memory: Memory) -> Table:
         "end_allocated_bytes": memory.end_allocated_bytes,
         "driver_used_bytes": memory.driver_used_bytes,
         "baseline_bytes": memory.baseline_bytes,
+        "baseline_blocks": memory.baseline_blocks,
         "first_step_peak_bytes": memory.first_step_peak_bytes,
         "predicted_peak_bytes": memory.predicted_peak_bytes,
-        "peak_phase": memory.peak_phase,
+        "peak_phase": memory.peak_phase or None,
         "events": memory.events,
         "events_dropped": memory.events_dropped,
     }
     source = "CUDA allocator" if memory.source == "cuda-snapshot" else "CPU allocator"
-    return facts("memory", f"Memory of one steady step, {source}", values, memory.missing)
+    return facts("memory", f"Memory of {memory.whole}, {source}", values, memory.missing)
+
+
+def recording_notes(memory: Memory) -> list[str]:
+    """What a reader must know of the recording: what it does not reach."""
+    notes = []
+    if memory.baseline_blocks:
+        count, held = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
+        blocks = "block is" if count == 1 else "blocks are"
+        notes.append(f"{count:,} {blocks} older than the recording: {held}")
+    if memory.peak_reserved_bytes is not None and (
+        memory.peak_reserved_bytes < memory.peak_allocated_bytes
+    ):
+        notes.append("what was reserved is known of the end alone")
+    if memory.events_dropped:
+        notes.append(f"the ring of events wrapped: the first {memory.events_dropped:,} are lost")
+    if memory.devices:
+        shown = next(one.device for one in memory.devices if one.is_described)
+        notes.append(f"{len(memory.devices)} devices: this is number {shown}, the busiest")
+    return notes
+
+
+def devices_table(memory: Memory) -> Table:
+    """Every device of a snapshot that has several."""
+    columns = tuple(DeviceMemory.__struct_fields__)
+    return Table(
+        name="devices",
+        title="Devices of the snapshot, each with its own peak",
+        columns=columns,
+        rows=tuple(tuple(getattr(one, name) for name in columns) for one in memory.devices),
+    )
 
 
 def ledger_table(memory: Memory) -> Table:
@@ -39,7 +72,7 @@ def ledger_table(memory: Memory) -> Table:
     peak = memory.peak_allocated_bytes or 1
     return Table(
         name="ledger",
-        title="Memory ledger: what is resident at the peak of a steady step",
+        title=f"Memory ledger: what is resident at the peak of {memory.whole}",
         columns=(
             *("name", "peak_bytes", "share"),
             *map(_bytes_column, list(instants)[1:]),

@@ -15,7 +15,8 @@ def roof_words(roof: Roof | None, reason: str = "") -> str:
     """The two ceilings and where they are from, or why there are none."""
     if roof is None:
         return f"no roof: {reason}" if reason else "no roof"
-    peak = f"{format_count(roof.peak_flops)}FLOP/s {roof.precision} ({roof.peak_source})"
+    precision = f" {roof.precision}" if roof.precision else ""
+    peak = f"{format_count(roof.peak_flops)}FLOP/s{precision} ({roof.peak_source})"
     if roof.bandwidth is None or roof.ridge is None:
         return f"{peak}, bandwidth not known"
     return (

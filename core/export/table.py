@@ -30,12 +30,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         title: What the table holds and what its rows add up to, in a line.
         columns: Their names.
         rows: As many cells each as there are columns.
+        formats: How the numbers of each column are written, such as ``{:.2f}``; empty, or an
+            empty one: as the column's name tells.
     """
 
     name: str
     title: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    formats: tuple[str, ...] = ()
 
     def column(self, name: str) -> list[Cell]:
         """All cells of one column, top to bottom."""

@@ -12,9 +12,11 @@ from ..errors import NotFoundError
 from ..record import Record
 from .compile_tables import compile_tables
 from .context_tables import environment_table, findings_table, passes_table, spec_table
+from .distributed_tables import distributed_tables
 from .kernel_tables import category_table, kernel_table
 from .memory_tables import (
     card_table,
+    devices_table,
     largest_table,
     ledger_table,
     memory_table,
@@ -25,6 +27,8 @@ from .memory_tables import (
     resident_table,
 )
 from .nsys_tables import record_tables
+from .numerics_tables import numerics_tables
+from .oom_tables import oom_tables
 from .question_tables import question_table
 from .roof_tables import flops_table, roofline_table
 from .table import Table, to_frame
@@ -48,6 +52,7 @@ def tables_of(
     ``worth`` is what compiling saves against an eager run.
     """
     tables = [spec_table(record), findings_table(record), passes_table(record)]
+    tables += oom_tables(record)
     if record.timing:
         tables += [timing_table(record.timing), speed_table(record.timing)]
     if record.kernels:
@@ -60,9 +65,14 @@ def tables_of(
         tables += [memory_table(memory), ledger_table(memory), card_table(memory)]
         tables += [reconciliation_table(memory), resident_table(memory), pools_table(memory)]
         tables += [module_table(memory), origins_table(memory), largest_table(memory)]
+        tables.append(devices_table(memory))
     if record.nsys:
         tables += record_tables(record.nsys)
+    if record.numerics:
+        tables += numerics_tables(record.numerics)
     tables += compile_tables(record, worth)
+    if record.distributed:
+        tables += distributed_tables(record.distributed)
     if record.telemetry:
         tables.append(telemetry_table(record.telemetry))
     tables.append(environment_table(record))

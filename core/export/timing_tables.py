@@ -59,12 +59,16 @@ def speed_table(timing: Timing) -> Table:
     return facts("speed", "Speed and how the steps were chosen", values, timing.missing)
 
 
+def _samples(count: int) -> str:
+    return f"{count} sample" if count == 1 else f"{count} samples"
+
+
 def telemetry_table(block: Telemetry) -> Table:
     """One row per series, over the measured part of the timing pass."""
     numbers = ("min", "median", "max", "n")
     return Table(
         name="telemetry",
-        title=f"Telemetry: {block.samples} samples, one every {block.interval_seconds:g} s",
+        title=f"Telemetry: {_samples(block.samples)}, one every {block.interval_seconds:g} s",
         columns=(QUANTITY, *numbers),
         rows=tuple(
             (name, *(summary.get(key) for key in numbers)) for name, summary in block.series.items()

@@ -6,6 +6,7 @@ longer than standard input is held open.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
@@ -15,9 +16,10 @@ from pathlib import Path
 import msgspec
 
 from ..errors import ForeignFileError, SysbenchError
+from ..parent_death import die_with_parent
 from ..quantities import format_bytes
 from ..rundir import write_atomically
-from .confinement import die_with_parent, limit_memory
+from .confinement import die_with_input, limit_memory
 from .entries import Entry, forget_oldest
 from .inspection import encode_inspection
 from .messages import Finished, Message, Progressed, Refused, encode_message
@@ -30,7 +32,8 @@ LARGEST_TABLES_BYTES = 64 * 2**20
 
 def main(file: str, entry: str, limit_bytes: str) -> int:
     """Decode the file into the entry and tell how it went; returns the exit code."""
-    die_with_parent()
+    die_with_parent(os.getppid())
+    die_with_input()
     limit_memory(int(limit_bytes))
     path = Path(file)
     try:

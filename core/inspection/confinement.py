@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
-import signal
-import sys
 import threading
 
 import psutil
 
-PR_SET_PDEATHSIG = 1
 STANDARD_INPUT = 0
 
 
@@ -23,14 +19,8 @@ def limit_memory(limit_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
-def die_with_parent() -> None:
-    """End when the parent does, however it ends.
-
-    The kernel sends a signal where it can; and standard input ends, as the parent holds the
-    other end of it.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_input() -> None:
+    """End when standard input does: whoever waits for the tables holds the other end of it."""
     threading.Thread(target=_exit_with_input, daemon=True).start()
 
 

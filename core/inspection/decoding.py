@@ -13,7 +13,7 @@ from ..errors import ForeignFileError, SysbenchError
 from ..telemetry.host import memory_capacity_bytes
 from .entries import entry_of
 from .inspection import Inspection
-from .kinds import kind_of
+from .kinds import format_of
 from .messages import Finished, Progressed, Refused, decode_message
 
 MOST_BYTES = 16 * 2**30
@@ -43,7 +43,7 @@ class Decoding:
             ForeignFileError: It cannot be read, or is of no kind that is known.
         """
         self.path = path.absolute()
-        kind_of(self.path)  # what cannot be read is refused here already
+        format_of(self.path)  # what cannot be read is refused here already
         self.entry = entry_of(self.path)
         self._limit_bytes = limit_bytes or min(MOST_BYTES, memory_capacity_bytes() // 2)
         self._lock = Lock()

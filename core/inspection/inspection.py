@@ -15,7 +15,8 @@ from .kinds import Kind
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """The tables of one foreign file; public JSON like the record.
 
-    A block that the file has nothing for is null, and ``missing`` says why. From ``nvtx`` on
+    ``device`` is the name of the one that ``kernels`` are of, null where nobody says. A block
+    that the file has nothing for is null, and ``missing`` says why. From ``nvtx`` on
     all is of an nsys export; its ``kernel_summary`` and ``memory_summary`` are NVIDIA's own
     ``cuda_gpu_kern_sum`` and ``cuda_gpu_mem_time_sum``.
     """
@@ -23,6 +24,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     file: str
     file_bytes: int
+    device: str | None = None
     kernels: Kernels | None = None
     memory: Memory | None = None
     nvtx: Nvtx | None = None

@@ -11,7 +11,9 @@ from typing import Literal
 
 from ..errors import ForeignFileError
 
-Kind = Literal["chrome-trace", "memory-snapshot", "nsys-export"]
+Format = Literal["chrome-trace", "memory-snapshot", "nsys-export"]
+Kind = Format | Literal["profiled-allocations"]
+"""Of a chrome trace only its end tells whether there are allocations in it."""
 
 GZIP, PICKLE, SQLITE, ZIP = b"\x1f\x8b", b"\x80", b"SQLite format 3\x00", b"PK"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -21,11 +23,11 @@ REPORT_ENDINGS = (".nsys-rep", ".qdrep")
 READABLE = "a chrome trace (.json, .json.gz), a memory snapshot (pickle) or an nsys SQLite export"
 
 
-def kind_of(path: Path) -> Kind:
-    """The kind of a file.
+def format_of(path: Path) -> Format:
+    """The format of a file.
 
     Raises:
-        ForeignFileError: There is no such file, it cannot be read, or it is none of the kinds.
+        ForeignFileError: There is no such file, it cannot be read, or it is in none of the formats.
     """
     head = _head(path)
     if head.startswith(SQLITE):

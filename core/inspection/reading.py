@@ -8,14 +8,20 @@ from typing import NamedTuple
 
 from ..analysis.chrome_trace import read_trace
 from ..analysis.kernels import kernel_table
-from ..analysis.memory import describe_snapshot
+from ..analysis.memory import describe_profiled, describe_snapshot
 from ..analysis.nsys_export import read_export
+from ..analysis.profiled_allocations import (
+    has_profiled_allocations,
+    read_profiled_allocations,
+)
 from ..analysis.snapshot import read_snapshot
 from ..analysis.time_ledger import time_ledger
 from ..analysis.work_costs import noted_work, with_costs
-from ..record import Kernels
+from ..errors import DamagedFileError
+from ..record import Kernels, Memory
+from .foreign_roof import under_roof
 from .inspection import Inspection
-from .kinds import kind_of
+from .kinds import format_of
 
 Progress = Callable[[str, int, int], None]
 """Told the stage, ``decode`` or ``analyse``, how much of it is done and of how much; 0 of 0
@@ -36,7 +42,7 @@ def read_tables(path: Path, progress: Progress) -> Tables:
         DamagedFileError: It cannot be read; the message says why.
         MemoryError: It takes more than this process may have.
     """
-    match kind_of(path):
+    match format_of(path):
         case "chrome-trace":
             return _read_trace(path, progress)
         case "memory-snapshot":
@@ -46,18 +52,58 @@ def read_tables(path: Path, progress: Progress) -> Tables:
 
 
 def _read_trace(path: Path, progress: Progress) -> Tables:
-    trace = read_trace(path, lambda done, total: progress("decode", done, total))
+    """Times of kernels; without a device also what operators allocated, where that is in it."""
+    try:
+        trace = read_trace(path, lambda done, total: progress("decode", done, total))
+    except DamagedFileError as error:
+        memory = _profiled_memory(path)
+        if memory is None:
+            raise
+        return Tables(_profiled(path, memory, missing={"kernels": str(error)}), None)
     progress("analyse", 0, 0)
     ledger = time_ledger(trace)
     work = noted_work(trace, ledger)
+    device = None if ledger.device is None else trace.devices.get(ledger.device)
+    folded = under_roof(with_costs(kernel_table(ledger), work), device)
+    layers = with_costs(kernel_table(ledger, by_layer=True), work)
+    memory = _profiled_memory(path) if ledger.source == "operators" else None
+    if memory:
+        return Tables(_profiled(path, memory, kernels=folded), layers)
+    if not len(ledger.work):
+        raise DamagedFileError(f"{path} is a chrome trace without any kernel or operator")
     inspection = Inspection(
         kind="chrome-trace",
         file=_name(path),
         file_bytes=path.stat().st_size,
-        kernels=with_costs(kernel_table(ledger), work),
+        device=device,
+        kernels=folded,
         missing={"memory": "a chrome trace has no allocations with their owners"},
     )
-    return Tables(inspection, with_costs(kernel_table(ledger, by_layer=True), work))
+    return Tables(inspection, layers)
+
+
+def _profiled(
+    path: Path,
+    memory: Memory,
+    kernels: Kernels | None = None,
+    missing: dict[str, str] | None = None,
+) -> Inspection:
+    return Inspection(
+        kind="profiled-allocations",
+        file=_name(path),
+        file_bytes=path.stat().st_size,
+        kernels=kernels,
+        memory=memory,
+        missing=missing or {},
+    )
+
+
+def _profiled_memory(path: Path) -> Memory | None:
+    """What the requests to the CPU's allocator add up to; None where none can be read."""
+    if not has_profiled_allocations(path):
+        return None
+    history = read_profiled_allocations(path)
+    return describe_profiled(history) if len(history) else None
 
 
 def _read_snapshot(path: Path, progress: Progress) -> Tables:

@@ -1,12 +1,21 @@
-"""Causal self-attention, with the scores written out or by torch's fused kernels."""
+"""Attention by three kernels: scores written out, torch's fused ones, and flex attention."""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+Kernel = Literal["naive", "sdpa", "flex"]
+"""``sdpa`` stands for all of torch's fused kernels: which one is chosen by the caller."""
 
 
 def rotary_table(
@@ -34,7 +43,54 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, swapped, sin)
 
 
-def naive_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+def causal_mask(kernel: Kernel, context: int) -> Tensor | BlockMask | None:
+    """What a kernel needs to be causal, on the default device; fused ones need nothing."""
+    if kernel == "naive":
+        return torch.ones(context, context, dtype=torch.bool).tril()
+    if kernel == "sdpa":
+        return None
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    device = str(torch.get_default_device())
+    return create_block_mask(_looks_back, None, None, context, context, device=device)
+
+
+def _looks_back(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return query >= key
+
+
+def attend(
+    kernel: Kernel,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | BlockMask | None,
+    *,
+    causal: bool,
+) -> Tensor:
+    """Attention of shape (batch, heads, context, head_dimension) to the same.
+
+    Args:
+        mask: From `causal_mask` when causal, else None.
+    """
+    if kernel == "sdpa":
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    if kernel == "flex":
+        mixed: Tensor = _compiled_flex()(q, k, v, block_mask=mask)
+        return mixed
+    assert mask is None or isinstance(mask, Tensor)
+    return naive_attention(q, k, v, mask)
+
+
+@functools.cache
+def _compiled_flex() -> Callable[..., Any]:
+    """Flex attention is a kernel only when compiled; as it comes it writes the scores out."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def naive_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """Attention as the write-ups measured it: scores in memory, softmax written out.
 
     Two (batch, heads, context, context) matrices stay for backward, the exponentials and the
@@ -43,38 +99,37 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
     Args:
         q, k, v: Shape (batch, heads, context, head_dimension).
-        mask: Boolean, shape (context, context), true where a query may look.
+        mask: Boolean, shape (context, context), true where a query may look; None: everywhere.
     """
     scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
-    scores = torch.where(mask, scores, -torch.inf)
+    if mask is not None:
+        scores = torch.where(mask, scores, -torch.inf)
     scores = torch.exp(scores - scores.detach().amax(dim=-1, keepdim=True))
     return (scores / scores.sum(dim=-1, keepdim=True)) @ v
 
 
 class CausalSelfAttention(nn.Module):
-    """q, k, v and output projections without bias around one of the two attentions."""
+    """q, k, v and output projections without bias around causal attention by a kernel."""
 
-    def __init__(self, d_model: int, heads: int, *, naive: bool) -> None:
+    def __init__(self, d_model: int, heads: int, kernel: Kernel) -> None:
         super().__init__()
         self.heads = heads
-        self.naive = naive
+        self.kernel = kernel
         self.q = nn.Linear(d_model, d_model, bias=False)
         self.k = nn.Linear(d_model, d_model, bias=False)
         self.v = nn.Linear(d_model, d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        """Shape (batch, context, d_model) to the same; ``mask`` is needed when naive."""
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask | None
+    ) -> Tensor:
+        """Shape (batch, context, d_model) to the same; ``mask`` is from `causal_mask`."""
         # Rotated before the heads move forward: fused kernels read this layout as it is, and
         # hand their result back in it, so that neither side costs a copy.
         shape = (*x.shape[:2], self.heads, -1)
         q = rotate(self.q(x).view(shape), cos, sin).transpose(1, 2)
         k = rotate(self.k(x).view(shape), cos, sin).transpose(1, 2)
         v = self.v(x).view(shape).transpose(1, 2)
-        if self.naive:
-            assert mask is not None
-            mixed = naive_attention(q, k, v, mask)
-        else:
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = attend(self.kernel, q, k, v, mask, causal=True)
         projected: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return projected

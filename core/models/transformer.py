@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from ..dimensions import Dimensions
-from .attention import CausalSelfAttention, rotary_table
+from .attention import CausalSelfAttention, Kernel, causal_mask, rotary_table
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 NORM_EPS = 1e-5
 
@@ -48,14 +54,16 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then y + feed-forward(norm(y))."""
 
-    def __init__(self, size: Dimensions, *, naive: bool) -> None:
+    def __init__(self, size: Dimensions, kernel: Kernel) -> None:
         super().__init__()
         self.attention_norm = Norm(size.d_model)
-        self.attention = CausalSelfAttention(size.d_model, size.heads, naive=naive)
+        self.attention = CausalSelfAttention(size.d_model, size.heads, kernel)
         self.ffn_norm = Norm(size.d_model)
         self.ffn = SwiGLU(size.d_model, size.d_ff)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask | None
+    ) -> Tensor:
         """Shape (batch, context, d_model) to the same."""
         x = x + self.attention(self.attention_norm(x), cos, sin, mask)
         y: Tensor = x + self.ffn(self.ffn_norm(x))
@@ -68,24 +76,32 @@ class Transformer(nn.Module):
     Args:
         size: Shape of the model.
         context: Longest sequence; the rotary table and the mask are made once for it.
-        naive: Attention with materialised scores instead of torch's fused kernels.
+        kernel: What attention is computed by.
+        checkpoint: Blocks per segment whose activations are not kept but computed again in
+            the backward pass; 0 keeps all.
     """
 
     cos: Tensor
     sin: Tensor
-    mask: Tensor | None
+    mask: Tensor | BlockMask | None
 
-    def __init__(self, size: Dimensions, context: int, *, naive: bool) -> None:
+    def __init__(
+        self, size: Dimensions, context: int, kernel: Kernel, *, checkpoint: int = 0
+    ) -> None:
         super().__init__()
+        self.checkpoint = checkpoint
         self.embedding = nn.Embedding(size.vocab, size.d_model)
-        self.blocks = nn.ModuleList(Block(size, naive=naive) for _ in range(size.layers))
+        self.blocks = nn.ModuleList(Block(size, kernel) for _ in range(size.layers))
         self.norm = Norm(size.d_model)
         self.head = nn.Linear(size.d_model, size.vocab, bias=False)
         cos, sin = rotary_table(context, size.head_dimension)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
-        mask = torch.ones(context, context, dtype=torch.bool).tril() if naive else None
-        self.register_buffer("mask", mask, persistent=False)
+        mask = causal_mask(kernel, context)
+        if isinstance(mask, Tensor):
+            self.register_buffer("mask", mask, persistent=False)
+        else:
+            self.mask = mask
         self.apply(initialise)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -94,10 +110,24 @@ class Transformer(nn.Module):
         # Cast once for all blocks: float32 tables would promote queries and keys.
         dtype = matmul_dtype(x)
         cos, sin = self.cos.to(dtype), self.sin.to(dtype)
-        for block in self.blocks:
-            x = block(x, cos, sin, self.mask)
+        if self.checkpoint and torch.is_grad_enabled():
+            blocks = list(self.blocks)
+            for start in range(0, len(blocks), self.checkpoint):
+                segment = blocks[start : start + self.checkpoint]
+                # Nothing in a block is random.
+                x = checkpoint(
+                    self._run, segment, x, cos, sin, use_reentrant=False, preserve_rng_state=False
+                )
+        else:  # not by _run: an argument that is still named here would live through all blocks
+            for block in self.blocks:
+                x = block(x, cos, sin, self.mask)
         logits: Tensor = self.head(self.norm(x))
         return logits
+
+    def _run(self, blocks: Iterable[nn.Module], x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        for block in blocks:
+            x = block(x, cos, sin, self.mask)
+        return x
 
 
 def matmul_dtype(x: Tensor) -> torch.dtype:

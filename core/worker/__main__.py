@@ -10,13 +10,15 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import select
 import sys
 import threading
 from pathlib import Path
 
 import msgspec
 
-from ..events import AnyEvent, DeviceDescribed, StageEntered, encode_event
+from ..events import AnyEvent, DeviceDescribed, Noticed, StageEntered, encode_event
+from ..parent_death import die_with_parent
 from ..spec import PASSES, RunSpec
 from .job import Job, Report
 from .process import EVENT_FD_VARIABLE, PARENT_VARIABLE
@@ -33,8 +35,19 @@ def main() -> int:
 
 
 def _supervised() -> int:
-    # Line buffering would split nothing: each event is written with one call.
-    pipe = os.fdopen(int(os.environ.pop(EVENT_FD_VARIABLE)), "wb", buffering=0)
+    report = _reporter(int(os.environ.pop(EVENT_FD_VARIABLE)))
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+    threading.Thread(target=_exit_with_input, daemon=True).start()
+    if job.spec.ranks > 1:
+        return _run_ranks(job, report)
+    if job.name == "nsys":
+        return _run_nsys(job, report)
+    return _run(job, report, parent=int(os.environ[PARENT_VARIABLE]))
+
+
+def _reporter(descriptor: int) -> Report:
+    """Writes events into a pipe, each with one call where the pipe has room."""
+    pipe = os.fdopen(descriptor, "wb", buffering=0)
     lock = threading.Lock()
 
     def report(event: AnyEvent) -> None:
@@ -43,9 +56,7 @@ def _supervised() -> int:
             while data:
                 data = data[pipe.write(data) :]
 
-    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
-    threading.Thread(target=_exit_with_input, daemon=True).start()
-    return _run(job, report, parent=int(os.environ[PARENT_VARIABLE]))
+    return report
 
 
 def _exit_with_input() -> None:
@@ -57,37 +68,87 @@ def _exit_with_input() -> None:
 def _by_hand() -> int:
     parser = argparse.ArgumentParser(prog="python -P -m sysbench.core.worker")
     parser.add_argument("--spec", type=Path, required=True, help="JSON of a resolved spec")
-    parser.add_argument("--pass", dest="name", choices=PASSES, default="timing")
+    parser.add_argument("--pass", dest="name", choices=(*PASSES, "numerics"), default="timing")
     parser.add_argument("--folder", type=Path, default=Path(), help="where artifacts go")
     parser.add_argument(
         "--capture",
         action="store_true",
         help="NVTX ranges, and cudaProfilerStart/Stop around the measured steps",
     )
+    parser.add_argument("--events", type=Path, help="a named pipe to tell events through")
     options = parser.parse_args()
+    report: Report = lambda event: None  # noqa: E731
+    if options.events is not None:
+        descriptor = os.open(options.events, os.O_WRONLY)
+        threading.Thread(target=_exit_with_reader, args=(descriptor,), daemon=True).start()
+        report = _reporter(descriptor)
     spec = msgspec.json.decode(options.spec.read_bytes(), type=RunSpec)
+    if spec.ranks > 1:
+        parser.error("several ranks are measured by `sysbench-tui run`, not by hand")
     job = Job(spec=spec, name=options.name, folder=str(options.folder), capture=options.capture)
-    return _run(job, lambda event: None, parent=os.getppid())
+    return _run(job, report, parent=os.getppid())
+
+
+def _exit_with_reader(descriptor: int) -> None:
+    """A pipe that nobody reads any more is in error: who asked for this pass is gone."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    poll.poll()
+    os._exit(1)
+
+
+def _run_nsys(job: Job, report: Report) -> int:
+    """The nsys pass, which needs no torch here: a worker by hand measures under nsys."""
+    from ..nsys_pass import measure
+
+    try:
+        return 0 if measure(job, report) else 1
+    except Exception as error:
+        from .failures import report_failure
+
+        report_failure(error, job.spec, report)
+        return 1
+
+
+def _run_ranks(job: Job, report: Report) -> int:
+    """A pass of several processes: this one starts them, and measures nothing itself."""
+    report(StageEntered(stage="import"))
+    from .failures import report_failure
+    from .launching import measure
+
+    die_with_parent(int(os.environ[PARENT_VARIABLE]))
+    try:
+        return 0 if measure(job, report) else 1
+    except Exception as error:
+        report_failure(error, job.spec, report)
+        return 1
 
 
 def _run(job: Job, report: Report, parent: int) -> int:
     report(StageEntered(stage="import"))
     if job.spec.compile != "off" and job.spec.compile_cache == "cold":
-        os.environ[INDUCTOR_CACHE_VARIABLE] = str(job.path / "inductor-cache")
+        # The run's own, which only the timing pass finds empty: its seconds count.
+        folder = job.path.resolve().with_name("timing") / "inductor-cache"
+        os.environ[INDUCTOR_CACHE_VARIABLE] = str(folder)
     # Late, so that the first event is out before the second that importing torch takes.
     from .failures import report_failure
-    from .limits import die_with_parent, limit_memory
+    from .limits import left_over, limit_memory
     from .passes import measure_pass
+    from .refusals import Refusals
     from .setup import describe_torch, prepare_torch
 
     die_with_parent(parent)
+    refusals = None
     try:
         settings = prepare_torch(job.spec)
         report(DeviceDescribed(facts={**describe_torch(job.spec), "settings": settings}))
         limit_memory(job.spec)
+        refusals = Refusals(job.spec)
+        if (message := left_over(job.spec)) is not None:
+            report(Noticed(message=message))
         measure_pass(job, report)
     except Exception as error:
-        report_failure(error, job.spec, report)
+        report_failure(error, job.spec, report, refusals)
         return 1
     return 0
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+from torch.autograd.profiler import emit_nvtx
 
 from ..analysis.scopes import STEPS_RANGE
 from ..events import Noticed, StageEntered, StepCounted
 from .job import Job, Report
 from .ranges import PhaseRanges, module_ranges, nvtx_ranges
-from .workload import Workload
+from .workload import make_workload
 
 WARMUP_STEPS = 5
 STEPS = 5
@@ -20,13 +21,14 @@ STEPS = 5
 def measure(job: Job, report: Report) -> None:
     """Warm up, then run ``spec.steps`` (default 5) steps inside the profiler's window.
 
-    Phases and modules are NVTX ranges where a profiler hears them; on CUDA the window is
-    between cudaProfilerStart and cudaProfilerStop. Nothing is timed.
+    Phases and modules are NVTX ranges where a profiler hears them; on CUDA torch's operators
+    are, too, and the window is between cudaProfilerStart and cudaProfilerStop. Nothing is
+    timed.
     """
     make, heard = nvtx_ranges()
     report(Noticed(message=heard))
     report(StageEntered(stage="build"))
-    workload = Workload(job.spec)
+    workload = make_workload(job.spec)
     wanted = job.spec.warmup
     report(StageEntered(stage="warmup"))
     for _ in range(wanted if isinstance(wanted, int) else WARMUP_STEPS):
@@ -38,6 +40,8 @@ def measure(job: Job, report: Report) -> None:
             stack.enter_context(module_ranges(workload.model, make))
         stack.enter_context(_window(workload.device))
         if make is not None:
+            if workload.device.type == "cuda":  # elsewhere torch has no NVTX
+                stack.enter_context(emit_nvtx())  # type: ignore[no-untyped-call]
             stack.enter_context(make(f"{STEPS_RANGE}{steps}"))
         for done in range(1, steps + 1):
             workload.step(PhaseRanges(make) if make is not None else lambda phase: None)

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from ..parent_death import die_with_parent
 from ..record import Compile
 from ..spec import RunSpec
 from .job import Job
@@ -55,7 +56,7 @@ def _without(block: Compile, reason: str) -> Compile:
 def main() -> None:
     """Compile the spec on standard input once, and leave what happened in the named file."""
     from .compiling import describe_compilation
-    from .limits import die_with_parent, limit_memory
+    from .limits import limit_memory
     from .setup import prepare_torch
 
     die_with_parent(os.getppid())

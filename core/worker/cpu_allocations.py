@@ -13,9 +13,10 @@ from torch.autograd.profiler import profile
 
 from ..analysis.card import CardReading
 from ..analysis.memory import Recording
-from ..analysis.profiled_allocations import decode_profiled_allocations
+from ..analysis.profiled_allocations import decode_profiled_allocations, decode_refusal
 from ..rundir import write_atomically
 from .job import Job
+from .limits import lift_memory_limit, memory_left
 
 CLEAR_PEAK_RESIDENT = "5"
 """What to write into ``clear_refs`` to restart the peak resident set: proc(5)."""
@@ -25,20 +26,25 @@ class CpuRecorder:
     """Records from ``with`` to its end; what libraries allocate without torch is not seen.
 
     Leaves ``allocations.json.gz``, a chrome trace, in the job's folder.
+
+    Attributes:
+        released_ns: None: the CPU's libraries keep no workspaces in torch's allocator.
     """
 
     def __init__(self, job: Job) -> None:
         self._path = job.path / "allocations.json.gz"
         self._missing = {"peak_reserved_bytes": "the CPU allocator reserves nothing ahead"}
-        if job.spec.compile != "off":
+        if job.spec.compiles:
             self._missing["largest.stack"] = (
                 "Python stacks: compiling makes too many calls to trace"
             )
         # Not torch.profiler.profile: starting that one imports all of torch's compiler.
         self._profile = profile(
-            use_kineto=True, profile_memory=True, with_stack=job.spec.compile == "off"
+            use_kineto=True, profile_memory=True, with_stack=not job.spec.compiles
         )
-        self._card = CardReading()
+        self._readings: dict[str, CardReading] = {}
+        self._free_at_end: int | None = None
+        self.released_ns: int | None = None
 
     def __enter__(self) -> Self:
         self._profile.__enter__()  # type: ignore[no-untyped-call]
@@ -50,20 +56,30 @@ class CpuRecorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self._free_at_end = memory_left()
+            lift_memory_limit()  # what was recorded is still to be decoded
         try:
             self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         except (RuntimeError, MemoryError):
             if error is None:  # else that one tells why, and this is for want of memory, too
                 raise
 
+    def read(self, column: str, *, of_peak: bool = False) -> None:
+        """Note the process's resident set, or the most of it since the last reading."""
+        used = _peak_resident_bytes() if of_peak else int(psutil.Process().memory_info().rss)
+        self._readings[column] = CardReading(used=used)
+        with suppress(OSError):  # then a peak is that of the whole process's life
+            Path("/proc/self/clear_refs").write_text(CLEAR_PEAK_RESIDENT)
+
     def begin_steady_step(self) -> None:
         """The step that counts comes next."""
-        with suppress(OSError):  # then the peak is that of the whole process's life
-            Path("/proc/self/clear_refs").write_text(CLEAR_PEAK_RESIDENT)
+        self.read("after warm-up")
 
     def end_steady_step(self) -> None:
         """The step that counts is over; read what will not wait."""
-        self._card = CardReading(used=_peak_resident_bytes())
+        self.read("peak", of_peak=True)
+        self.read("steady end")
 
     def export(self) -> Recording:
         """Write the artifact and return what was recorded, after the ``with`` block.
@@ -79,7 +95,9 @@ class CpuRecorder:
         return Recording(
             source="cpu-profiler",
             history=decode_profiled_allocations(data),
-            card=self._card,
+            refusal=decode_refusal(data),
+            free_at_end=self._free_at_end,
+            readings=self._readings,
             missing=self._missing,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -13,9 +14,12 @@ import torch
 
 from ..analysis.card import CardReading
 from ..analysis.memory import Counters, Recording
+from ..analysis.refusal import refusal_in
+from ..analysis.segments import segments_of
 from ..analysis.snapshot import snapshot_from
 from ..rundir import write_atomically
 from .job import Job
+from .refusals import observe_refusals
 
 MAX_EVENTS = 400_000
 """Size of the allocator's ring of events; the oldest go when it is full."""
@@ -30,6 +34,9 @@ class CudaRecorder:
     """Records from ``with`` to the end of the steady step.
 
     Leaves ``snapshot.pickle`` in the job's folder, also when memory runs out.
+
+    Attributes:
+        released_ns: When cuBLAS gave back its workspaces; None where it cannot be made to.
     """
 
     def __init__(self, job: Job) -> None:
@@ -39,7 +46,8 @@ class CudaRecorder:
         self._events_before = 0
         self._events = 0
         self._counters = Counters()
-        self._card = CardReading()
+        self._readings: dict[str, CardReading] = {}
+        self.released_ns: int | None = None
 
     def __enter__(self) -> Self:
         torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -47,9 +55,7 @@ class CudaRecorder:
         torch.cuda.memory._record_memory_history(
             "all", stacks="python", max_entries=MAX_EVENTS, device=self._device, clear_history=True
         )
-        attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-        if attach is not None:
-            attach(self._write_out_of_memory)
+        observe_refusals(self._take_out_of_memory)
         return self
 
     def __exit__(
@@ -60,23 +66,45 @@ class CudaRecorder:
     ) -> None:
         torch.cuda.memory._record_memory_history(None, device=self._device)
 
+    def read(self, column: str, *, of_peak: bool = False) -> None:
+        """Note what is in use now, and restart the counters of peaks.
+
+        Args:
+            of_peak: The column is the instant of the most bytes since the last reading. The
+                device is read now all the same: a caching allocator gives nothing back.
+        """
+        torch.cuda.synchronize(self._device)
+        count = torch.cuda.max_memory_allocated if of_peak else torch.cuda.memory_allocated
+        self._readings[column] = _read_card(self._device, allocated=count(self._device))
+        torch.cuda.reset_peak_memory_stats(self._device)
+
     def begin_steady_step(self) -> None:
         """The step that counts comes next."""
-        torch.cuda.synchronize(self._device)
-        torch.cuda.reset_peak_memory_stats(self._device)
+        self.read("after warm-up")
 
     def end_steady_step(self) -> None:
         """The step that counts is over; read what will not wait."""
         torch.cuda.synchronize(self._device)
-        self._events = self._count_events() - self._events_before
         self._counters = Counters(
             peak_allocated=torch.cuda.max_memory_allocated(self._device),
             peak_reserved=torch.cuda.max_memory_reserved(self._device),
             end_allocated=torch.cuda.memory_allocated(self._device),
         )
-        self._card = _read_card(self._device)
-        # Ending the recording empties the history, so it is taken here.
+        self.read("steady end")
+        self._release_workspaces()
+        self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        """Take the history: ending the recording empties it."""
+        self._events = self._count_events() - self._events_before
         self._snapshot = torch.cuda.memory._snapshot()
+
+    def _release_workspaces(self) -> None:
+        """Make cuBLAS give back its workspaces: only so is it known which blocks they were."""
+        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is not None:
+            self.released_ns = time.time_ns()
+            clear()
 
     def export(self) -> Recording:
         """Write the artifact and return what was recorded.
@@ -87,17 +115,21 @@ class CudaRecorder:
         """
         self._write(self._snapshot)
         index = self._device.index
-        history = snapshot_from(self._snapshot).history(
-            torch.cuda.current_device() if index is None else index
-        )
+        device = torch.cuda.current_device() if index is None else index
+        history = snapshot_from(self._snapshot).history(device)
         return Recording(
             source="cuda-snapshot",
             history=history,
             counters=self._counters,
-            card=self._card,
+            readings=self._readings,
+            segments=segments_of(self._snapshot, device),
+            refusal=refusal_in(self._snapshot, device),
             events_dropped=max(0, self._events - len(history)),
-            missing={} if self._card.process is not None else {"card": NO_PROCESS},
+            missing={} if self._knows_processes() else {"card": NO_PROCESS},
         )
+
+    def _knows_processes(self) -> bool:
+        return all(reading.process is not None for reading in self._readings.values())
 
     def _count_events(self) -> int:
         """Allocations and frees since the process began."""
@@ -107,19 +139,23 @@ class CudaRecorder:
     def _write(self, snapshot: dict[str, Any]) -> None:
         write_atomically(self._path, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 
-    def _write_out_of_memory(self, *_: int) -> None:
+    def _take_out_of_memory(self, *_: int) -> None:
         """The allocator is about to raise, perhaps not for the first time; all is still held."""
-        if not self._path.exists():
-            with suppress(OSError):  # a full disk must not hide that memory ran out
-                self._write(torch.cuda.memory._snapshot())
+        if self._path.exists():
+            return
+        self._take_snapshot()
+        self._counters = Counters(end_allocated=torch.cuda.memory_allocated(self._device))
+        with suppress(OSError):  # a full disk must not hide that memory ran out
+            self._write(self._snapshot)
 
 
-def _read_card(device: torch.device) -> CardReading:
+def _read_card(device: torch.device, *, allocated: int) -> CardReading:
     free, total = torch.cuda.mem_get_info(device)
     shares = _process_shares(device)
     own = shares.pop(os.getpid(), None)
     return CardReading(
         used=total - free,
+        allocated=allocated,
         reserved=torch.cuda.memory_reserved(device),
         process=own,
         others=None if own is None else sum(shares.values()),

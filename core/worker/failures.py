@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import traceback
 
+import msgspec
 import torch
 
 from ..events import OutOfMemory, WorkerFailed
 from ..quantities import BINARY_UNITS
 from ..spec import RunSpec
 from .job import Report
+from .refusals import AllocatorState, Refusals, state_now
 from .workload import StepError
 
 CPU_REFUSAL = re.compile(r"tried to allocate (\d+) bytes")
@@ -20,23 +23,19 @@ NATIVE_REFUSALS = ("std::bad_alloc", "Cannot allocate memory", "could not create
 STACK_FRAMES = 12
 
 
-def report_failure(error: Exception, spec: RunSpec, report: Report) -> None:
-    """Report the exception as out-of-memory or as a failure, with where it happened."""
-    phase, cause = "build", error
-    if isinstance(error, StepError) and isinstance(error.__cause__, Exception):
-        phase, cause = error.phase, error.__cause__
+def report_failure(
+    error: Exception, spec: RunSpec, report: Report, refusals: Refusals | None = None
+) -> None:
+    """Report the exception as out-of-memory or as a failure, with where it happened.
+
+    Args:
+        refusals: What the allocator told; without, its state is read now.
+    """
+    phase, cause = _phase_and_cause(error)
     text = str(cause)
     if is_out_of_memory(cause):
-        report(
-            OutOfMemory(
-                phase=phase,
-                requested_bytes=requested_bytes(text),
-                free_bytes=torch.cuda.mem_get_info()[0] if spec.on_cuda else None,
-                allocated_bytes=torch.cuda.memory_allocated() if spec.on_cuda else None,
-                message=text.splitlines()[0] if text else type(cause).__name__,
-                stack=_own_frames(cause),
-            )
-        )
+        told = refusals.last if refusals is not None else None
+        report(_out_of_memory(cause, phase, told or state_now(spec), spec))
         return
     report(
         WorkerFailed(
@@ -46,6 +45,37 @@ def report_failure(error: Exception, spec: RunSpec, report: Report) -> None:
             is_cuda_error="CUDA error" in text or "cuBLAS" in text or "CUDNN" in text.upper(),
         )
     )
+
+
+def _phase_and_cause(error: Exception) -> tuple[str, Exception]:
+    if isinstance(error, StepError) and isinstance(error.__cause__, Exception):
+        return error.phase, error.__cause__
+    return "build", error
+
+
+def _out_of_memory(
+    cause: Exception, phase: str, state: AllocatorState, spec: RunSpec
+) -> OutOfMemory:
+    text = str(cause)
+    frames = _own_frames(cause)
+    known = msgspec.structs.asdict(state)
+    known["requested_bytes"] = state.requested_bytes or requested_bytes(text)
+    return OutOfMemory(
+        phase=phase,
+        limit_bytes=spec.memory_limit or None,
+        message=text.splitlines()[0] if text else type(cause).__name__,
+        stack=[
+            f"{os.path.basename(frame.filename)}:{frame.lineno} {frame.name}"
+            for frame in frames[:STACK_FRAMES]
+        ],
+        expression=_expression(frames[0]) if frames else None,
+        **known,
+    )
+
+
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether a pass's exception is an allocator's refusal."""
+    return is_out_of_memory(_phase_and_cause(error)[1])
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -73,11 +103,21 @@ def _kind(error: Exception) -> str:
     return type(error).__name__
 
 
-def _own_frames(error: Exception) -> list[str]:
+def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
     """Innermost frame first, without torch's own unless nothing else is left."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame.filename]
-    return [
-        f"{os.path.basename(frame.filename)}:{frame.lineno} {frame.name}"
-        for frame in reversed(own or frames)
-    ][:STACK_FRAMES]
+    return list(reversed(own or frames))
+
+
+def _expression(frame: traceback.FrameSummary) -> str | None:
+    """The code that the frame was evaluating, on one line; None without its source."""
+    if frame.lineno is None or frame.end_lineno is None:
+        return frame.line or None
+    lines = linecache.getlines(frame.filename)[frame.lineno - 1 : frame.end_lineno]
+    if not lines or frame.colno is None or frame.end_colno is None:
+        return frame.line or None
+    # Columns count bytes. The end comes first: on a single line it would move.
+    lines[-1] = lines[-1].encode()[: frame.end_colno].decode(errors="replace")
+    lines[0] = lines[0].encode()[frame.colno :].decode(errors="replace")
+    return " ".join("".join(lines).split())

@@ -5,35 +5,26 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-import signal
 import sys
 
 import psutil
 import torch
 
+from ..quantities import format_bytes
 from ..spec import RunSpec
 
-PR_SET_PDEATHSIG = 1
+M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 * 2**10
+"""The parameter's number in malloc.h, and the value that glibc begins with: mallopt(3)."""
+
 OMP_VARIABLE = "OMP_NUM_THREADS"
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when the supervisor dies, however it dies.
-
-    Only Linux can; elsewhere the closing of standard input has to do.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        # It died before the request was in place.
-        os._exit(1)
 
 
 def limit_memory(spec: RunSpec) -> None:
     """Cap what tensors may hold to ``spec.memory_limit`` bytes; 0 is no cap.
 
     On CUDA the allocator's reserved bytes are capped, the context is not counted. On the
-    CPU the data segment may grow by that much beyond what the process holds now.
+    CPU the data segment may grow by that much beyond what the process holds now, until
+    `lift_memory_limit`.
     """
     if not spec.memory_limit:
         return
@@ -49,8 +40,49 @@ def limit_memory(spec: RunSpec) -> None:
     torch.ones(2**16).sum()
     if spec.step == "train" or spec.precision in ("bf16", "fp16"):
         importlib.import_module("torch._dynamo")
+    _return_what_is_freed()
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     held = psutil.Process().memory_info().data
-    resource.setrlimit(resource.RLIMIT_DATA, (held + spec.memory_limit,) * 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (held + spec.memory_limit, hard))
+
+
+def _return_what_is_freed() -> None:
+    """Make each large block a mapping of its own, which ends when it is freed.
+
+    glibc keeps freed blocks of up to 32 MiB for later, in pieces, and they count: a step that
+    needs 250 MiB then takes 430. The price is time, the pages are new in every step.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+def lift_memory_limit() -> None:
+    """Take the CPU's cap away: memory ran out, and telling how needs some."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def memory_left() -> int | None:
+    """Bytes by which the data segment may still grow; None where nothing caps it."""
+    import resource
+
+    cap, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if cap == resource.RLIM_INFINITY:
+        return None
+    return max(0, cap - int(psutil.Process().memory_info().data))
+
+
+def left_over(spec: RunSpec) -> str | None:
+    """What is wrong with the state that a pass begins in; None if nothing is allocated."""
+    if not spec.on_cuda:
+        return None  # a fresh process, whose allocator keeps nothing
+    held = torch.cuda.memory_reserved(torch.device(spec.device))
+    if not held:
+        return None
+    return f"not a clean start: torch holds {format_bytes(held)} of the device before the model"
 
 
 def set_threads(spec: RunSpec) -> int:
@@ -60,6 +92,11 @@ def set_threads(spec: RunSpec) -> int:
     supervisor, since threads that wait for a missing one slow a step down many times.
     """
     if spec.threads or not os.environ.get(OMP_VARIABLE):
-        available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-        torch.set_num_threads(spec.threads or max(1, (available or 1) - 1))
+        torch.set_num_threads(spec.threads or available_threads())
     return torch.get_num_threads()
+
+
+def available_threads() -> int:
+    """Processors that this process may use, but for the supervisor's; at least one."""
+    available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    return max(1, (available or 1) - 1)

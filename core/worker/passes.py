@@ -20,6 +20,10 @@ def measure_pass(job: Job, report: Report) -> None:
         from . import tracing
 
         tracing.measure(job, report)
+    elif job.name == "numerics":
+        from . import numerics
+
+        numerics.measure(job, report)
     else:
         from . import snapshot
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from ..events import AnyEvent, decode_event
+from ..process_tree import kill_descendants
 from .job import Job
 
 EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
@@ -92,6 +93,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End the worker and everything it started, at once."""
+        kill_descendants(self.pid)  # also those that lead sessions of their own
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 

@@ -38,4 +38,14 @@ def _describe_cuda(device: torch.device) -> dict[str, Any]:
         "compute_capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
         "memory_total_bytes": properties.total_memory,
+        **_memory_speed(properties),
     }
+
+
+def _memory_speed(properties: Any) -> dict[str, int]:
+    """Clock and width of the memory, where this torch tells them."""
+    clock_khz = getattr(properties, "memory_clock_rate", 0)
+    bits = getattr(properties, "memory_bus_width", 0)
+    if not clock_khz or not bits:
+        return {}
+    return {"memory_clock_max_mhz": clock_khz // 1000, "memory_bus_bits": bits}

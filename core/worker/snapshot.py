@@ -9,12 +9,15 @@ import msgspec
 from ..analysis.memory import describe_memory
 from ..events import ResultReported, StageEntered, StepCounted, WorkStepped
 from ..rundir import write_atomically
-from ..spec import RunSpec
+from ..spec import DIMENSION_NAMES, RunSpec
 from .cpu_allocations import CpuRecorder
 from .cuda_allocations import CudaRecorder
+from .failures import ran_out_of_memory
 from .job import Job, Report
+from .out_of_memory import report_alive
+from .stepping import SteppedWorkload
 from .tags import Tagger
-from .workload import Workload
+from .workload import make_workload
 
 WARMUP_STEPS = 2
 """The first makes the optimizer's state and the libraries' workspaces; one more settles."""
@@ -32,21 +35,48 @@ def measure(job: Job, report: Report) -> None:
     """Record the allocator over build, warm-up and one steady step, and report the ledger.
 
     Leaves ``snapshot.pickle`` (CUDA) or ``allocations.json.gz`` (CPU, a chrome trace) and
-    ``notes.json`` in the job's folder. Running out of memory propagates as torch raises it.
+    ``notes.json`` in the job's folder. Running out of memory propagates as torch raises it,
+    after what was alive then has been reported.
     """
     report(StageEntered(stage="build"))
     recorder = CudaRecorder(job) if job.spec.on_cuda else CpuRecorder(job)
     tagger = Tagger()
     if not job.spec.on_cuda:
         _rehearse(job.spec)
+    try:
+        step_ms = _record(job, recorder, tagger, report)
+    except Exception as error:
+        if ran_out_of_memory(error):
+            report_alive(job, recorder, tagger.notes, report)
+        raise
+    report(StageEntered(stage="export"))
+    notes = msgspec.structs.replace(tagger.notes, released_ns=recorder.released_ns)
+    write_atomically(job.path / "notes.json", msgspec.json.encode(notes))
+    recording = recorder.export()
+    events = len(recording.history)
+    report(WorkStepped(what="allocation events", done=events, total=events))
+    report(StageEntered(stage="analyse"))
+    memory = describe_memory(recording, notes, step_ms=step_ms)
+    if job.spec.compile != "off":
+        memory = msgspec.structs.replace(memory, missing=memory.missing | HIDDEN_BY_COMPILING)
+    report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
+
+
+def _record(
+    job: Job, recorder: CudaRecorder | CpuRecorder, tagger: Tagger, report: Report
+) -> float:
+    """Build, warm up, take the steady step; returns its milliseconds."""
     with recorder:
         tagger.enter("build")
-        workload = Workload(job.spec)
+        workload = make_workload(job.spec)
         tagger.enter("")
+        recorder.read("after build")
         with tagger.watching(workload):
             report(StageEntered(stage="warmup"))
             for index in range(WARMUP_STEPS):
                 _step(workload, tagger, index)
+                if index == 0:
+                    recorder.read("first step", of_peak=True)
                 report(StepCounted(done=index + 1, total=STEPS))
             report(StageEntered(stage="measure"))
             recorder.begin_steady_step()
@@ -55,19 +85,10 @@ def measure(job: Job, report: Report) -> None:
             recorder.end_steady_step()
             step_ms = (time.perf_counter_ns() - began_ns) / 1e6
             report(StepCounted(done=STEPS, total=STEPS))
-    report(StageEntered(stage="export"))
-    write_atomically(job.path / "notes.json", msgspec.json.encode(tagger.notes))
-    recording = recorder.export()
-    events = len(recording.history)
-    report(WorkStepped(what="allocation events", done=events, total=events))
-    report(StageEntered(stage="analyse"))
-    memory = describe_memory(recording, tagger.notes, step_ms=step_ms)
-    if job.spec.compile != "off":
-        memory = msgspec.structs.replace(memory, missing=memory.missing | HIDDEN_BY_COMPILING)
-    report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
+    return step_ms
 
 
-def _step(workload: Workload, tagger: Tagger, index: int) -> None:
+def _step(workload: SteppedWorkload, tagger: Tagger, index: int) -> None:
     tagger.begin_step(index)
     workload.step(tagger.enter)
     if workload.loss is not None:
@@ -80,8 +101,15 @@ def _rehearse(spec: RunSpec) -> None:
     Parts of torch are imported when they are first used. The CPU's recorder traces Python
     calls, and would take longer over those imports than over all the rest.
     """
-    size = {"vocab": 2, "d_model": 2, "d_ff": 2, "layers": 1, "heads": 1}
-    workload = Workload(spec.changed(**size, batch=1, context=2, compile="off"))
+    smallest = spec.changed(
+        **dict.fromkeys(DIMENSION_NAMES, 1) | {"d_model": 2},
+        batch=1,
+        context=2,
+        checkpoint=min(spec.checkpoint, 1),
+        attention="sdpa" if spec.attention == "flex" else spec.attention,
+        compile="off",
+    )
+    workload = make_workload(smallest)
     tagger = Tagger()
     with tagger.watching(workload):
         workload.step(tagger.enter)

@@ -13,9 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..analysis.notes import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
-from ..analysis.scopes import MODULE_RANGE
+from ..analysis.scopes import LOSS, MODULE_RANGE
 from .ranges import module_ranges
-from .workload import AUTOCAST_DTYPES, Workload
+from .stepping import AUTOCAST_DTYPES, SteppedWorkload
 
 BUILD_STEP = -1
 CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)
@@ -48,14 +48,16 @@ class Tagger:
     def enter(self, phase: str) -> None:
         """A phase begins; the empty name ends the step."""
         self._notes.phases.append(PhaseMark(time.time_ns(), self._step, phase))
-        self._compute(WHOLE_MODEL)
+        # The loss has a place of its own, as it has in the kernel table.
+        self._open[0] = LOSS if phase == LOSS else WHOLE_MODEL
+        self._compute(self._open[0])
 
     def tag(self, tensor: Tensor, owner: Owner, module: str = WHOLE_MODEL) -> None:
         """The tensor's storage belongs to an owner, now."""
         self._notes.tags.append(Tag(time.time_ns(), _address(tensor), owner, module))
 
     @contextmanager
-    def watching(self, workload: Workload) -> Iterator[None]:
+    def watching(self, workload: SteppedWorkload) -> Iterator[None]:
         """Tag what the workload owns, and what its steps make, until the block ends."""
         self._tag_residents(workload)
         spec = workload.spec
@@ -68,23 +70,24 @@ class Tagger:
             stack.enter_context(saved_tensors_hooks(self._pack, self._unpack))
             yield
 
-    def _tag_residents(self, workload: Workload) -> None:
+    def _tag_residents(self, workload: SteppedWorkload) -> None:
         for name, parameter in workload.model.named_parameters():
             module = _module_of(name)
             self._weights[_address(parameter)] = module
             self.tag(parameter, "parameters", module)
         for name, buffer in workload.model.named_buffers():
             self.tag(buffer, "buffers", _module_of(name))
-        self.tag(workload.tokens, "inputs")
-        self.tag(workload.targets, "inputs")
+        for given in workload.inputs:
+            self.tag(given, "inputs")
 
-    def _hooks(self, workload: Workload) -> Iterator[Any]:
+    def _hooks(self, workload: SteppedWorkload) -> Iterator[Any]:
         if workload.model._compiled_call_impl is None:  # a hook would be compiled in
             yield workload.model.register_forward_hook(self._tag_output)
         modules: dict[Tensor, str] = {
             parameter: _module_of(name) for name, parameter in workload.model.named_parameters()
         }
-        for parameter, module in modules.items():
+        leaves = modules | dict.fromkeys(workload.inputs, WHOLE_MODEL)
+        for parameter, module in leaves.items():
             if parameter.requires_grad:
                 yield parameter.register_post_accumulate_grad_hook(self._grad_tagger(module))  # type: ignore[no-untyped-call]
         if workload.optimizer is not None:

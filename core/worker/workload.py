@@ -1,29 +1,34 @@
-"""The model, the data and the step that every pass measures."""
+"""The transformer's step, and the choice of what a pass steps through."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..models.transformer import Transformer
 from ..spec import RunSpec
+from .attention_workload import AttentionWorkload
 from .compiling import compiled
+from .stepping import AUTOCAST_DTYPES as AUTOCAST_DTYPES
+from .stepping import EnterPhase as EnterPhase
+from .stepping import StepError as StepError
+from .stepping import SteppedWorkload, kernel_of
 
-EnterPhase = Callable[[str], None]
-"""Told the name of each phase as it begins, and ``""`` when the step is over."""
 
-AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-SDPA_BACKENDS = {
-    "sdpa-flash": SDPBackend.FLASH_ATTENTION,
-    "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
-    "sdpa-math": SDPBackend.MATH,
-}
+def make_workload(spec: RunSpec) -> SteppedWorkload:
+    """What the spec's passes step through, on one device.
+
+    Raises:
+        ValueError: The spec's workload has no steps.
+    """
+    if spec.workload == "attention":
+        return AttentionWorkload(spec)
+    if spec.workload == "transformer":
+        return Workload(spec)
+    raise ValueError(f"workload = {spec.workload} has no steps for one device")
 
 
 def phases_of(spec: RunSpec) -> tuple[str, ...]:
@@ -36,37 +41,16 @@ def phases_of(spec: RunSpec) -> tuple[str, ...]:
     return ("forward", "loss", "backward", *clip, "optimizer", "zero-grad")
 
 
-class StepError(Exception):
-    """A step did not end; the cause is chained.
-
-    Attributes:
-        phase: The phase that was under way.
-    """
-
-    def __init__(self, phase: str) -> None:
-        super().__init__(f"in the {phase} phase")
-        self.phase = phase
-
-
-class Workload:
-    """A model with random weights, random tokens, and how to run one step on them.
-
-    The output of a step is dropped before the next one starts, gradients are set to None
-    at the end of each step, and autocast is entered per step, so that its cache of weight
-    copies lives no longer than in a real training loop.
-
-    Attributes:
-        phases: Names given to ``enter`` during a step, in order.
-        loss: Loss of the last step that had one; reading its value synchronises.
-    """
+class Workload(SteppedWorkload):
+    """The transformer with random weights, on random tokens."""
 
     def __init__(self, spec: RunSpec) -> None:
-        self.spec = spec
-        self.device = torch.device(spec.device)
+        super().__init__(spec)
         self.phases = phases_of(spec)
-        torch.manual_seed(spec.seed)
         with self.device:
-            model = Transformer(spec.dimensions, spec.context, naive=spec.attention == "naive")
+            model = Transformer(
+                spec.dimensions, spec.context, kernel_of(spec), checkpoint=spec.checkpoint
+            )
             shape = (spec.batch, spec.context)
             self.tokens = torch.randint(spec.vocab, shape)
             self.targets = torch.randint(spec.vocab, shape)
@@ -74,29 +58,10 @@ class Workload:
             model.to(torch.bfloat16)
         self.model = compiled(spec, model)
         self.optimizer = make_optimizer(spec, model) if spec.step == "train" else None
-        self.loss: Tensor | None = None
 
-    def loss_value(self) -> float | None:
-        """The last step's loss; waits for the device. None when steps have no loss."""
-        return None if self.loss is None else self.loss.item()
-
-    def step(self, enter: EnterPhase) -> None:
-        """Run one step, telling ``enter`` each phase; queues work, never synchronises.
-
-        Raises:
-            StepError: From whatever went wrong, with the phase in which it did.
-        """
-        reached = "start"
-
-        def begin(phase: str) -> None:
-            nonlocal reached
-            reached = phase
-            enter(phase)
-
-        try:
-            self._step(begin)
-        except Exception as error:
-            raise StepError(reached) from error
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return (self.tokens, self.targets)
 
     def _step(self, enter: EnterPhase) -> None:
         spec = self.spec
@@ -129,19 +94,6 @@ class Workload:
         enter("zero-grad")
         for parameter in self.model.parameters():
             parameter.grad = None
-
-    @contextmanager
-    def _casting(self) -> Iterator[None]:
-        """Autocast and the choice of attention kernel, as the spec says."""
-        autocast: AbstractContextManager[object] = nullcontext()
-        if self.spec.precision in AUTOCAST_DTYPES:
-            dtype = AUTOCAST_DTYPES[self.spec.precision]
-            autocast = torch.autocast(self.device.type, dtype)
-        kernel: AbstractContextManager[object] = nullcontext()
-        if self.spec.attention in SDPA_BACKENDS:
-            kernel = sdpa_kernel(SDPA_BACKENDS[self.spec.attention])
-        with autocast, kernel:
-            yield
 
 
 def make_optimizer(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:

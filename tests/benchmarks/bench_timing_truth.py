@@ -28,7 +28,7 @@ import msgspec
 spec = msgspec.json.decode(sys.argv[1], type=RunSpec)
 torch.set_num_threads(spec.threads)
 torch.manual_seed(spec.seed)
-model = Transformer(spec.dimensions, spec.context, naive=False)
+model = Transformer(spec.dimensions, spec.context, "sdpa")
 tokens = torch.randint(spec.vocab, (spec.batch, spec.context))
 targets = torch.randint(spec.vocab, (spec.batch, spec.context))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)

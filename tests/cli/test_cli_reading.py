@@ -184,6 +184,13 @@ def test_reader_that_leaves_early_is_no_error(gpu_run: RunDirectory) -> None:
     assert result.stdout.count("\n") == 1
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_error(gpu_run: RunDirectory, closed: str) -> None:
+    command = f"{sys.executable} -P -m sysbench.tui.cli list {closed}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_locale_without_the_characters_still_prints(gpu_run: RunDirectory) -> None:
     result = subprocess.run(
         [sys.executable, "-P", "-m", "sysbench.tui.cli", "show", "last"],

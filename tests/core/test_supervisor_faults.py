@@ -213,9 +213,9 @@ def test_out_of_memory_on_the_cpu_names_phase_and_bytes() -> None:
     oom = run.record().passes[0].oom
     assert oom is not None
     # One score matrix: batch × heads × context² × 4 bytes.
-    assert oom["requested_bytes"] == 32 * 4 * 512 * 512 * 4
-    assert oom["phase"] == "forward"
-    assert any("naive_attention" in frame for frame in oom["stack"])
+    assert oom.requested_bytes == 32 * 4 * 512 * 512 * 4
+    assert oom.phase == "forward"
+    assert any("naive_attention" in frame for frame in oom.stack)
 
 
 def supervise_with(run: RunDirectory, setup: str) -> None:

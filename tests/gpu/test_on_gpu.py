@@ -99,7 +99,7 @@ def test_a_smaller_card_is_emulated_and_the_next_run_is_clean(device: str) -> No
     failed = run(tight, ["timing"]).record
     assert failed.status == "oom"
     assert failed.passes[0].oom is not None
-    assert failed.passes[0].oom["requested_bytes"]
+    assert failed.passes[0].oom.requested_bytes
     after = run(spec_on(device), ["memory"]).record
     assert after.memory is not None
     assert after.memory.baseline_bytes == 0

@@ -171,7 +171,8 @@ def test_memory_that_is_not_predicted_is_null_with_a_reason(
         (["--table", "batch=0"], ["batch = '0'", "from 1"]),
         (["--exact", "--set", "compile=default"], ["--exact", "compiled"]),
         (["--exact", "--peak", "fast"], ["--peak = 'fast'", "989"]),
-        (["--set", "workload=attention"], ["workload = 'attention'", "transformer"]),
+        (["--set", "workload=accumulation"], ["workload = 'accumulation'", "no model"]),
+        (["--exact", "--set", "checkpoint=1"], ["checkpoint = 1", "exact mode"]),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -30,26 +28,6 @@ def long_trace(folder: Path) -> Path:
     """Takes seconds to decode."""
     path = folder / "long.json"
     path.write_text(f"[{','.join([EVENT] * 300_000)}]")
-    return path
-
-
-def nsys_export(folder: Path) -> Path:
-    """A range around the launch of one kernel."""
-    path = folder / "report.sqlite"
-    thread = (1 << 24) + 3
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(
-            f"""
-            CREATE TABLE StringIds AS SELECT 1 AS id, 'gemm_kernel' AS value;
-            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL AS SELECT 1100 AS start, 1800 AS "end",
-                0 AS deviceId, 7 AS streamId, 5 AS correlationId, {1 << 24} AS globalPid,
-                1 AS demangledName, 1 AS shortName;
-            CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME AS SELECT 500 AS start, 600 AS "end",
-                {thread} AS globalTid, 5 AS correlationId, 1 AS nameId;
-            CREATE TABLE NVTX_EVENTS AS SELECT 0 AS start, 2000 AS "end", 59 AS eventType,
-                '[bold]forward' AS text, {thread} AS globalTid;
-            """
-        )
     return path
 
 
@@ -116,10 +94,10 @@ async def test_another_file_follows(
 
 
 async def test_an_export_has_a_tab_of_what_only_nsys_knows(
-    app: SysbenchApp, tmp_path: Path
+    app: SysbenchApp, nsys_export: Path
 ) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
-        screen = await opened(pilot, app, nsys_export(tmp_path))
+        screen = await opened(pilot, app, nsys_export)
         await until(pilot, lambda: screen.tab)
         assert screen.bar.names == ("kernels", "nsys")
         await pilot.press("2")

@@ -76,7 +76,7 @@ class Terminal:
 @pytest.fixture
 def terminal(sysbench_home: Path) -> Iterator[Terminal]:
     """The workstation, with a short profile saved."""
-    spec = RunSpec(model="tiny", steps=20, warmup=1, context=64)
+    spec = RunSpec(model="tiny", steps=20, warmup=1, context=64, step="inference")
     save_profile("short", spec, ["timing"])
     terminal = Terminal(sysbench_home)
     yield terminal

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from typing import TypeAlias
 
 from ...core.export_kinds import EXPORTS
 from ...core.quantities import parse_bytes
-from ...core.spec import DIMENSION_NAMES, RunSpec
-from ...core.spec_fields import FIELDS
+from .spec_keys import spec_keys
+from .study_arguments import add_study_options
 
 SECTIONS = (
     "timing",
@@ -18,14 +17,18 @@ SECTIONS = (
     "questions",
     "roofline",
     "memory",
+    "oom",
+    "nsys",
     "telemetry",
     "compile",
+    "distributed",
+    "numerics",
     "log",
     "findings",
     "environment",
 )
 
-INSPECTED = ("kernels", "tree", "memory", "nsys")
+INSPECTED = ("kernels", "tree", "roofline", "memory", "nsys")
 
 _RUN_HELP = "id of a run, a unique part of it, `last`, or the path of its directory"
 _EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
@@ -64,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(commands)
     _add_estimate(commands)
+    _add_study(commands)
     _add_list(commands)
     _add_show(commands)
     _add_compare(commands)
@@ -74,6 +78,23 @@ def build_parser() -> argparse.ArgumentParser:
     _add_stop(commands)
     _add_doctor(commands)
     return parser
+
+
+def _add_study(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "study",
+        "fill the table of an experiment: a grid of runs, stopped and resumed at will",
+        "Run every cell of a study that has no value yet, each in processes of its own, and print\n"
+        "its tables. What was finished is kept; OOM is a value. docs/studies.md has the format.",
+        _examples(
+            ("sysbench-tui study list", "the experiments that are known"),
+            ("sysbench-tui study precision --variant small", "on a CPU"),
+            ("sysbench-tui study e2e --only model=large --dry-run", "what it would take"),
+            ("sysbench-tui study show e2e --format html -o e2e.html", ""),
+        ),
+    )
+    add_study_options(parser)
 
 
 def _add_run(commands: _Commands) -> None:
@@ -197,6 +218,7 @@ def _add_inspect(commands: _Commands) -> None:
         _examples(
             ("sysbench-tui inspect trace.json.gz", ""),
             ("sysbench-tui inspect trace.json.gz --section tree --depth 4", ""),
+            ("sysbench-tui inspect trace.json.gz --section roofline --peak 989.4,3350", ""),
             ("sysbench-tui inspect snapshot.pickle --json | jq .memory.ledger", ""),
             ("sysbench-tui inspect report.sqlite --section kernels --csv > kernels.csv", ""),
         ),
@@ -206,6 +228,11 @@ def _add_inspect(commands: _Commands) -> None:
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--md", action="store_true", help="the tables in Markdown")
     printed.add_argument("--csv", action="store_true", help="the tables as CSV, not rounded")
+    parser.add_argument(
+        "--peak",
+        metavar="TFLOPS[,GB/S]",
+        help="of the device, for shares of the roof (default: the table of GPUs)",
+    )
     parser.add_argument(
         "--memory-limit",
         type=_bytes,
@@ -305,6 +332,11 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="change one key of the spec; may be repeated",
     )
+    parser.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        help="stand for a smaller device, such as 24GiB: the same as --set memory_limit=SIZE",
+    )
 
 
 def _add_tree(parser: argparse.ArgumentParser) -> None:
@@ -352,22 +384,3 @@ def _examples(*lines: tuple[str, str]) -> str:
     width = max((len(command) for command, note in lines if note), default=0)
     rows = (f"  {command:<{width}}  {note}".rstrip() for command, note in lines)
     return "examples:\n" + "\n".join(rows)
-
-
-def spec_keys() -> str:
-    """Every key of a spec with its default, what it means and what it may hold."""
-    default = RunSpec()
-    lines = ["keys of a spec, for --set and TOML, with their defaults:"]
-    for field in FIELDS:
-        value = getattr(default, field.name)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        key = field.name if field.name in DIMENSION_NAMES else f"{field.name}={text}"
-        lines += textwrap.wrap(
-            f"{field.help}: {field.allowed}",
-            width=100,
-            initial_indent=f"  {key:<26}",
-            subsequent_indent=" " * 28,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    return "\n".join(lines)

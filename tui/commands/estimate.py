@@ -37,8 +37,8 @@ def main(arguments: argparse.Namespace) -> int:
     spec = asked_spec(arguments)
     if spec.device == "auto":
         spec = resolved(spec)
-    if spec.workload != "transformer":
-        raise SpecError("workload", spec.workload, "transformer; estimate knows no other")
+    if not spec.has_model:
+        raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
     capacity = _capacity(arguments, spec)
     with _predictor(arguments) as predict_one:
         if arguments.fit:

@@ -6,11 +6,14 @@ import argparse
 from itertools import dropwhile
 from pathlib import Path
 
+from ...core.analysis.roofline import roof_points
 from ...core.errors import NotFoundError
 from ...core.export.csv_files import table_as_csv, tables_as_tidy_csv
 from ...core.export.inspection_tables import inspection_tables, tables_as_markdown
 from ...core.inspection.decoding import Decoding
+from ...core.inspection.foreign_roof import under_peak
 from ...core.inspection.inspection import Inspection
+from ...core.peaks import parse_peak
 from ..wording import KIND_WORDS
 from .inspect_progress import decoding_progress
 from .inspect_report import inspection_lines
@@ -22,14 +25,19 @@ from .sections import section_as_json, section_lines
 def main(arguments: argparse.Namespace) -> int:
     """Always 0 when the file could be read."""
     options = tree_options(arguments)
+    peak = parse_peak(arguments.peak) if arguments.peak else None
     decoding = Decoding(Path(arguments.file), arguments.memory_limit)
     with decoding_progress() as show:
         found = decoding.run(show)
+    if peak:
+        found = under_peak(found, peak)
     run, record, section = decoding.entry.as_run, found.as_record(), arguments.section
     _require(found, section)
     if arguments.csv or arguments.md:
         sections = inspection_tables(found, tree_of(run, record, options))
-        tables = [one for name in ([section] if section else sections) for one in sections[name]]
+        tables = [
+            one for name in ([section] if section else sections) for one in sections.get(name, ())
+        ]
         if arguments.md:
             write(tables_as_markdown(tables))
         else:
@@ -48,7 +56,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _require(found: Inspection, section: str | None) -> None:
     """Refuse a section that the file has nothing for."""
-    block = "kernels" if section == "tree" else section
+    block = "kernels" if section in ("tree", "roofline") else section
     if block is not None and getattr(found, block) is None:
         reason = found.missing.get(block, f"it is a {KIND_WORDS[found.kind]}")
+        raise NotFoundError(f"no {section} in {found.file}: {reason}")
+    if section == "roofline" and found.kernels and not roof_points(found.kernels):
+        reason = found.kernels.missing.get("flops", "no operator's bytes are known")
         raise NotFoundError(f"no {section} in {found.file}: {reason}")

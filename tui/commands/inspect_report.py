@@ -9,11 +9,9 @@ import msgspec
 from ...core.export.figures import literal
 from ...core.export.kernel_tables import top_kernels
 from ...core.export.memory_tables import largest_table
-from ...core.export.nsys_tables import clock_table, range_table
 from ...core.inspection.inspection import Inspection
-from ...core.record_nsys import NsysFacts
 from ..wording import file_words
-from .layout import Line, note, prose, table_lines, titled
+from .layout import Line, note, prose, titled
 from .report import (
     KERNEL_ROWS,
     LARGEST_ROWS,
@@ -22,6 +20,7 @@ from .report import (
     kernel_lines,
     kernel_warnings,
     memory_section,
+    nsys_section,
 )
 
 
@@ -36,23 +35,9 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
         yield from note(map(literal, kernels.missing.values()), width)
         yield from category_section(kernels, width)
     if nsys := inspection.nsys:
-        yield from _nsys_lines(nsys, width)
+        yield from nsys_section(nsys, width)
     if memory := inspection.memory:
         largest = largest_table(memory)
         shown = msgspec.structs.replace(largest, rows=largest.rows[:LARGEST_ROWS])
         yield from memory_section(memory, width)
         yield from full_table(shown, width, drop=("module", "phase", "category", "died_ms"))
-
-
-def _nsys_lines(nsys: NsysFacts, width: int) -> Iterator[Line]:
-    """The clocks, and the ranges that hold the GPU longest."""
-    ranges = range_table(nsys)
-    columns = ("projected_ns", "instances", "operations", "kernels", "kernel_ns", "range")
-    shown = msgspec.structs.replace(ranges, rows=ranges.rows[:KERNEL_ROWS])
-    if shown.rows:
-        lines = table_lines(shown, width, columns=columns, drop=("operations", "kernels"))
-        yield from titled("NVTX ranges that hold the GPU longest", lines)
-        rest = len(ranges.rows) - len(shown.rows)
-        if rest > 0:
-            yield from note([f"{rest:,} more ranges: --section nsys"], width)
-    yield from full_table(clock_table(nsys), width)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from ...core.export.compile_tables import compile_table, gaps_table
 from ...core.export.figures import heading, literal, one_figure
 from ...core.export.headline import headline
 from ...core.export.kernel_tables import category_table, kernel_table, top_kernels
 from ...core.export.kernel_trust import coverage_warning, moved_note, times_moved
-from ...core.export.memory_tables import card_table, largest_table, ledger_table
+from ...core.export.memory_tables import card_table, largest_table, ledger_table, recording_notes
+from ...core.export.nsys_tables import clock_table, range_table
+from ...core.export.numerics_tables import numerics_tables
 from ...core.export.table import Table, with_total
 from ...core.export.timing_tables import timing_table
 from ...core.export.trust import trust_lines
-from ...core.record import Finding, Kernels, Memory, Record, Timing
+from ...core.record import Finding, Kernels, Memory, Nsys, Record, Timing
 from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
 
 KERNEL_ROWS = 15
@@ -47,11 +51,18 @@ def report_lines(record: Record, width: int) -> Iterator[Line]:
         yield from timing_section(record.timing, width)
     if record.kernels:
         yield from _top_kernels(record.kernels, width)
+    if record.nsys:
+        if not record.kernels:
+            yield from _top_kernels(record.nsys.kernels, width)
+        yield from nsys_section(record.nsys, width)
     if record.memory:
         yield from memory_section(record.memory, width)
         if record.memory.largest:
             lines = _largest(record.memory, width)
             yield from titled("Largest allocations alive at the peak", lines)
+    if record.numerics:
+        for table in numerics_tables(record.numerics):
+            yield from full_table(table, width)
     if record.compile:
         for table in (compile_table(record.compile), gaps_table(record.compile)):
             if table.rows:
@@ -125,7 +136,7 @@ def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
     numbers = tuple(name for name in table.columns if name != "category")
     bars = ["", *map(_bar, table.column("share")), ""]
     rows = table_lines(
-        with_total(table, "category", "step", numbers),
+        with_total(table, "category", kernels.whole, numbers),
         width - _BAR_CELLS - 2,
         drop=("calls", *reversed(numbers[3:])),
         total=True,
@@ -133,6 +144,20 @@ def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
     )
     lines = [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)]
     yield from titled(table.title, lines)
+
+
+def nsys_section(nsys: Nsys, width: int) -> Iterator[Line]:
+    """The clocks, and the ranges that hold the GPU longest."""
+    ranges = range_table(nsys)
+    columns = ("projected_ns", "instances", "operations", "kernels", "kernel_ns", "range")
+    shown = msgspec.structs.replace(ranges, rows=ranges.rows[:KERNEL_ROWS])
+    if shown.rows:
+        lines = table_lines(shown, width, columns=columns, drop=("operations", "kernels"))
+        yield from titled("NVTX ranges that hold the GPU longest", lines)
+        rest = len(ranges.rows) - len(shown.rows)
+        if rest > 0:
+            yield from note([f"{rest:,} more ranges: --section nsys"], width)
+    yield from full_table(clock_table(nsys), width)
 
 
 def memory_section(memory: Memory, width: int) -> Iterator[Line]:
@@ -181,13 +206,16 @@ def _unfinished(record: Record, width: int) -> Iterator[Line]:
 
 
 def _speed(timing: Timing) -> list[str]:
-    return [
+    parts = [
         f"first step {timing.first_step_ms:,.2f} ms",
         f"{len(timing.warmup_ms)} warm-up steps",
-        f"{timing.tokens_per_second:,.0f} tokens/s",
-        f"{timing.tflops:.3g} TFLOP/s",
-        f"MFU {_figure('mfu', timing.mfu, timing.missing)}",
     ]
+    if timing.tokens_per_second is not None:
+        parts.append(f"{timing.tokens_per_second:,.0f} tokens/s")
+    if timing.tflops is not None:
+        parts.append(f"{timing.tflops:.3g} TFLOP/s")
+        parts.append(f"MFU {_figure('mfu', timing.mfu, timing.missing)}")
+    return parts
 
 
 def _totals(memory: Memory) -> list[str]:
@@ -202,8 +230,10 @@ def _totals(memory: Memory) -> list[str]:
     figures = (
         f"{names.get(key, heading(key))} {_figure(key, value, memory.missing)}"
         for key, value in keys.items()
+        if value is not None or key in memory.missing
     )
-    return [f"peak in {literal(memory.peak_phase)}", *figures]
+    phase = [f"peak in {literal(memory.peak_phase)}"] if memory.peak_phase else []
+    return [*phase, *figures, *recording_notes(memory)]
 
 
 def _figure(key: str, value: float | None, missing: Mapping[str, str]) -> str:

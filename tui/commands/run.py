@@ -17,7 +17,8 @@ from .spec_arguments import chosen_passes, chosen_spec
 
 def main(arguments: argparse.Namespace) -> int:
     """The run's exit code: 0 finished, 130 cancelled, 1 anything else."""
-    spec, passes = chosen_spec(arguments), chosen_passes(arguments)
+    spec = chosen_spec(arguments)
+    passes = chosen_passes(arguments, spec)
     peak = None if arguments.peak is None else parse_peak(arguments.peak)
     run = create_run(spec, passes, peak=peak)
     if arguments.detach:

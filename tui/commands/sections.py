@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...core.analysis.oom import out_of_memory
 from ...core.analysis.roofline import roof_points
 from ...core.eager_twin import worth_of
 from ...core.export.compile_tables import compile_tables
 from ...core.export.context_tables import environment_table, passes_table
+from ...core.export.distributed_tables import distributed_tables
 from ...core.export.figures import literal
 from ...core.export.memory_tables import (
+    devices_table,
     largest_table,
     memory_table,
     module_table,
@@ -20,7 +23,9 @@ from ...core.export.memory_tables import (
     reconciliation_table,
     resident_table,
 )
-from ...core.export.nsys_tables import nsys_tables
+from ...core.export.nsys_tables import nsys_tables, record_tables
+from ...core.export.numerics_tables import numerics_tables
+from ...core.export.oom_tables import oom_tables
 from ...core.export.roof_tables import flops_table, roofline_table
 from ...core.export.timing_tables import speed_table, telemetry_table
 from ...core.record import Record
@@ -36,13 +41,15 @@ from .kernel_sections import (
 from .layout import Line, blank, prose, titled
 from .report import finding_lines, full_table, memory_section, timing_section
 
+_MEMORY_TABLES = (devices_table, reconciliation_table, resident_table, pools_table, module_table)
 _BLOCKS = {"tree": "kernels", "questions": "kernels", "roofline": "kernels"}
 """The block of the record that a section is made of, where its name is another."""
 
 
 def section_as_json(run: RunDirectory, record: Record, section: str, options: TreeOptions) -> Any:
     """The block of the record of that name; for ``log`` each pass's lines, for ``tree`` the
-    outermost node, for ``questions`` the answers, for ``roofline`` the points."""
+    outermost node, for ``questions`` the answers, for ``roofline`` the points, for ``oom`` the
+    refusal that tells most."""
     match section:
         case "log":
             return {name: list(lines) for name, lines in _logs(run, record)}
@@ -52,6 +59,9 @@ def section_as_json(run: RunDirectory, record: Record, section: str, options: Tr
             return answers_of(record)
         case "roofline":
             return roof_points(record.kernels, by_phase=True) if record.kernels else None
+        case "oom":
+            told = out_of_memory(record)
+            return told and told[1]
         case _:
             return getattr(record, section)
 
@@ -83,19 +93,32 @@ def section_lines(
         case "memory" if record.memory:
             yield from full_table(memory_table(record.memory), width)
             yield from memory_section(record.memory, page)
-            for made in (reconciliation_table, resident_table, pools_table, module_table):
+            for made in _MEMORY_TABLES:
                 if (table := made(record.memory)).rows:
                     yield from full_table(table, width)
             yield from full_table(origins_table(record.memory), width)
             yield from full_table(largest_table(record.memory), width, drop=("died_ms", "born_ms"))
+        case "oom":
+            for table in (tables := oom_tables(record)):
+                yield from full_table(table, width)
+            if not tables:
+                yield from prose(f"no pass of run {record.id} ran out of memory", page)
         case "nsys" if record.nsys:
-            for table in nsys_tables(record.nsys):
+            tables = record_tables(record.nsys) if record.spec else nsys_tables(record.nsys)
+            for table in tables:
                 yield from full_table(table, width)
         case "telemetry" if record.telemetry:
             yield from full_table(telemetry_table(record.telemetry), width)
         case "compile" if record.compile:
             for table in compile_tables(record, worth_of(record)):
                 yield from full_table(table, width, drop=("sources", "file"))
+        case "distributed" if record.distributed:
+            for table in distributed_tables(record.distributed):
+                if table.rows:
+                    yield from full_table(table, width)
+        case "numerics" if record.numerics:
+            for table in numerics_tables(record.numerics):
+                yield from full_table(table, width)
         case "log":
             yield from _log_lines(run, record)
         case "findings":

@@ -10,7 +10,7 @@ from ...core.errors import NotFoundError, SpecError
 from ...core.prepare import parse_passes, resolved
 from ...core.presets import model_presets
 from ...core.profiles_store import load_profile, read_spec_file
-from ...core.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec, parse_spec
+from ...core.spec import DIMENSION_NAMES, PassName, RunSpec, parse_spec
 
 
 def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
@@ -30,14 +30,16 @@ def asked_spec(arguments: argparse.Namespace) -> RunSpec:
     """
     settings, _ = _from_file(arguments.spec)
     changes = parse_settings(arguments.settings)
+    if arguments.memory_limit is not None:
+        changes["memory_limit"] = arguments.memory_limit
     return parse_spec(_without_replaced_model(settings, changes) | changes)
 
 
-def chosen_passes(arguments: argparse.Namespace) -> list[PassName]:
-    """The passes of ``--passes``, else of the file, else all."""
+def chosen_passes(arguments: argparse.Namespace, spec: RunSpec) -> list[PassName]:
+    """The passes of ``--passes``, else of the file, else the spec's default ones."""
     if arguments.passes is not None:
         return parse_passes(arguments.passes)
-    return _from_file(arguments.spec)[1] or list(PASSES)
+    return _from_file(arguments.spec)[1] or list(spec.default_passes)
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, object]:

@@ -23,16 +23,14 @@ class AnswersView(VerticalScroll, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self.answers: Sequence[Answer] = ()
+        self.border_title = "Answers"
 
     def compose(self) -> Iterator[Static]:
         yield Static("Reading the other runs of this spec …", id="answers", markup=False)
 
     def show(self, answers: Sequence[Answer]) -> None:
-        """Show these; a trace from elsewhere has none."""
+        """Show these."""
         self.answers = answers
-        if not answers:
-            text = "No answers: the spec and the number of steps of a foreign trace are not known."
-            self.query_one("#answers", Static).update(text)
         self._paint()
 
     def on_resize(self) -> None:

@@ -45,7 +45,7 @@ def sum_line(kernels: Kernels) -> Content:
     step = milliseconds(kernels.step_ms)
     moved = times_moved(kernels)
     return Content.assemble(
-        "traced step ",
+        f"traced {kernels.whole} ",
         (marked(step) if moved else step, "bold strike $warning" if moved else "bold $accent"),
         f" = the parts below{averaged(kernels)}",
     )
@@ -58,6 +58,8 @@ def row_words(table: Table, index: int, *, moved: bool) -> str:
     for key in ("op", "module", "phase"):
         if values[key]:
             facts.append(f"{key} {literal(str(values[key]))}")
+    if values["ops"]:
+        facts.append(f"fused from {literal(str(values['ops']))}")
     mean, least, most = values["mean_ns"], values["min_ns"], values["max_ns"]
     if isinstance(mean, float) and isinstance(least, float) and isinstance(most, float):
         microseconds = [significant(ns / 1e3, 3) for ns in (least, mean, most)]

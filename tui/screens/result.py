@@ -24,6 +24,10 @@ from .tabbed import TabbedScreen
 TABS = ("summary", "timing", "kernels", "memory", "compile", "telemetry", "log", "export")
 
 
+MORE_TABS = ("nsys",)
+"""Of passes that are rarely asked for: shown where the run had one."""
+
+
 class ResultScreen(TabbedScreen):
     """The record of one run, tab by tab."""
 
@@ -34,7 +38,7 @@ class ResultScreen(TabbedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(str(number), f"tab('{name}')", name.title(), show=False, id=f"result.{name}")
-            for number, name in enumerate(TABS, 1)
+            for number, name in enumerate((*TABS, *MORE_TABS), 1)
         ),
         Binding("e", "tab('export')", "Export", id="result.take", tooltip="Take it home"),
         Binding("a", "again", "Again", show=False, id="result.again", tooltip="Back to the form"),
@@ -66,9 +70,16 @@ class ResultScreen(TabbedScreen):
         except SysbenchError as error:
             self.query_one("#heading", Static).update(Content(f"✗ {error}"))
             return
+        self.bar.names = (*TABS, *filter(self.record.pass_named, MORE_TABS))
+        self.bar.refresh()
         self.query_one("#heading", Static).update(heading(self.record))
         self.query_one(CommandLine).show(self.command())
         await self.action_tab(TABS[0])
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "tab":
+            return parameters[0] in self.bar.names
+        return super().check_action(action, parameters)
 
     def action_again(self) -> None:
         """Take this run's spec back to the form."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -90,18 +91,19 @@ class KernelsTab(ResultTab):
             yield self.blank()
             return
         self.looks = category_looks(kernels)
-        self.phase, self.view = ALL, VIEWS[0]
+        self.phase, self.view = ALL, self.views[0]
         self.detailed: Kernels | None = None
         self.note = ""
         moved = times_moved(kernels)
         yield Static(self._badge(kernels), id="badge", markup=False)
         yield StackBar(legend_rows=3 if self.app.size.height >= TALL else 1)
-        yield ViewBar(VIEWS)
+        yield ViewBar(self.views)
         yield Input(placeholder="words that must occur; esc clears", compact=True, id="filter")
         with Vertical(id="views"):
             yield KernelTable(self.looks, moved=moved).add_class("panel")
             yield TreeView(moved=moved).add_class("panel")
-            yield AnswersView().add_class("panel")
+            if "answers" in self.views:
+                yield AnswersView().add_class("panel")
             yield RooflineView().add_class("panel")
         yield Static(id="detail", markup=False)
 
@@ -118,12 +120,16 @@ class KernelsTab(ResultTab):
             return
         self.query_one("#filter").display = False
         self.query_one(StackBar).show(sum_line(kernels), category_parts(kernels, self.looks))
-        self.query_one(AnswersView).border_title = "Answers"
         plot, words = self.query_one(RooflineView), roof_words(kernels.roof, _why_no_roof(kernels))
         plot.border_title = "Roofline"
         plot.show(roof_points(kernels), kernels.roof, words)
         self._show_phase()
-        self._show_view(VIEWS[0])
+        self._show_view(self.view)
+
+    @property
+    def views(self) -> Sequence[str]:
+        """Of a foreign trace the questions cannot be answered: its spec is not known."""
+        return VIEWS if self.record.spec else [name for name in VIEWS if name != "answers"]
 
     @property
     def table(self) -> TableView:
@@ -136,7 +142,7 @@ class KernelsTab(ResultTab):
     @property
     def active(self) -> Widget:
         """The view that is shown."""
-        return self.query_one("#views").children[VIEWS.index(self.view)]
+        return self.query_one("#views").children[self.views.index(self.view)]
 
     def start_focus(self) -> None:
         if not self.is_blank:
@@ -145,7 +151,7 @@ class KernelsTab(ResultTab):
     def action_view(self) -> None:
         """The next view."""
         if not self.is_blank:
-            self._show_view(VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)])
+            self._show_view(self.views[(self.views.index(self.view) + 1) % len(self.views)])
             self.active.focus()
 
     @on(ViewBar.Chosen)

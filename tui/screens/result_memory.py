@@ -17,6 +17,7 @@ from ...core.export.difference_tables import difference_tables
 from ...core.export.figures import cells_as_text, heading
 from ...core.export.memory_tables import (
     card_table,
+    devices_table,
     largest_table,
     ledger_table,
     memory_table,
@@ -239,6 +240,7 @@ def views(memory: Memory) -> dict[str, Table]:
         "resident": resident_table(memory),
         "card": card_table(memory),
         "pools": pools_table(memory),
+        "devices": devices_table(memory),
         "totals": memory_table(memory),
     }
 

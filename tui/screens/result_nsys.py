@@ -41,7 +41,7 @@ class NsysTab(ResultTab):
     BLOCK, PASS = "nsys", "nsys"
     EXPLAINS = ("nsys.range",)
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("w", "view", "What", id="nsys.view", tooltip="Ranges, clocks, devices, summaries"),
+        Binding("v,w", "view", "View", id="nsys.view", tooltip="Ranges, clocks, devices, …"),
         Binding("slash", "filter", "Filter", id="nsys.filter", tooltip="Words that must occur"),
         Binding("escape", "clear_filter", "Clear", show=False, id="nsys.clear"),
     ]

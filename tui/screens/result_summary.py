@@ -11,8 +11,9 @@ from textual.widgets import Static
 
 from ...core.export.context_tables import environment_table
 from ...core.export.figures import cells_as_text
+from ...core.export.numerics_tables import dtypes_table
 from ...core.export.trust import trust_lines
-from ...core.record import PassRecord, Record
+from ...core.record import Numerics, PassRecord, Record
 from ..numerals import amount, interval, milliseconds, percent, signed_percent
 from ..widgets.facts import Facts, Pair, hanging
 from ..wording import outcome_glyph, outcome_words
@@ -87,9 +88,11 @@ def figures(record: Record) -> Iterator[Pair]:
         yield "step", f"{milliseconds(timing.step.median_ms)} {width}, n {timing.step.n}"
         for name, spread in timing.phases.items():
             yield f"  {name}", milliseconds(spread.median_ms)
-        yield "tokens/s", f"{timing.tokens_per_second:,.0f}"
-        mfu = f"MFU {percent(timing.mfu)}"
-        yield "TFLOP/s", f"{timing.tflops:.3g}, {mfu}"
+        if timing.tokens_per_second is not None:
+            yield "tokens/s", f"{timing.tokens_per_second:,.0f}"
+        if timing.tflops is not None:
+            mfu = f"MFU {percent(timing.mfu)}"
+            yield "TFLOP/s", f"{timing.tflops:.3g}, {mfu}"
         yield "first step", milliseconds(timing.first_step_ms)
     if memory is not None:
         yield "peak memory", f"{amount(memory.peak_allocated_bytes)} in {memory.peak_phase}"
@@ -97,7 +100,20 @@ def figures(record: Record) -> Iterator[Pair]:
             off = memory.peak_allocated_bytes / memory.predicted_peak_bytes - 1
             foretold = amount(memory.predicted_peak_bytes)
             yield "  predicted", f"{foretold}, measured {signed_percent(off)}"
-    yield "parameters", f"{record.parameters:,}"
+    if record.numerics is not None:
+        yield from _numerics(record.numerics)
+    else:
+        yield "parameters", f"{record.parameters:,}"
+
+
+def _numerics(block: Numerics) -> Iterator[Pair]:
+    """Every sum; of types the write-ups' six, a line for each autocast."""
+    for row in block.accumulations:
+        yield row.name, f"{row.value:.4f}"
+    table = dtypes_table(block.dtypes)
+    for device, lower, *types in table.rows:
+        shown = zip(table.columns[2:8], types[:6], strict=True)
+        yield f"{device} {lower}", ", ".join(f"{name} {dtype}" for name, dtype in shown)
 
 
 def passes(record: Record) -> Iterator[Pair]:
@@ -113,9 +129,8 @@ def _oom_words(one: PassRecord) -> str:
     """What the allocator was asked for, when it refused."""
     if not one.oom:
         return ""
-    asked, free = one.oom.get("requested_bytes"), one.oom.get("free_bytes")
-    phase = one.oom.get("phase") or "an unknown phase"
-    return f" Asked {amount(asked)} in {phase}, {amount(free)} free."
+    asked, free = one.oom.requested_bytes, one.oom.free_bytes
+    return f" Asked {amount(asked)} in {one.oom.phase}, {amount(free)} free."
 
 
 def machine(record: Record) -> list[Pair]:

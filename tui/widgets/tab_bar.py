@@ -35,10 +35,11 @@ class TabBar(Widget):
         self.names = names
 
     def _labels(self) -> Iterator[tuple[str, str]]:
-        wide = sum(len(name) + 4 for name in self.names)
-        space = " " if wide <= self.size.width else ""
+        letters = sum(map(len, self.names))
+        room = (self.size.width - letters) // max(1, len(self.names))
+        space, joint = (" " if room >= cells else "" for cells in (4, 3))
         for number, name in enumerate(self.names, 1):
-            label = f"{number} {name.title()}"
+            label = f"{number}{joint}{name.title()}"
             yield name, f"[{label}]" if name == self.active else f" {label}{space}"
 
     def render(self) -> Content:

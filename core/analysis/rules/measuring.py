@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from ...machine import threads
-from ...record import Finding, Record
+from ...quantities import counted, format_bytes
+from ...record import Finding, PassRecord, Record
+from ...record_oom import Oom
+from ..oom import out_of_memory
+from ..oom_words import asked_by, held, refused, what_fits
 from .rule import Rule
 
 DRIFT_LIMIT = 0.02
@@ -16,6 +20,8 @@ def ended_early(record: Record) -> Finding | None:
     bad = next((one for one in record.passes if one.outcome != "finished"), None)
     if bad is None:
         return None
+    if bad.outcome == "oom" and (told := out_of_memory(record)) is not None:
+        return _ran_out(*told)
     following = {
         "oom": "Lower batch or context, or take bf16; the prediction says what fits.",
         "killed": "Look for the kernel's out-of-memory killer, then run again.",
@@ -32,6 +38,30 @@ def ended_early(record: Record) -> Finding | None:
         why=bad.detail,
         next=following,
         numbers={"seconds": round(bad.seconds, 1)},
+    )
+
+
+def _ran_out(one: PassRecord, oom: Oom) -> Finding:
+    """The same for a pass whose refusal is known in full."""
+    parts = [asked_by(oom), held(oom)]
+    if oom.predicted_peak_bytes is not None:
+        parts.append(f"the predicted peak is {format_bytes(oom.predicted_peak_bytes)}")
+    fits = what_fits(oom) or "lower batch or context"
+    numbers = {
+        "requested_bytes": oom.requested_bytes,
+        "free_bytes": oom.free_bytes,
+        "allocated_bytes": oom.allocated_bytes,
+        "capacity_bytes": oom.capacity_bytes,
+        "predicted_peak_bytes": oom.predicted_peak_bytes,
+        **{f"largest_{fit.key}": fit.largest for fit in oom.would_fit},
+    }
+    return Finding(
+        rule="ended-early",
+        severity="problem",
+        verdict=f"The {one.name} pass ran out of memory: {refused(oom)}.",
+        why=f"{'; '.join(part for part in parts if part)}.",
+        next=f"{fits[0].upper()}{fits[1:]}.",
+        numbers={name: count for name, count in numbers.items() if count is not None},
     )
 
 
@@ -102,6 +132,8 @@ def busy_machine(record: Record) -> Finding | None:
     cores = record.environment.get("cpu", {}).get("threads")
     if record.spec["device"] != "cpu" or telemetry is None or not count or not cores:
         return None
+    if record.distributed is not None:
+        return None  # threads that move data between ranks are nobody else's
     load = telemetry.series.get("host.cpu_percent")
     if load is None:
         return None
@@ -112,8 +144,8 @@ def busy_machine(record: Record) -> Finding | None:
         rule="busy-machine",
         severity="warning",
         verdict=f"Other work kept {busy - count:.1f} more processors busy while it was measured.",
-        why=f"{busy:.1f} of {cores} were busy, the run used {count} threads; threads that wait "
-        "for each other slow down far more than the share that was taken.",
+        why=f"{busy:.1f} of {cores} were busy, the run used {counted(count, 'thread')}; threads "
+        "that wait for each other slow down far more than the share that was taken.",
         next="End the other work and measure again; do not compare this run.",
         numbers={"busy": busy, "threads": count, "cores": cores},
     )

@@ -6,23 +6,23 @@ import json
 from collections.abc import Sequence
 
 from ..figure import Figure, Series
-from ..figures import heading, one_figure
+from ..figures import heading
 from .charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from .markup import tag, text
 
 TICKS = 5
+BOTTOM_LINE = HEIGHT - BOTTOM + 15
 DASHES = ("none", "7 4", "2 3")
 """Neighbours differ in their dashes too: colour alone tells nothing to some."""
 
 
 def line_chart(figure: Figure) -> str:
     """One line for each series with a value; empty where none has one."""
-    drawn = [one for one in figure.series if one.known]
+    drawn = figure.drawn
     if not drawn:
         return ""
     points = [
-        {"x": round(_across(figure, x), 1), "text": _told(figure, drawn, x)}
-        for x in figure.places
+        {"x": round(_across(figure, x), 1), "text": _told(figure, drawn, x)} for x in figure.places
     ]
     return tag(
         "figure",
@@ -54,26 +54,21 @@ def _axes(figure: Figure) -> list[str]:
     parts = []
     for value in figure.up.ticks(TICKS):
         at = f"{_up(figure, value):.1f}"
-        label = text(one_figure(figure.column, value))
+        label = text(figure.tick(value))
         parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="axis"))
         parts.append(tag("text", label, x=LEFT - 6, y=at, dy=4, text_anchor="end"))
     for value in figure.places:
         at = f"{_across(figure, value):.1f}"
         parts.append(tag("line", x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="axis"))
         parts.append(
-            tag("text", text(f"{value:g}"), x=at, y=HEIGHT - BOTTOM + 15, text_anchor="middle")
+            tag("text", text(figure.mark(value)), x=at, y=BOTTOM_LINE, text_anchor="middle")
         )
-    name = tag(
-        "text", text(heading(figure.axis)), x=WIDTH - RIGHT, y=HEIGHT - 4, text_anchor="end"
-    )
-    return [*parts, name]
+    return parts
 
 
 def _line(figure: Figure, series: Series, at: int) -> list[str]:
     colour = COLOURS[at % len(COLOURS)]
-    places = [
-        [(_across(figure, x), _up(figure, y)) for x, y in piece] for piece in series.pieces
-    ]
+    places = [[(_across(figure, x), _up(figure, y)) for x, y in piece] for piece in series.pieces]
     lines = [
         tag(
             "polyline",
@@ -109,13 +104,6 @@ def _legend(drawn: Sequence[Series]) -> str:
 
 
 def _told(figure: Figure, drawn: Sequence[Series], x: float) -> str:
-    """``context 512: small 22.1 · medium –``; what has no value is a dash."""
-    values = (
-        f"{one.name} {'–' if (y := dict(one.points).get(x)) is None else _value(figure, y)}"
-        for one in drawn
-    )
-    return f"{heading(figure.axis)} {x:g}: {' · '.join(values)}"
-
-
-def _value(figure: Figure, y: float) -> str:
-    return one_figure(figure.column, y)
+    """``context 512: small 22.10 ms · medium –``; what has no value is a dash."""
+    values = (f"{one.name} {figure.words(dict(one.points).get(x))}".strip() for one in drawn)
+    return f"{heading(figure.axis)} {figure.mark(x)}: {' · '.join(values)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,14 +133,3 @@ def _assert_closed(ledger: TimeLedger) -> Kernels:
 def assert_closed() -> Callable[[TimeLedger], Kernels]:
     """Checks that a ledger and its table add up; returns the table."""
     return _assert_closed
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real traces, snapshots and exports with their answers: beside the checkout, or where
-    ``SYSBENCH_TEST_DATA`` says."""
-    beside = Path(__file__).parents[4] / "shared" / "data"
-    folder = Path(os.environ.get("SYSBENCH_TEST_DATA", beside))
-    if not folder.is_dir():
-        pytest.skip("the real data is not at hand; SYSBENCH_TEST_DATA names its folder")
-    return folder

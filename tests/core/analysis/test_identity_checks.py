@@ -134,7 +134,7 @@ def test_kernels_of_another_precision_are_a_problem(
 
 
 def test_a_step_above_the_peak_is_a_problem(record: Record) -> None:
-    assert record.timing is not None
+    assert record.timing is not None and record.timing.tflops is not None
     low = bent(ROOF, peak_flops=record.timing.tflops * 1e12 / 2)
     timing = with_mfu(record.timing, low, "", 1.0)
     finding = found(bent(record, timing=timing))["faster-than-peak"]

@@ -128,6 +128,7 @@ class TestFirstStep:
         self, record: Record, memory: Memory
     ) -> None:
         unwarmed = bent(record, spec=record.spec | {"warmup": 0})
+        assert memory.first_step_peak_bytes is not None
         assert memory.first_step_peak_bytes < 0.9 * memory.peak_allocated_bytes
         finding = rules.first_step_for_steady(unwarmed)
         assert finding is not None

@@ -61,8 +61,6 @@ def test_a_real_training_peak_has_its_name(memory: Memory) -> None:
     "changes",
     [
         {"compile": "default"},
-        {"checkpoint": 1},
-        {"workload": "attention"},
         {"parallel": "ddp", "ranks": 2},
     ],
 )

@@ -152,6 +152,7 @@ def test_a_peak_kept_beside_the_spec_makes_the_roof_and_leaves_the_identity(
     assert bare.timing is not None and bare.timing.mfu is None
     assert bare.kernels is not None and "CPU" in bare.kernels.missing["roof"]
     assert given_peak.timing is not None and given_peak.kernels is not None
+    assert given_peak.timing.tflops is not None
     assert given_peak.timing.mfu == pytest.approx(given_peak.timing.tflops / 100)
     assert given_peak.kernels.roof is not None
     assert given_peak.kernels.roof.ridge == pytest.approx(2000)

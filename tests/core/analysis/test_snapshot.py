@@ -188,6 +188,9 @@ class TestHostileFiles:
             {"segments": [], "device_traces": [[event("alloc", 1, 2**80)]]},
             {"segments": [], "device_traces": [[event("alloc", 1, 5, time_us=2**80)]]},
             {"segments": [segment(block(2**90, 1, 1, "inactive"))], "device_traces": []},
+            {"segments": [segment(block(1, 1, 1, "inactive")) | {"device": -1}]}
+            | {"device_traces": [[]]},
+            {"segments": [], "device_traces": [[]] * 10_000},
         ],
         ids=repr,
     )

@@ -145,3 +145,15 @@ def test_saved_activations_are_what_autograd_saves(
 ) -> None:
     spec = make_spec(size, precision=precision, attention=attention, step="forward+backward")
     assert predict(spec).saved_activation_bytes == pytest.approx(saved_bytes(spec), rel=WITHIN)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
+@pytest.mark.parametrize(
+    ("size", "checkpoint"),
+    [("long context", 1), ("long context", 3), ("much vocabulary", 2), ("wide", 2)],
+)
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+def test_recomputed_segments(
+    size: str, checkpoint: int, attention: str, precision: str, check: Check
+) -> None:
+    check(make_spec(size, checkpoint=checkpoint, attention=attention, precision=precision))

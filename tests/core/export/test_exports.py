@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import pickle
 import subprocess
 from pathlib import Path
@@ -140,6 +141,17 @@ def test_nothing_is_replaced_unless_forced(
     assert first[0].read_bytes() == b"mine"
     assert write_export(gpu_run, kind, force=True) == first
     assert [path.read_bytes() for path in first] == before
+
+
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_a_device_is_not_replaced_though_forced(
+    gpu_run: RunDirectory, tmp_path: Path, kind: str
+) -> None:
+    target = tmp_path / "pipe.csv"
+    os.mkfifo(target)
+    with pytest.raises(SpecError, match="no regular file"):
+        write_export(gpu_run, kind, target, force=True)
+    assert target.is_fifo()
 
 
 def test_folder_as_target_gets_the_default_name(gpu_run: RunDirectory, tmp_path: Path) -> None:

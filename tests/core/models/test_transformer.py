@@ -85,7 +85,7 @@ def reference_loss(logits: Tensor, targets: Tensor) -> Tensor:
 def make(size: Dimensions, batch: int, context: int, *, naive: bool) -> tuple[Transformer, Tensor]:
     """A model with gains that are not one, and tokens for it."""
     torch.manual_seed(1)
-    model = Transformer(size, context, naive=naive)
+    model = Transformer(size, context, "naive" if naive else "sdpa")
     for name, parameter in model.named_parameters():
         if "norm" in name:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
@@ -185,7 +185,7 @@ def test_the_naive_softmax_survives_scores_that_overflow_the_exponential() -> No
 def test_the_seed_decides_every_weight() -> None:
     def weights(seed: int) -> list[Tensor]:
         torch.manual_seed(seed)
-        return list(Transformer(SMALL, 9, naive=False).parameters())
+        return list(Transformer(SMALL, 9, "sdpa").parameters())
 
     assert all(torch.equal(one, two) for one, two in zip(weights(5), weights(5), strict=True))
     matrices = [pair for pair in zip(weights(5), weights(6), strict=True) if pair[0].dim() == 2]
@@ -194,9 +194,7 @@ def test_the_seed_decides_every_weight() -> None:
 
 def test_weights_have_the_deviations_of_the_handout() -> None:
     torch.manual_seed(0)
-    model = Transformer(
-        Dimensions(vocab=512, d_model=256, d_ff=640, layers=1, heads=4), 4, naive=True
-    )
+    model = Transformer(Dimensions(vocab=512, d_model=256, d_ff=640, layers=1, heads=4), 4, "naive")
     truncated = 0.9866  # of a unit normal cut at three deviations
     for name, weight in model.named_parameters():
         if "norm" in name:
@@ -211,13 +209,13 @@ def test_weights_have_the_deviations_of_the_handout() -> None:
 def test_parameter_counts_of_the_presets_are_those_of_the_model(name: str) -> None:
     size = model_presets()[name].dimensions
     with torch.device("meta"):
-        model = Transformer(size, 4, naive=False)
+        model = Transformer(size, 4, "sdpa")
     assert sum(parameter.numel() for parameter in model.parameters()) == size.parameters
     assert len(list(model.parameters())) == 9 * size.layers + 3
 
 
 def test_modules_have_the_names_that_tables_show() -> None:
-    model = Transformer(SMALL, 4, naive=True)
+    model = Transformer(SMALL, 4, "naive")
     block = [
         *(f"attention.{part}" for part in ("q", "k", "v", "out")),
         *(f"ffn.{part}" for part in ("w1", "w2", "w3")),
@@ -288,7 +286,9 @@ def test_it_compiles_as_one_graph(naive: bool, autocast: bool) -> None:
 @pytest.mark.parametrize("naive", [True, False], ids=["naive", "sdpa"])
 def test_shapes_flow_without_data(naive: bool) -> None:
     with torch.device("meta"):
-        model = Transformer(model_presets()["cs336-2025/2.7B"].dimensions, 16, naive=naive)
+        model = Transformer(
+            model_presets()["cs336-2025/2.7B"].dimensions, 16, "naive" if naive else "sdpa"
+        )
         tokens = torch.zeros(4, 16, dtype=torch.long)
     logits = model(tokens)
     assert logits.shape == (4, 16, 10_000)

@@ -1,0 +1,97 @@
+"""One step of bare attention, played through without running it.
+
+Follows `sysbench.core.models.attention` and `sysbench.core.worker.attention_workload`, run
+eagerly. Queries, keys and values are contiguous, so that no product makes a copy of them.
+"""
+
+from __future__ import annotations
+
+from ..spec import RunSpec
+from .forward_memory import LOGITS
+from .sizes import Sizes
+from .step_memory import StepMemory
+from .tape import ACTIVATIONS, Tape
+
+GRADIENTS = "gradients"
+
+
+def attention_flops(spec: RunSpec) -> int:
+    """Of a forward: two products of 2·B·T²·d, masked or not, as dense kernels compute them."""
+    return 4 * spec.batch * spec.context**2 * spec.d_model
+
+
+def attention_memory(spec: RunSpec) -> StepMemory:
+    """Play one step. With the scores written out it is all there; of other kernels only what
+    goes in and comes out, without what they need inside, as if nothing was cast.
+    """
+    sizes = Sizes(spec)
+    given = spec.tokens_per_step * spec.d_model * sizes.width.weight
+    naive = spec.attention == "naive"
+    resident = {
+        "inputs": 3 * given + (sizes.x if spec.has_backward else 0),
+        "buffers": spec.context**2 if naive and spec.is_causal else 0,
+    }
+    tape = Tape(resident, graph=spec.step != "inference")
+    tape.enter("forward", "attention")
+    (_naive if naive else _fused)(tape, sizes)
+    saved = tape.live[ACTIVATIONS]
+    if spec.has_backward:
+        tape.enter("backward", "attention")
+        (_naive_back if naive else _fused_back)(tape, sizes, given)
+    return StepMemory(tape.peaks, saved)
+
+
+def _naive(tape: Tape, sizes: Sizes) -> None:
+    cast = sizes.scores_soft != sizes.scores
+    _lower(tape, sizes, "q cast", "k cast")
+    tape.spike(2 * sizes.scores)
+    tape.free("q cast", "k cast")
+    tape.new("exponentials", sizes.scores_soft)
+    # The scores and their distance to the maximum are still there, and where autocast wants
+    # float32 a copy of it.
+    tape.spike(2 * sizes.scores + (sizes.scores_soft if cast else 0))
+    tape.new("row sums", sizes.rows_soft)
+    tape.save("exponentials", "row sums")
+    tape.new("quotients", sizes.scores_soft)
+    if cast:
+        tape.new("quotients cast", sizes.scores)
+    tape.save("quotients cast" if cast else "quotients")
+    _lower(tape, sizes, "v cast")
+    tape.new("mixed", sizes.x, LOGITS)
+    tape.free("quotients", "quotients cast", "exponentials", "row sums", "v cast")
+
+
+def _lower(tape: Tape, sizes: Sizes, *names: str) -> None:
+    """Autocast's copies of what goes into a product; the graph keeps them."""
+    if sizes.width.autocast:
+        for name in names:
+            tape.new(name, sizes.x)
+        tape.save(*names)
+
+
+def _naive_back(tape: Tape, sizes: Sizes, gradient: int) -> None:
+    cast = sizes.scores_soft != sizes.scores
+    casts = ("q cast", "k cast", "v cast") if sizes.width.autocast else ()
+    tape.new("g quotients", sizes.scores)
+    tape.add(GRADIENTS, gradient)  # of v
+    tape.release("quotients cast" if cast else "quotients", *casts[2:])
+    if cast:
+        tape.new("g quotients float", sizes.scores_soft)
+        tape.free("g quotients")
+    tape.spike(4 * sizes.scores_soft)  # both sides of the division
+    tape.release("exponentials", "row sums")
+    tape.free("g quotients", "g quotients float")
+    tape.new("g scores", sizes.scores)
+    tape.add(GRADIENTS, 2 * gradient)  # of q and k
+    tape.free("g scores")
+    tape.release(*casts[:2])
+
+
+def _fused(tape: Tape, sizes: Sizes) -> None:
+    tape.new("mixed", sizes.x)
+    tape.new("row sums", sizes.rows_float)
+    tape.save("mixed", "row sums")
+
+
+def _fused_back(tape: Tape, sizes: Sizes, gradient: int) -> None:
+    tape.add(GRADIENTS, 3 * gradient)

@@ -1,0 +1,37 @@
+"""The roof of a foreign trace: its device as the file names it, its precision as kernels tell."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..analysis.identity_checks import told_precision
+from ..analysis.roofline import with_roof
+from ..peaks import REMEDY, Peak, roof_of
+from ..record import Kernels
+from .inspection import Inspection
+
+
+def under_roof(kernels: Kernels, device: str | None, given: Peak | None = None) -> Kernels:
+    """The table with each row's part of the roof; without a roof the reason is kept.
+
+    Args:
+        kernels: Of a foreign file.
+        device: Name of the device that the table is of, as its driver has it.
+        given: Goes before what the table of GPUs knows.
+    """
+    on_device = kernels.source == "kernels"
+    precision = told_precision(kernels)
+    if on_device and device and precision is None and given is None:
+        reason = f"the kernels do not tell the precision, and so not the peak: {REMEDY}"
+        return with_roof(kernels, None, reason)
+    environment = {"device": {"name": device}}
+    kind = "cuda" if on_device else "cpu"
+    return with_roof(kernels, *roof_of(kind, precision or "", environment, given))
+
+
+def under_peak(found: Inspection, given: Peak) -> Inspection:
+    """The inspection with its kernels against the roof that was given."""
+    if found.kernels is None:
+        return found
+    kernels = under_roof(found.kernels, found.device, given)
+    return msgspec.structs.replace(found, kernels=kernels)

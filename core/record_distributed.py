@@ -1,0 +1,125 @@
+"""The record's block on several processes that work together: what waiting for data cost."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .record_spread import Spread
+
+Kind = Literal["all-reduce", "broadcast", "all-gather", "reduce-scatter"]
+Moment = Literal["after init", "before step", "after step"]
+
+
+class CollectiveRow(msgspec.Struct, frozen=True):
+    """The collectives of one kind, per step.
+
+    ``bytes`` is what one rank hands in or gets, whichever is larger. ``sent_bytes`` is what a
+    rank sends if the ranks form a ring, which is the least that any algorithm moves:
+    2 (n - 1) / n of an all-reduce, (n - 1) / n of the other kinds (a broadcast: the mean rank).
+    """
+
+    kind: Kind
+    calls: float
+    bytes: float
+    sent_bytes: float
+
+
+class RankRow(msgspec.Struct, frozen=True):
+    """One rank: medians per step, milliseconds, split as the block's.
+
+    ``last_share`` is the part of all collectives that this rank reached last.
+    """
+
+    rank: int
+    device: str
+    pid: int
+    threads: int
+    step_ms: float
+    compute_ms: float | None
+    exposed_ms: float | None
+    waiting_ms: float | None
+    transfer_ms: float | None
+    communication_ms: float
+    last_share: float
+
+
+class MemoryRow(msgspec.Struct, frozen=True):
+    """What one rank holds at one moment of the optimizer's life.
+
+    ``after init`` is before the first step; the other two are just before and just after the
+    optimizer runs in a steady step. The first three are bytes of live tensors. The allocator's
+    two are null on the CPU, which has none to ask. The peak is since the process, since that
+    step, and since the optimizer began.
+    """
+
+    rank: int
+    moment: Moment
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    total_bytes: int
+    allocated_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+
+
+class AllReduce(msgspec.Struct, frozen=True):
+    """One all-reduce of float32 as fast as it goes.
+
+    ``transfer`` is from the last rank's arrival to this rank's end, mean over ranks. The
+    bandwidths are made of its median: algorithm = payload / time, bus = algorithm · 2 (n - 1) / n,
+    which can be held against the speed of a link whatever n is (NVIDIA's nccl-tests,
+    PERFORMANCE.md).
+    """
+
+    payload_bytes: int
+    transfer: Spread
+    algorithm_gigabytes_per_second: float
+    bus_gigabytes_per_second: float
+    formula: str
+
+
+class Distributed(msgspec.Struct, frozen=True, kw_only=True):
+    """The timing pass of several ranks, split by what each was doing.
+
+    Each series has one sample a step, the mean over ranks, so that in every sample::
+
+        step = compute + exposed,  exposed = waiting + transfer
+
+    ``exposed`` is the time in which computing stood still for communication: ``waiting`` while
+    some rank had not reached the collective, ``transfer`` after all had. ``communication`` is
+    the time in which data could move, hidden behind computing or not. They are null where the
+    strategy hides where it stands still; ``missing`` says why. The ``timing`` block's step is
+    the slowest rank's.
+
+    ``disorder_ms`` checks the clock that the ranks share: the most by which an all-reduce was
+    done before its last rank had reached it, which cannot be.
+    """
+
+    ranks: int
+    parallel: str
+    backend: str
+    interconnect: str
+    shard_optimizer: bool
+    bucket_mib: float | None
+    steps: int
+    step: Spread
+    compute: Spread | None
+    exposed: Spread | None
+    waiting: Spread | None
+    transfer: Spread | None
+    communication: Spread
+    disorder_ms: float
+    collectives: list[CollectiveRow]
+    rows: list[RankRow]
+    memory: list[MemoryRow]
+    all_reduce: AllReduce | None = None
+    missing: dict[str, str] = {}
+
+    @property
+    def overhead(self) -> float | None:
+        """Exposed communication as a share of the step."""
+        if self.exposed is None or not self.step.mean_ms:
+            return None
+        return self.exposed.mean_ms / self.step.mean_ms

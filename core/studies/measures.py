@@ -1,0 +1,132 @@
+"""Values that a write-up names and a record holds only in parts: each a function of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import fsum
+
+from ..analysis.attention_parts import is_product, is_softmax
+from ..analysis.questions import by_name
+from ..errors import SpecError
+from ..estimate.sizes import Sizes
+from ..export.table import Cell
+from ..machine import device_name
+from ..record import Allocation, KernelRow, Record
+from ..spec import RunSpec
+
+Measure = Callable[[Record], Cell]
+
+
+def hardware(record: Record) -> Cell:
+    """What the device calls itself."""
+    return device_name(record.environment)
+
+
+def status(record: Record) -> Cell:
+    """How the run ended, for a column of its own."""
+    return "OK" if record.status == "finished" else record.status
+
+
+def gemm_share(record: Record) -> Cell:
+    """Matrix multiplication's part of the time in which kernels (operators) ran."""
+    rows = _rows(record)
+    gemms = [row for row in rows if row.category == "gemm"]
+    return _quotient(_exclusive(gemms), _exclusive(rows))
+
+
+def gemm_forward_share(record: Record) -> Cell:
+    """The same in forward alone."""
+    rows = _rows(record, "forward")
+    gemms = [row for row in rows if row.category == "gemm"]
+    return _quotient(_exclusive(gemms), _exclusive(rows))
+
+
+def longest_kernel(record: Record) -> Cell:
+    """The kernel (operator) with the most time in forward, by name."""
+    forward = by_name(_rows(record, "forward"))
+    return forward[0].name if forward else None
+
+
+def longest_kernel_calls(record: Record) -> Cell:
+    """How often it is called in one forward."""
+    forward = by_name(_rows(record, "forward"))
+    return forward[0].calls if forward else None
+
+
+def longest_kernel_share(record: Record) -> Cell:
+    """Its part of the time in which kernels ran in forward."""
+    rows = _rows(record, "forward")
+    forward = by_name(rows)
+    return _quotient(forward[0].ns, _exclusive(rows)) if forward else None
+
+
+def softmax_ns(record: Record) -> Cell:
+    """Attention's softmax in one forward."""
+    return _time_of(record, is_softmax)
+
+
+def attention_matmul_ns(record: Record) -> Cell:
+    """Attention's two matrix products in one forward."""
+    return _time_of(record, is_product)
+
+
+def residual_bytes(record: Record) -> Cell:
+    """One tensor of the residual stream: batch x context x d_model x width."""
+    try:
+        spec = RunSpec(**record.spec)
+    except (SpecError, TypeError):  # of a version with other keys or values
+        return None
+    return spec.tokens_per_step * spec.d_model * Sizes(spec).width.residual
+
+
+def largest_bytes(record: Record) -> Cell:
+    """The largest allocation alive at the peak."""
+    largest = _largest(record)
+    return largest.bytes if largest else None
+
+
+def largest_category(record: Record) -> Cell:
+    """What the largest allocation is: activations, gradients, …"""
+    largest = _largest(record)
+    return largest.category if largest else None
+
+
+def largest_module(record: Record) -> Cell:
+    """The module that the largest allocation was made in."""
+    largest = _largest(record)
+    return largest.module if largest else None
+
+
+MEASURES: dict[str, Measure] = {
+    measure.__name__: measure
+    for measure in (
+        *(hardware, status, gemm_share, gemm_forward_share, longest_kernel),
+        *(longest_kernel_calls, longest_kernel_share, softmax_ns, attention_matmul_ns),
+        *(residual_bytes, largest_bytes, largest_category, largest_module),
+    )
+}
+
+
+def _rows(record: Record, phase: str = "") -> list[KernelRow]:
+    if record.kernels is None:
+        return []
+    return [row for row in record.kernels.rows if phase in ("", row.phase)]
+
+
+def _exclusive(rows: Sequence[KernelRow]) -> float:
+    return fsum(row.exclusive_ns for row in rows)
+
+
+def _quotient(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _time_of(record: Record, belongs: Callable[[KernelRow], bool]) -> Cell:
+    rows = [row for row in _rows(record, "forward") if belongs(row)]
+    return _exclusive(rows) if rows else None
+
+
+def _largest(record: Record) -> Allocation | None:
+    if record.memory is None or not record.memory.largest:
+        return None
+    return max(record.memory.largest, key=lambda one: one.bytes)

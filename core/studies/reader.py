@@ -1,0 +1,120 @@
+"""Reading a TOML file key by key: every mistake is kept with its file, key and remedy."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import ProfileError, SpecError
+
+LARGEST_FILE_BYTES = 2**18
+
+
+class Problems:
+    """What is wrong with a file; `check` raises it all at once."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.found: list[str] = []
+
+    def add(self, key: str, value: object, allowed: str) -> None:
+        """A value that is not allowed under a dotted key."""
+        self.take(SpecError(key, value, allowed))
+
+    def take(self, error: SpecError, key: str = "") -> None:
+        """A mistake that another check found; ``key`` is where that looked."""
+        where = key or error.field
+        text = str(SpecError(where, error.value, error.allowed))
+        self.found.append(f"{self.file}: {text}")
+
+    def check(self) -> None:
+        """Raises ProfileError with a line for each mistake, if there is any."""
+        if self.found:
+            raise ProfileError("\n".join(self.found))
+
+
+class Section:
+    """A table of the file under its dotted key; absent and wrong values read as empty."""
+
+    def __init__(self, problems: Problems, key: str, value: object) -> None:
+        self.problems = problems
+        self.key = key
+        self.values: dict[str, Any] = {}
+        if isinstance(value, dict):
+            self.values = value
+        elif value is not None:
+            problems.add(key, value, "a table of keys and values")
+
+    def path(self, name: str) -> str:
+        """The dotted key of one of its values."""
+        return f"{self.key}.{name}" if self.key else name
+
+    def wrong(self, name: str, allowed: str) -> None:
+        """Keep that the value of a key is not what it may be."""
+        self.problems.add(self.path(name), self.values.get(name), allowed)
+
+    def only(self, known: Collection[str]) -> None:
+        """Keep every key that is not among these."""
+        for name in self.values:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"did you mean {close[0]!r}? " if close else ""
+                self.wrong(name, f"no such key; {hint}known: {', '.join(known)}")
+
+    def text(self, name: str, *, required: bool = False) -> str:
+        """A text; empty where there is none."""
+        value = self.values.get(name, "")
+        if not isinstance(value, str) or (required and not value.strip()):
+            self.wrong(name, "a text")
+            return ""
+        return value
+
+    def whole(self, name: str, default: int, low: int, high: int) -> int:
+        """A whole number in a range."""
+        value = self.values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            self.wrong(name, f"a whole number from {low} to {high}")
+            return default
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts."""
+        value = self.values.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.wrong(name, "a list of texts")
+            return ()
+        return tuple(value)
+
+    def table(self, name: str) -> Section:
+        """A table in this one."""
+        return Section(self.problems, self.path(name), self.values.get(name))
+
+    def tables(self, name: str) -> list[Section]:
+        """A list of tables, each under its number from 1."""
+        value = self.values.get(name, [])
+        if not isinstance(value, list):
+            self.wrong(name, "a list of tables")
+            return []
+        key = self.path(name)
+        return [Section(self.problems, f"{key}[{n}]", item) for n, item in enumerate(value, 1)]
+
+
+def read_toml(path: Path) -> Mapping[str, Any]:
+    """The file's content.
+
+    Raises:
+        ProfileError: Absent, too large, not UTF-8, or not TOML; names the line.
+    """
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise ProfileError(f"{path}: larger than {LARGEST_FILE_BYTES // 1024} KiB, not a study")
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(f"{path}: not UTF-8 text ({error.reason})") from error
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ProfileError(f"{path}: not TOML: {error}") from error

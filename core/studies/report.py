@@ -1,0 +1,114 @@
+"""A study read from disk: everything that a page, a file or the screen says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ..export.figure import Figure
+from ..export.table import Table
+from ..record import Record
+from ..record_oom import Oom
+from . import grid
+from .cautions import cautions_of
+from .figures import figures_of
+from .predict import Forecast, Forecaster, past_entries
+from .progress import Progress, progress_in, seconds_left
+from .report_tables import commands_table, shared_environment
+from .sentences import sentences_of
+from .state import Entry, StudyDirectory, records_of
+from .study import Study
+from .table import fill_all
+from .values import Value, values_of
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a study. Cells without a value stay visibly empty in all of it.
+
+    Attributes:
+        cells: In the order in which they run.
+        progress: How many have their value.
+        entries: What the study's state says of each cell, by its id.
+        forecasts: What is known of each cell before it runs, by its id.
+        seconds_left: Forecast of the cells without a value.
+        values: The numbers that its tables show.
+        numbers: These of each cell that has a record, by its id.
+        ooms: Of the cells that ran out of memory, by their ids.
+        tables: As the study describes them, but for those that get their columns from a cell
+            while no cell has any.
+        figures: One for each value that has a numeric axis.
+        environment: Of all cells.
+        commands: Each cell alone.
+        sentences: Made from the rows alone.
+        cautions: What to know before cells are compared.
+    """
+
+    study: Study
+    cells: tuple[grid.Cell, ...]
+    progress: Progress
+    entries: dict[str, Entry]
+    forecasts: dict[str, Forecast]
+    seconds_left: float
+    values: tuple[Value, ...]
+    numbers: dict[str, tuple[float | None, ...]]
+    ooms: dict[str, Oom]
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+    environment: Table
+    commands: Table
+    sentences: tuple[str, ...]
+    cautions: tuple[str, ...]
+
+
+def report_of(directory: StudyDirectory) -> Report:
+    """The study in a directory.
+
+    Raises:
+        DamagedFileError: ``study.json`` cannot be read.
+        SpecError: It cannot be expanded here.
+    """
+    study = directory.study()
+    cells = grid.expand(study)
+    return make_report(directory, study, cells, records_of(directory, cells))
+
+
+def make_report(
+    directory: StudyDirectory,
+    study: Study,
+    cells: Sequence[grid.Cell],
+    records: Mapping[str, Record],
+) -> Report:
+    """The report of these cells; ``records`` are by the cell's id."""
+    entries = directory.entries()
+    progress = progress_in(directory, cells)
+    forecaster = Forecaster(past_entries(directory.root))
+    forecasts = {cell.id: forecaster.forecast(cell) for cell in cells}
+    values = values_of(study)
+    return Report(
+        study=study,
+        cells=tuple(cells),
+        progress=progress,
+        entries=entries,
+        forecasts=forecasts,
+        seconds_left=seconds_left(progress, entries, forecasts),
+        values=tuple(values),
+        numbers={
+            cell.id: tuple(
+                value.number(records[cell.id]) if value.applies(cell) else None for value in values
+            )
+            for cell in cells
+            if cell.id in records
+        },
+        ooms={id: oom for id, record in records.items() if (oom := _oom(record))},
+        tables=tuple(table for table in fill_all(study, cells, records) if table.columns),
+        figures=tuple(figures_of(study, cells, records)),
+        environment=shared_environment(list(records.values())),
+        commands=commands_table(study, cells, progress.statuses, entries),
+        sentences=tuple(sentences_of(study, cells, records)),
+        cautions=tuple(cautions_of(study, cells, records)),
+    )
+
+
+def _oom(record: Record) -> Oom | None:
+    return next((one.oom for one in record.passes if one.oom is not None), None)

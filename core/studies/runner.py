@@ -1,0 +1,184 @@
+"""Runs the cells of a study that have no value yet, each as an ordinary run of its own.
+
+``python -P -m sysbench.core.studies.runner DIRECTORY`` does so for a directory, quietly.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+
+from ..errors import DamagedFileError
+from ..prepare import parse_passes
+from ..record import Record
+from ..record_builder import settled_record
+from ..rundir import create_run, locked
+from ..spec import RunSpec
+from ..supervisor import Cancellation, supervise
+from .events import CellAdvanced, CellEnded, CellStarted, StudyEnded, StudyEvent, StudyStarted
+from .grid import Cell, expand
+from .predict import Forecaster, kind_of, past_entries, work_of
+from .state import SETTLED, Entry, StudyDirectory, status_of, unique
+
+
+def run_study(
+    directory: StudyDirectory,
+    cells: Sequence[Cell],
+    *,
+    cancel: Cancellation | None = None,
+    max_minutes: float | None = None,
+    retry: bool = False,
+) -> Iterator[StudyEvent]:
+    """Fill the cells in their order, yielding what happens; every pass is a fresh process.
+
+    Cells that have a value are not run again: OOM and failures are values, a run that a crash,
+    a signal or a full disk cut short is none. Closing the generator early leaves the present
+    cell without a value.
+
+    Args:
+        cells: From `expand`.
+        cancel: Ends the present run, and the study with it.
+        max_minutes: No cell is started after so long, nor one that would not end by then.
+        retry: Run cells that failed once more.
+
+    Raises:
+        DeviceBusyError: Another runner is at work on this study.
+        SpecError: A pass that this machine cannot run.
+    """
+    with locked(directory.lock_path, who=f"study {directory.id}"):
+        runner = _Runner(directory, cells, cancel or Cancellation(), retry=retry)
+        yield from runner.run(None if max_minutes is None else 60 * max_minutes)
+
+
+class _Runner:
+    def __init__(
+        self, directory: StudyDirectory, cells: Sequence[Cell], cancel: Cancellation, *, retry: bool
+    ) -> None:
+        self.directory = directory
+        self.cancel = cancel
+        self.cells = unique(cells)
+        _adopt(directory, self.cells)
+        entries = directory.entries()
+        root = directory.root
+        known = {cell.id: status_of(cell, entries, is_live=False, root=root) for cell in self.cells}
+        again = ("failed",) if retry else ()
+        self.todo = [
+            cell for cell in self.cells if known[cell.id] not in SETTLED or known[cell.id] in again
+        ]
+        for cell in self.todo:
+            parse_passes(cell.passes)
+        self.forecaster = Forecaster(past_entries(root))
+        self.expected = {cell.id: self.forecaster.forecast(cell).seconds for cell in self.todo}
+        self.spent = 0.0
+        self.expected_of_spent = 0.0
+
+    def run(self, limit: float | None) -> Iterator[StudyEvent]:
+        began = time.monotonic()
+        total, done = len(self.cells), len(self.cells) - len(self.todo)
+        yield StudyStarted(total=total, done=done, seconds=self._left(self.todo))
+        for index, cell in enumerate(self.todo):
+            left = None if limit is None else limit - (time.monotonic() - began)
+            if left is not None and left < self._left([cell]):
+                yield StudyEnded(reason="out-of-time", done=done, total=total)
+                return
+            entry = yield from self._cell(cell, done + 1)
+            if entry.status != "cancelled":
+                done += 1
+                rest = self._left(self.todo[index + 1 :])
+                yield CellEnded(cell=cell, entry=entry, done=done, total=total, seconds_left=rest)
+            if self.cancel.is_set():
+                yield StudyEnded(reason="cancelled", done=done, total=total)
+                return
+        yield StudyEnded(reason="finished", done=done, total=total)
+
+    def _cell(self, cell: Cell, number: int) -> Generator[StudyEvent, None, Entry]:
+        """Run one cell to its end and keep its entry, which is returned."""
+        spec = cell.spec
+        assert spec is not None  # refused cells are not among what is to do
+        too_large = self._too_large(cell, spec)
+        if too_large is not None:
+            self.directory.append(too_large)
+            return too_large
+        run = create_run(spec, cell.passes, self.directory.root)
+        self.directory.append(Entry(cell=cell.id, status="running", run=run.id))
+        yield CellStarted(cell=cell, run=run.id, number=number)
+        began = time.monotonic()
+        for event in supervise(run, cancel=self.cancel):
+            yield CellAdvanced(cell=cell, event=event)
+        seconds = time.monotonic() - began
+        entry = entry_of(cell, spec, settled_record(run), seconds)
+        self.directory.append(entry)
+        self.forecaster.learn(entry)
+        self.spent += seconds
+        self.expected_of_spent += self.expected[cell.id]
+        return entry
+
+    def _too_large(self, cell: Cell, spec: RunSpec) -> Entry | None:
+        """The host itself dies when it runs out of memory; a GPU's allocator says no."""
+        forecast = self.forecaster.forecast(cell)
+        if spec.on_cuda or spec.memory_limit or forecast.fits is not False:
+            return None
+        return Entry(
+            cell=cell.id,
+            status="too-large",
+            peak_bytes=forecast.peak_bytes,
+            detail="not run: this machine has not the memory; memory_limit makes it safe to try",
+        )
+
+    def _left(self, cells: Sequence[Cell]) -> float:
+        """Forecast of these cells, corrected by how the ones before them kept to theirs."""
+        factor = self.spent / self.expected_of_spent if self.expected_of_spent else 1.0
+        return factor * sum(self.expected[cell.id] for cell in cells)
+
+
+def entry_of(cell: Cell, spec: RunSpec, record: Record, seconds: float | None) -> Entry:
+    """The line that a cell's run leaves in the study's state."""
+    bad = next((one for one in record.passes if one.outcome != "finished"), None)
+    return Entry(
+        cell=cell.id,
+        status=record.status,
+        run=record.id,
+        detail=bad.detail if bad else "",
+        seconds=seconds,
+        median_ms=record.timing.step.median_ms if record.timing else None,
+        peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
+        kind=kind_of(spec),
+        work=work_of(spec),
+    )
+
+
+def _adopt(directory: StudyDirectory, cells: Sequence[Cell]) -> None:
+    """Runs that ended just before their runner was killed have a value after all."""
+    entries = directory.entries()
+    for cell in cells:
+        entry = entries.get(cell.id)
+        if entry is None or entry.status != "running" or cell.spec is None:
+            continue
+        run = directory.run_of(entry)
+        if run is None or run.is_live():
+            continue
+        try:
+            record = settled_record(run)
+        except DamagedFileError:
+            continue
+        if record.status in SETTLED:
+            directory.append(entry_of(cell, cell.spec, record, None))
+
+
+def main() -> int:
+    """Run all cells of the study in the directory named on the command line."""
+    directory = StudyDirectory(Path(sys.argv[1]))
+    cancel = Cancellation()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: cancel.set())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for _ in run_study(directory, expand(directory.study()), cancel=cancel):
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""Reads a study from TOML. What a file may hold is described in ``docs/studies.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..errors import NotFoundError, SpecError
+from ..presets import find_model
+from ..profiles_store import NAME
+from ..rundir import home
+from ..spec import EVERY_PASS, PassName
+from ..spec_fields import field_named
+from .layout_schema import read_layouts
+from .reader import Problems, Section, read_toml
+from .study import Axis, Point, Study, Variant
+
+__all__ = [
+    *("Axis", "Column", "Layout", "Line", "Point", "Study", "Variant"),
+    *("find_study_file", "load_study", "parse_points", "study_files"),
+]
+
+MOST_POINTS = 1000
+MOST_REPEATS = 100
+_KEYS = (
+    *("title", "source", "notes", "passes", "repeat", "fixed", "axes", "skip", "tables"),
+    "variants",
+)
+_VARIANT_KEYS = ("axes", "fixed", "passes", "repeat")
+_RANGE_KEYS = ("from", "to", "times", "step")
+
+
+def load_study(name: str | Path) -> Study:
+    """The study of a file, or the saved or shipped one of that name.
+
+    Raises:
+        NotFoundError: No such study.
+        ProfileError: One line for each mistake: the file, the key, the value, what is allowed.
+    """
+    path = find_study_file(name)
+    problems = Problems(str(path))
+    top = Section(problems, "", dict(read_toml(path)))
+    top.only(_KEYS)
+    axes = _axes(top)
+    study = Study(
+        name=path.stem if NAME.fullmatch(path.stem) else "study",
+        title=top.text("title", required=True),
+        source=top.text("source"),
+        notes=top.texts("notes"),
+        passes=_passes(top) or ("timing",),
+        repeat=top.whole("repeat", 1, 1, MOST_REPEATS),
+        fixed=_fixed(top, axes),
+        axes=axes,
+        skip=tuple(_skip(section, axes) for section in top.tables("skip")),
+        tables=read_layouts(top, axes),
+        variants=_variants(top.table("variants"), axes),
+        file=str(path),
+    )
+    if not axes and not problems.found:
+        top.wrong("axes", "at least one axis, such as context = [128, 256]")
+    problems.check()
+    return study
+
+
+def study_files() -> dict[str, Path]:
+    """Every study that is known by a name: the person's own go before the shipped ones."""
+    shipped = Path(str(resources.files("sysbench.profiles") / "studies"))
+    folders = (shipped, home() / "studies")
+    return {
+        path.stem: path
+        for folder in folders
+        if folder.is_dir()
+        for path in sorted(folder.glob("*.toml"))
+    }
+
+
+def find_study_file(name: str | Path) -> Path:
+    """The file of that path or name; raises NotFoundError with the names that are known."""
+    path = Path(name)
+    if path.suffix == ".toml" or "/" in str(name):
+        return path
+    known = study_files()
+    if str(name) not in known:
+        raise NotFoundError(f"no study {str(name)!r}; known: {', '.join(known)}; or give a file")
+    return known[str(name)]
+
+
+def parse_points(axis: str, values: list[Any]) -> tuple[Point, ...]:
+    """Points of an axis from the values of one key.
+
+    Raises:
+        SpecError: No such key, or a value that it does not allow.
+    """
+    field = field_named(axis, values)
+    settled = [_settled(field.name, field.parse(value)) for value in values]
+    points = {_label(field.name, value): {field.name: value} for value in settled}
+    return tuple(Point(label=label, settings=settings) for label, settings in points.items())
+
+
+def _settled(key: str, value: Any) -> Any:
+    return find_model(value).name if key == "model" else value
+
+
+def _label(key: str, value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _axes(top: Section) -> tuple[Axis, ...]:
+    section = top.table("axes")
+    return tuple(Axis(name=name, points=_points(section, name)) for name in section.values)
+
+
+def _points(section: Section, name: str) -> tuple[Point, ...]:
+    """The points of one axis: values, a range, or tables of several keys."""
+    value = section.values[name]
+    if isinstance(value, dict):
+        value = _range(section.table(name))
+    if not isinstance(value, list) or not value:
+        section.wrong(name, "a list of values, or a range such as { from = 128, to = 1024, "
+                      "times = 2 }")  # fmt: skip
+        return ()
+    if len(value) > MOST_POINTS:
+        section.wrong(name, f"at most {MOST_POINTS} values")
+        return ()
+    if all(isinstance(item, dict) for item in value):
+        found = [_linked(one) for one in section.tables(name)]
+        return tuple({point.label: point for point in found}.values())
+    try:
+        return parse_points(name, value)
+    except SpecError as error:
+        section.problems.take(error, section.path(name))
+        return ()
+
+
+def _range(section: Section) -> list[int] | None:
+    """``{ from, to, times }`` or ``{ from, to, step }``; None where it is neither."""
+    section.only(_RANGE_KEYS)
+    numbers = {key: section.values.get(key) for key in _RANGE_KEYS}
+    low, high, times, step = numbers.values()
+    if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < low:
+        return None
+    values = [low]
+    while len(values) <= MOST_POINTS:
+        if isinstance(times, int) and times > 1 and low > 0 and step is None:
+            following = values[-1] * times
+        elif isinstance(step, int) and step > 0 and times is None:
+            following = values[-1] + step
+        else:
+            return None
+        if following > high:
+            break
+        values.append(following)
+    return values
+
+
+def _linked(section: Section) -> Point:
+    """A point that sets several keys together, with a label of its own."""
+    keys = {key: value for key, value in section.values.items() if key != "label"}
+    settings = _settings(section, keys)
+    label = section.text("label") or ", ".join(_label(*pair) for pair in settings.items())
+    return Point(label=label, settings=settings)
+
+
+def _settings(section: Section, values: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {}
+    for key, value in values.items():
+        try:
+            settings[key] = _settled(key, field_named(key, value).parse(value))
+        except SpecError as error:
+            section.problems.take(error, section.path(key))
+    return settings
+
+
+def _fixed(top: Section, axes: tuple[Axis, ...]) -> dict[str, Any]:
+    section = top.table("fixed")
+    taken = {key for axis in axes for point in axis.points for key in point.settings}
+    for key in section.values.keys() & taken:
+        section.wrong(key, "a key that no axis sets")
+    return _settings(section, section.values)
+
+
+def _passes(section: Section) -> tuple[PassName, ...]:
+    """In the order in which they run; none where the key is absent."""
+    names = section.texts("passes")
+    if set(names) - set(EVERY_PASS):
+        section.wrong("passes", f"any of {', '.join(EVERY_PASS)}")
+    return tuple(name for name in EVERY_PASS if name in names)
+
+
+def _variants(section: Section, axes: tuple[Axis, ...]) -> dict[str, Variant]:
+    return {name: _variant(section.table(name), axes) for name in section.values}
+
+
+def _skip(section: Section, axes: tuple[Axis, ...]) -> dict[str, tuple[str, ...]]:
+    """Axis to the labels that are left out together."""
+    labels = {axis.name: axis.labels for axis in axes}
+    section.only(tuple(labels))
+    left_out: dict[str, tuple[str, ...]] = {}
+    for name in section.values.keys() & labels.keys():
+        value = section.values[name]
+        asked = [str(one) for one in (value if isinstance(value, list) else [value])]
+        if not asked or set(asked) - set(labels[name]):
+            section.wrong(name, f"any of {', '.join(labels[name])}")
+        left_out[name] = tuple(asked)
+    return left_out
+
+
+def _variant(section: Section, axes: tuple[Axis, ...]) -> Variant:
+    section.only(_VARIANT_KEYS)
+    own = section.table("axes")
+    own.only(tuple(axis.name for axis in axes))
+    return Variant(
+        axes=_axes(section),
+        fixed=_fixed(section, axes),
+        passes=_passes(section) or None,
+        repeat=section.whole("repeat", 0, 0, MOST_REPEATS) or None,
+    )

@@ -1,0 +1,201 @@
+"""A study's directory: what was asked, and which run filled which cell.
+
+``study.json`` the study as it was expanded · ``cells.jsonl`` one line when a cell starts and
+one when it ends, append-only · ``study.lock`` held while a runner is at work. The runs
+themselves lie in the library; a run that was deleted there leaves its cell unfilled.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ..errors import DamagedFileError, NotFoundError
+from ..events import Outcome
+from ..record import Record
+from ..record_builder import settled_record
+from ..rundir import RunDirectory, home, lock_holder, runs_folder, write_atomically
+from .grid import Cell
+from .study import Study
+
+CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
+"""How a cell is. ``waiting`` was not run yet, or a crash cut it short; ``refused`` cannot be
+run; ``too-large`` was not run since the machine has not the memory that it would take."""
+
+SETTLED: tuple[CellStatus, ...] = ("finished", "oom", "failed", "too-large", "refused")
+"""Values of the table: not run again, unless that is asked for."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of ``cells.jsonl``: a cell that started or ended.
+
+    ``kind`` and ``work`` are what the time of other cells is predicted from
+    (`sysbench.core.studies.predict`).
+    """
+
+    cell: str
+    status: CellStatus
+    run: str = ""
+    t_ns: int = msgspec.field(default_factory=time.time_ns)
+    detail: str = ""
+    seconds: float | None = None
+    median_ms: float | None = None
+    peak_bytes: int | None = None
+    kind: str = ""
+    work: float = 0.0
+
+
+class StudyDirectory:
+    """One study on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+
+    def __repr__(self) -> str:
+        return f"StudyDirectory({str(self.path)!r})"
+
+    @property
+    def study_path(self) -> Path:
+        return self.path / "study.json"
+
+    @property
+    def cells_path(self) -> Path:
+        return self.path / "cells.jsonl"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "study.lock"
+
+    @property
+    def root(self) -> Path:
+        """The home that it lies in."""
+        return self.path.parent.parent
+
+    def is_live(self) -> bool:
+        """Whether a runner is at work on it."""
+        return lock_holder(self.lock_path) is not None
+
+    def study(self) -> Study:
+        """Read ``study.json``.
+
+        Raises:
+            DamagedFileError: Absent or unreadable.
+        """
+        try:
+            return msgspec.json.decode(self.study_path.read_bytes(), type=Study)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DamagedFileError(f"{self.study_path}: {error}") from error
+
+    def append(self, entry: Entry) -> None:
+        """Add a line, on disk before this returns; a torn last line is closed first."""
+        line = msgspec.json.encode(entry) + b"\n"
+        with self.cells_path.open("a+b") as file:
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else b"\n" + line
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def entries(self) -> dict[str, Entry]:
+        """The newest entry of each cell by its id; lines that cannot be read are left out."""
+        try:
+            lines = self.cells_path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return {}
+        found: dict[str, Entry] = {}
+        for line in lines:
+            try:
+                entry = msgspec.json.decode(line, type=Entry)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            found[entry.cell] = entry
+        return found
+
+    def run_of(self, entry: Entry) -> RunDirectory | None:
+        """The run of an entry, if it is there."""
+        path = runs_folder(self.root) / entry.run
+        return RunDirectory(path) if entry.run and (path / "run.json").is_file() else None
+
+
+def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
+    """The directory of the study, made if it is not there; words and tables are renewed."""
+    path = studies_folder(root) / f"{study.name}-{study.identity}"
+    path.mkdir(parents=True, exist_ok=True)
+    directory = StudyDirectory(path)
+    write_atomically(directory.study_path, msgspec.json.format(msgspec.json.encode(study)))
+    return directory
+
+
+def studies_folder(root: Path | None = None) -> Path:
+    """Where studies live: their directories, and the person's own files."""
+    return (root or home()) / "studies"
+
+
+def list_studies(root: Path | None = None) -> list[StudyDirectory]:
+    """Every study that was begun, the newest first."""
+    folder = studies_folder(root)
+    found = folder.glob("*/study.json") if folder.is_dir() else ()
+    newest = sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return [StudyDirectory(path.parent) for path in newest]
+
+
+def find_study(name: str, root: Path | None = None) -> StudyDirectory:
+    """The newest directory of the study of that name, or that of a whole or partial id.
+
+    Raises:
+        NotFoundError: None was begun.
+    """
+    known = list_studies(root)
+    named = [one for one in known if one.id.rpartition("-")[0] == name]
+    begins = [one for one in known if one.id.startswith(name)]
+    for directory in (*named, *begins):
+        return directory
+    begun = ", ".join(directory.id for directory in known[:6]) or "none"
+    raise NotFoundError(
+        f"study {name!r} was not begun here: start it with `sysbench-tui study {name}`; "
+        f"begun: {begun}"
+    )
+
+
+def status_of(
+    cell: Cell, entries: dict[str, Entry], *, is_live: bool, root: Path | None = None
+) -> CellStatus:
+    """How a cell is. A cell that started and has no end waits, unless its runner lives."""
+    if cell.spec is None:
+        return "refused"
+    entry = entries.get(cell.id)
+    if entry is None or (entry.run and not (runs_folder(root) / entry.run).is_dir()):
+        return "waiting"
+    if entry.status == "running" and not is_live:
+        return "waiting"
+    return entry.status
+
+
+def records_of(directory: StudyDirectory, cells: Iterable[Cell]) -> dict[str, Record]:
+    """The records of cells that have ended, by the cell's id; unreadable ones are left out."""
+    entries = directory.entries()
+    records: dict[str, Record] = {}
+    for cell in cells:
+        entry = entries.get(cell.id)
+        if entry is None or entry.status == "running" or cell.id in records:
+            continue
+        run = directory.run_of(entry)
+        if run is None:
+            continue
+        try:
+            records[cell.id] = settled_record(run)
+        except DamagedFileError:
+            continue
+    return records
+
+
+def unique(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells without those that share a run with an earlier one."""
+    return list({cell.id: cell for cell in cells}.values())

@@ -1,0 +1,133 @@
+"""What a study is: axes, fixed fields, passes, and the tables that its cells fill."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from ..spec import PassName
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a study, as ``study.json`` keeps it."""
+
+
+class Point(Part, frozen=True):
+    """One value of an axis: what it is called, and the keys of a spec that it sets."""
+
+    label: str
+    settings: dict[str, Any]
+
+
+class Axis(Part, frozen=True):
+    """Points that the cells take in turn. Most axes are one key of a spec and named like it."""
+
+    name: str
+    points: tuple[Point, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What its points are called, in order."""
+        return tuple(point.label for point in self.points)
+
+
+class Column(Part, frozen=True):
+    """A column of a table.
+
+    Attributes:
+        name: Its heading, as the write-up has it.
+        value: A formula over a record (`sysbench.core.studies.formula`), or empty: then the
+            line's.
+        where: Which cell of a row it is of: axis to label.
+        unit: What the value is converted to, or empty.
+        format: How the value is written, such as ``{:.2f}`` or ``{mean:.2f} ± {std:.2f}``.
+        ratio: Names of two columns before it: the first over the second; then no value.
+        is_label: It holds the name of the line.
+    """
+
+    name: str
+    value: str = ""
+    where: dict[str, str] = {}
+    unit: str = ""
+    format: str = ""
+    ratio: tuple[str, str] | None = None
+    is_label: bool = False
+
+
+class Line(Part, frozen=True):
+    """A named row in a table whose columns are told apart by ``where``: one more value of the
+    same cells, or the same value of others. What it says goes before what a column says."""
+
+    name: str
+    value: str = ""
+    where: dict[str, str] = {}
+    unit: str = ""
+    format: str = ""
+
+
+class Layout(Part, frozen=True):
+    """One table of a study.
+
+    Attributes:
+        rows: Axes whose points make the rows, one for each combination.
+        columns: Of a table with one value per cell.
+        lines: As many rows for each combination; empty is one without a name.
+        each: Instead of columns: the name of a table that every cell has of its own
+            (`sysbench.core.studies.details.EACH`), whose rows follow each other here.
+        most: Rows that are taken from each of these; 0 takes all.
+    """
+
+    name: str
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[Column, ...] = ()
+    lines: tuple[Line, ...] = ()
+    each: str = ""
+    most: int = 0
+
+
+class Variant(Part, frozen=True):
+    """Another size of the same study: axes and fixed fields that replace the study's own."""
+
+    axes: tuple[Axis, ...] = ()
+    fixed: dict[str, Any] = {}
+    passes: tuple[PassName, ...] | None = None
+    repeat: int | None = None
+
+
+class Study(Part, frozen=True):
+    """A study, checked.
+
+    Attributes:
+        name: The file's name without its ending.
+        skip: Combinations that are left out: axis to labels, all of which must match.
+        variant: Which variant was chosen; empty for the study itself.
+        source: The experiment that it repeats.
+        file: Where it was read from.
+    """
+
+    name: str
+    title: str
+    axes: tuple[Axis, ...]
+    tables: tuple[Layout, ...]
+    fixed: dict[str, Any] = {}
+    passes: tuple[PassName, ...] = ("timing",)
+    repeat: int = 1
+    skip: tuple[dict[str, tuple[str, ...]], ...] = ()
+    notes: tuple[str, ...] = ()
+    source: str = ""
+    variants: dict[str, Variant] = {}
+    variant: str = ""
+    file: str = ""
+
+    def axis(self, name: str) -> Axis | None:
+        """The axis of that name, or None."""
+        return next((axis for axis in self.axes if axis.name == name), None)
+
+    @property
+    def identity(self) -> str:
+        """Hash of what decides the cells; words, tables and repeats are no part of it."""
+        deciding = (self.name, self.axes, self.fixed, self.passes, self.skip)
+        return hashlib.sha256(msgspec.json.encode(deciding, order="sorted")).hexdigest()[:8]

@@ -1,0 +1,217 @@
+"""Fills a study's tables from the records of its cells."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+
+from ..export.table import Cell as Content
+from ..export.table import Row, Table, is_number
+from ..quantities import format_bytes
+from ..record import Record
+from .details import EACH
+from .formula import as_cell, evaluate, number_format, source_unit, written
+from .grid import Cell
+from .layout_schema import is_fact
+from .paths import follow
+from .study import Column, Layout, Line, Study
+
+FORGOTTEN = {
+    "hardware": "measures.hardware",
+    "batch": "spec.batch",
+    "context": "spec.context",
+    "precision": "spec.precision",
+    "attention": "spec.attention",
+}
+"""What the write-ups left out of their tables, and what each column shows."""
+
+WITHOUT_STEPS = ("accumulation", "autocast-dtypes")
+"""Workloads in which batch, context, precision and attention decide nothing."""
+
+VARIES = "varies"
+FELL_BACK = "fell back to eager"
+
+
+def fill(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Table:
+    """The study's first table; a cell without a value stays empty.
+
+    Args:
+        study: With its variant and overrides applied.
+        cells: From `expand`.
+        records: By the cell's id. Repeats become their median.
+    """
+    return next(iter(fill_all(study, cells, records)))
+
+
+def fill_all(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Iterator[Table]:
+    """All tables of the study, in its order."""
+    for layout in study.tables:
+        if layout.each:
+            yield _each(study, layout, cells, records)
+        else:
+            yield _Filler(study, layout, cells, records).table()
+
+
+def outcome(record: Record) -> str:
+    """What a cell shows when its run has no such number: ``OOM 512 MiB``, ``failed``, …"""
+    if record.status == "finished":
+        return ""
+    if record.status != "oom":
+        return record.status
+    oom = next((one.oom for one in record.passes if one.oom is not None), None)
+    asked = oom.requested_bytes if oom else None
+    return f"OOM {format_bytes(asked)}" if asked else "OOM"
+
+
+class _Filler:
+    """Fills one table whose columns are formulas."""
+
+    def __init__(
+        self, study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
+    ) -> None:
+        self.layout = layout
+        self.cells = cells
+        self.records = records
+        self.lines = layout.lines or (Line(name=""),)
+        names = {column.name for column in layout.columns}
+        shown = {column.value for column in layout.columns}
+        self.axes = [axis for axis in study.axes if axis.name in layout.rows]
+        self.leading = [
+            axis.name
+            for axis in self.axes
+            if axis.name not in names and f"spec.{axis.name}" not in shown
+        ]
+        taken = names | {axis.name for axis in self.axes} | shown
+        has_steps = study.fixed.get("workload") not in WITHOUT_STEPS
+        self.forgotten = {
+            name: formula
+            for name, formula in FORGOTTEN.items()
+            if not {name, formula} & taken and (has_steps or name == "hardware")
+        }
+
+    def table(self) -> Table:
+        """The table, all rows filled as far as the records go."""
+        own = self.layout.columns
+        return Table(
+            name=self.layout.name,
+            title=self.layout.title,
+            columns=(*self.leading, *(column.name for column in own), *self.forgotten),
+            rows=tuple(self._rows()),
+            formats=(
+                *("" for _ in self.leading),
+                *(self._format(column) for column in own),
+                *("" for _ in self.forgotten),
+            ),
+        )
+
+    def _format(self, column: Column) -> str:
+        if column.ratio:
+            return column.format or "{:.2f}"
+        line = self.lines[0]
+        formula = line.value or column.value
+        if not formula or column.is_label:
+            return ""
+        template, unit = line.format or column.format, line.unit or column.unit
+        return number_format(source_unit(formula), unit, template)
+
+    def _rows(self) -> Iterator[Row]:
+        for labels in product(*(axis.labels for axis in self.axes)):
+            row = dict(zip((axis.name for axis in self.axes), labels, strict=True))
+            own = [cell for cell in self.cells if row.items() <= cell.point.items()]
+            if not own:
+                continue
+            for line in self.lines:
+                values = self._values(own, line)
+                forgotten = (self._fact(own, formula) for formula in self.forgotten.values())
+                yield (*(row[name] for name in self.leading), *values.values(), *forgotten)
+
+    def _values(self, cells: Sequence[Cell], line: Line) -> dict[str, Content]:
+        found: dict[str, Content] = {}
+        for column in self.layout.columns:
+            if column.is_label:
+                found[column.name] = line.name
+            elif column.ratio is not None:
+                found[column.name] = _quotient(*(found[name] for name in column.ratio))
+            else:
+                found[column.name] = self._value(cells, line, column)
+        return found
+
+    def _value(self, cells: Sequence[Cell], line: Line, column: Column) -> Content:
+        formula = line.value or column.value
+        where = column.where | line.where
+        own = [cell for cell in cells if where.items() <= cell.point.items()]
+        if is_fact(formula):
+            return self._fact(own, formula)
+        unit, template = line.unit or column.unit, line.format or column.format
+        known = [self.records[cell.id] for cell in own if cell.id in self.records]
+        made = [
+            as_cell(evaluate(record, formula), source_unit(formula), unit, template)
+            for record in known
+        ]
+        value = _middle(made)
+        if value is None:
+            return _why(own, known)
+        fell_back = any(one.compile is not None and one.compile.fell_back for one in known)
+        if fell_back and is_number(value):
+            write = written(number_format(source_unit(formula), unit, template) or "{}")
+            return f"{write(value)} ({FELL_BACK})"
+        return value
+
+    def _fact(self, cells: Sequence[Cell], formula: str) -> Content:
+        """What the cells have in common, from their specs or, for the machine, their records."""
+        found: dict[Content, None] = {}
+        for cell in cells:
+            if formula.startswith("spec.") and cell.spec is not None:
+                found[getattr(cell.spec, formula.removeprefix("spec."))] = None
+            elif formula == "parameters" and cell.spec is not None:
+                found[cell.spec.dimensions.parameters] = None
+            elif cell.id in self.records:
+                value = follow(self.records[cell.id], formula)
+                found[value if isinstance(value, str) or is_number(value) else None] = None
+        return next(iter(found)) if len(found) == 1 else (VARIES if found else None)
+
+
+def _why(cells: Sequence[Cell], records: Sequence[Record]) -> Content:
+    """Why there is no value: how it ended, or that no run can have it; None where it waits."""
+    ended = next((text for record in records if (text := outcome(record))), None)
+    if ended is None and cells and all(cell.refused for cell in cells):
+        return "n/a"
+    return ended
+
+
+def _middle(values: Iterable[Content]) -> Content:
+    """The median of numbers; of texts the first."""
+    known = [value for value in values if value is not None]
+    numbers = [value for value in known if is_number(value)]
+    if numbers:
+        return statistics.median(numbers)
+    return known[0] if known else None
+
+
+def _quotient(first: Content, second: Content) -> float | None:
+    if is_number(first) and is_number(second) and second:
+        return first / second
+    return None
+
+
+def _each(
+    study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Table:
+    """The same table of every cell, under each other; cells without one are one empty row."""
+    axes = [axis.name for axis in study.axes if len(axis.points) > 1]
+    columns: tuple[str, ...] = ()
+    made: list[tuple[list[str], Table | None]] = []
+    for cell in cells:
+        record = records.get(cell.id)
+        table = EACH[layout.each](record) if record is not None else None
+        columns = columns or (table.columns if table else ())
+        made.append(([cell.point[axis] for axis in axes], table))
+    rows: list[Row] = []
+    for labels, table in made:
+        if table is None or not table.rows:
+            rows.append((*labels, *(None for _ in columns)))
+            continue
+        rows += [(*labels, *row) for row in table.rows[: layout.most or None]]
+    names = (*(f"{axis} of cell" if axis in columns else axis for axis in axes), *columns)
+    return Table(name=layout.name, title=layout.title, columns=names, rows=tuple(rows))

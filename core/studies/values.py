@@ -1,0 +1,123 @@
+"""The values that a study's tables show of its cells: one formula each, told apart by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from ..export.figure import with_unit
+from ..export.table import is_number
+from ..record import Record
+from .formula import UNITS, check_template, converted, evaluate, paths_in, source_unit
+from .grid import Cell
+from .layout_schema import is_fact
+from .paths import parse_path
+from .study import Column, Layout, Line, Study
+
+_LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "distributed")
+"""Parts of a path that say nothing to a reader."""
+
+
+_TEXTS = ("measures.hardware", "measures.status", "status", "id", "identity")
+"""Formulas that give words."""
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of a cell.
+
+    Attributes:
+        name: From its formula: ``forward mean``.
+        formula: Over a record.
+        unit: What it is converted to, or empty: its own.
+        where: The cells that have it: axis to label, one of these.
+    """
+
+    name: str
+    formula: str
+    unit: str
+    where: tuple[dict[str, str], ...]
+
+    @property
+    def shown_unit(self) -> str:
+        """The unit of `number`: ``B`` for bytes, empty for a count or a ratio."""
+        return _shown_unit(self.formula, self.unit)
+
+    @property
+    def title(self) -> str:
+        """Its name and its unit; bytes tell theirs one by one."""
+        return self.name if self.shown_unit in ("", "B") else f"{self.name}, {self.shown_unit}"
+
+    def words(self, number: float) -> str:
+        """One of its numbers, with the unit."""
+        return with_unit(number, self.shown_unit)
+
+    def applies(self, cell: Cell) -> bool:
+        """Whether a table shows this value of the cell."""
+        return any(pinned.items() <= cell.point.items() for pinned in self.where)
+
+    def number(self, record: Record) -> float | None:
+        """The value; None where the record has no such number."""
+        found = evaluate(record, self.formula)
+        return converted(found, source_unit(self.formula), self.unit) if is_number(found) else None
+
+
+def values_of(study: Study) -> list[Value]:
+    """Every number that the tables show, each once, in the order of the tables."""
+    found: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for layout in study.tables:
+        for formula, unit, where in _shown(layout):
+            if not is_fact(formula) and formula not in _TEXTS:
+                shown = _shown_unit(formula, unit)
+                found.setdefault((formula, shown), []).append(where)
+    return [
+        Value(
+            name=_name(formula),
+            formula=formula,
+            unit=unit if unit in UNITS else "",
+            where=tuple(where),
+        )
+        for (formula, unit), where in found.items()
+    ]
+
+
+def _shown(layout: Layout) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Formula, unit and cells of each place of a table; a line goes before a column."""
+    nothing = Line(name="")
+    for line in layout.lines or (nothing,):
+        for column in layout.columns:
+            formula = line.value or column.value
+            if formula and not column.is_label:
+                template = line.format or column.format
+                yield _leading(formula, template), line.unit or column.unit, _where(line, column)
+
+
+def _leading(formula: str, template: str) -> str:
+    """The first number of a format with several: ``mean_ms`` of ``{mean:.2f} ± {std:.2f}``."""
+    names = [name for name in check_template(template) if name]
+    return f"{formula}.{names[0]}_ms" if names else formula
+
+
+def _shown_unit(formula: str, unit: str) -> str:
+    source = source_unit(formula)
+    return unit or {"%1": "%"}.get(source, source)
+
+
+def _where(line: Line, column: Column) -> dict[str, str]:
+    return column.where | line.where
+
+
+def _name(formula: str) -> str:
+    """``forward mean`` of ``timing.phases.forward.mean_ms``; operators stay."""
+    name = formula
+    for path in paths_in(formula):
+        name = name.replace(path, _words(path), 1)
+    return name
+
+
+def _words(path: str) -> str:
+    steps = [(step.name, *(wanted for _, wanted in step.wanted)) for step in parse_path(path)]
+    shown = [word for words in steps for word in words if word not in _LEFT_OUT]
+    for suffix in ("_ms", "_ns", "_bytes", "_seconds"):
+        shown[-1] = shown[-1].removesuffix(suffix)
+    return " ".join(shown).replace("_", " ")

@@ -1,0 +1,56 @@
+"""Attention alone, forward and backward, on random queries, keys and values."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor
+
+from ..models.attention_experiment import BareAttention
+from ..spec import RunSpec
+from .compiling import compiled
+from .stepping import AUTOCAST_DTYPES, EnterPhase, SteppedWorkload, kernel_of
+
+
+class AttentionWorkload(SteppedWorkload):
+    """Each backward has a graph of its own, and what it added to q, k and v is dropped.
+
+    The gradient of the output is random and made once: a sum would add kernels of its own,
+    and its gradient has strides that fused kernels do not take.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(spec)
+        self.phases = ("forward", "backward", "zero-grad") if spec.has_backward else ("forward",)
+        shape = (spec.batch, spec.heads, spec.context, spec.dimensions.head_dimension)
+        weights = torch.bfloat16 if spec.precision == "bf16-pure" else torch.float32
+        result = AUTOCAST_DTYPES.get(spec.precision, weights)
+        graph = spec.step != "inference"
+        with self.device:
+            model = BareAttention(kernel_of(spec), spec.context, causal=spec.is_causal)
+            self.q, self.k, self.v = (
+                torch.randn(shape, dtype=weights, requires_grad=graph) for _ in range(3)
+            )
+            self.output_gradient = torch.randn(shape, dtype=result) if spec.has_backward else None
+        self.model = compiled(spec, model)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        given = (self.q, self.k, self.v)
+        return given if self.output_gradient is None else (*given, self.output_gradient)
+
+    def _step(self, enter: EnterPhase) -> None:
+        with ExitStack() as stack:
+            if self.spec.step == "inference":
+                stack.enter_context(torch.inference_mode())
+            with self._casting():
+                enter("forward")
+                mixed = self.model(self.q, self.k, self.v)
+            if self.output_gradient is not None:
+                enter("backward")
+                torch.autograd.backward(mixed, self.output_gradient)
+                enter("zero-grad")
+                self.q.grad = self.k.grad = self.v.grad = None
+            del mixed
+        enter("")

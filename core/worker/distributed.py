@@ -1,0 +1,166 @@
+"""The timing pass of one rank among several: rank 0 leads, the others do as they are told.
+
+Rank 0 runs the very timing of a single process: same warm-up, same stop rule, same events.
+Only its clock is another one. To time some steps it tells every rank how many, all run them,
+and what each saw is gathered, so that a step is as long as the slowest rank's.
+
+Orders and gathered results go through a group of their own on the host: what is measured has
+its backend to itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from ..analysis.communication import RankStep
+from ..events import ResultReported, StageEntered
+from ..record import Timing
+from ..record_distributed import MemoryRow
+from ..spec import RunSpec
+from .clocks import TimedSteps, clock_for
+from .job import Job, Report
+from .parallel.all_reduce import AllReduceWorkload
+from .parallel.collectives import Collectives
+from .parallel.merging import RankFacts, merged_block, slowest
+from .parallel.workload import ParallelWorkload
+from .timing import timed
+
+STOP, MEMORY = 0, -1
+TIMEOUT = timedelta(hours=1)
+"""Longer than the supervisor's patience, which is what ends a rank that hangs."""
+
+
+def backend_of(spec: RunSpec) -> str:
+    """The backend that ``auto`` means: nccl between CUDA devices, else gloo."""
+    if spec.comm_backend != "auto":
+        return spec.comm_backend
+    return "nccl" if spec.on_cuda else "gloo"
+
+
+def join(rank: int, spec: RunSpec, meeting: Path) -> None:
+    """Meet the other ranks through a file, so that no port is opened for it."""
+    dist.init_process_group(
+        backend_of(spec),
+        init_method=meeting.resolve().as_uri(),
+        rank=rank,
+        world_size=spec.ranks,
+        timeout=TIMEOUT,
+        device_id=torch.device(spec.device) if backend_of(spec) == "nccl" else None,
+    )
+
+
+def measure(job: Job, report: Report) -> None:
+    """Measure as this rank of the process group; rank 0 reports the blocks.
+
+    The job's device is this rank's own.
+    """
+    spec = job.spec
+    report(StageEntered(stage="build"))
+    collectives = Collectives(torch.device(spec.device), backend_of(spec))
+    workload = make_workload(spec, collectives)
+    memory = [workload.memory_row("after init")] if isinstance(workload, ParallelWorkload) else []
+    clock = RanksClock(spec, collectives)
+
+    def memory_of_a_step() -> list[MemoryRow]:
+        assert isinstance(workload, ParallelWorkload)
+        return memory + workload.memory_of_a_step()
+
+    if collectives.rank:
+        clock.follow(workload.step, memory_of_a_step)
+        return
+    timing = _of_all_ranks(spec, timed(workload, clock, report))
+    kept = clock.steps[-timing.step.n :]
+    rows = clock.lead_memory(memory_of_a_step) if memory else []
+    clock.stop()
+    block = merged_block(spec, backend_of(spec), kept, clock.facts, rows, collectives.why_unseen)
+    report(ResultReported(block="timing", data=msgspec.to_builtins(timing)))
+    report(ResultReported(block="distributed", data=msgspec.to_builtins(block)))
+
+
+def make_workload(spec: RunSpec, collectives: Collectives) -> ParallelWorkload | AllReduceWorkload:
+    """What a rank of this spec steps through."""
+    if spec.workload == "all-reduce":
+        return AllReduceWorkload(spec, collectives)
+    return ParallelWorkload(spec, collectives)
+
+
+def _of_all_ranks(spec: RunSpec, timing: Timing) -> Timing:
+    """The timing with all ranks' tokens; an all-reduce has neither tokens nor a model."""
+    if spec.workload == "all-reduce":
+        unknown = ("tokens_per_second", "model_flops", "tflops")
+        missing = timing.missing | dict.fromkeys(unknown, "an all-reduce runs no model")
+        return msgspec.structs.replace(timing, **dict.fromkeys(unknown), missing=missing)
+    tokens = spec.tokens_per_step * spec.ranks / timing.step.median_ms * 1e3
+    return msgspec.structs.replace(timing, tokens_per_second=tokens)
+
+
+T = TypeVar("T")
+Step = Callable[[Callable[[str], None]], None]
+
+
+class RanksClock:
+    """Times the same steps on all ranks.
+
+    Attributes:
+        steps: What each rank saw, one list a step, of one entry a rank. On rank 0 only.
+        facts: Who the ranks are. On rank 0 only.
+    """
+
+    def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
+        self._own = clock_for(torch.device(spec.device), every_step=spec.sync == "every-step")
+        self.name = self._own.name
+        self._collectives = collectives
+        self._control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self.steps: list[list[RankStep]] = []
+        own = RankFacts(collectives.rank, spec.device, os.getpid(), torch.get_num_threads())
+        self.facts: list[RankFacts] = self._gathered(own)
+
+    def time(self, step: Step, count: int) -> TimedSteps:
+        """Lead: all ranks run ``count`` steps. Each is as long as on its slowest rank."""
+        self._order(count)
+        told = self._gathered(self._timed_here(step, count))
+        for index in range(count):
+            self.steps.append([steps[index] for _, steps in told])
+        return slowest([batch for batch, _ in told])
+
+    def lead_memory(self, rows: Callable[[], list[MemoryRow]]) -> list[MemoryRow]:
+        """Lead: every rank makes its rows; they come rank by rank."""
+        self._order(MEMORY)
+        return [row for told in self._gathered(rows()) for row in told]
+
+    def stop(self) -> None:
+        """Lead: the others may end."""
+        self._order(STOP)
+
+    def follow(self, step: Step, memory: Callable[[], list[MemoryRow]]) -> None:
+        """Do what rank 0 orders until it says stop."""
+        while (order := self._order(STOP)) != STOP:
+            self._gathered(memory() if order == MEMORY else self._timed_here(step, order))
+
+    def _order(self, order: int) -> int:
+        """What rank 0 gives here, on every rank, at about the same moment."""
+        box = torch.tensor(order)
+        dist.broadcast(box, 0, group=self._control)
+        dist.barrier(self._control)
+        return int(box.item())
+
+    def _timed_here(self, step: Step, count: int) -> tuple[TimedSteps, list[RankStep]]:
+        self._collectives.stamps.align()
+        batch = self._own.time(step, count)
+        return batch, self._collectives.take(batch.step_ms)
+
+    def _gathered(self, own: T) -> list[T]:
+        """Everybody's, in the order of ranks; on other ranks than 0 an empty list."""
+        everyone: list[Any] | None = None
+        if self._collectives.rank == 0:
+            everyone = [None] * self._collectives.ranks
+        dist.gather_object(own, everyone, group=self._control)
+        return everyone or []

@@ -1,0 +1,204 @@
+"""A pass of several ranks: this worker is torchrun, and tells what its ranks tell.
+
+Each rank writes its events to a file of its own. Rank 0's go on to the supervisor as they
+come; of the others only how they failed is told, and of that only what came first: one rank's
+death makes all others fail a moment later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+
+from ..events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
+from ..record_builder import last_lines
+from ..rundir import write_atomically
+from ..spec import RunSpec
+from .job import Job, Report
+from .limits import OMP_VARIABLE, available_threads
+from .rank import JOB, MEETING, PARENT_VARIABLE, events_name, log_name
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+POLL_SECONDS = 0.1
+SHUTDOWN_SECONDS = 5
+TAIL_LINES = 40
+LOST_PEER = re.compile(
+    r"closed by peer|reset by peer|broken pipe|remote process exited", re.IGNORECASE
+)
+
+
+def measure(job: Job, report: Report) -> bool:
+    """Run the job on ``job.spec.ranks`` processes of this host.
+
+    Returns:
+        Whether all went well; if not, it has been reported which rank failed first, and how.
+    """
+    meeting = job.path / MEETING
+    shutil.rmtree(meeting, ignore_errors=True)
+    meeting.mkdir()
+    write_atomically(job.path / JOB, msgspec.json.encode(job))
+    os.environ.update(environment_of(job.spec, os.environ))
+    listener = Listener(job, report)
+    listener.start()
+    try:
+        failures = _torchrun(job, meeting)
+    finally:
+        listener.stop()
+        shutil.rmtree(meeting, ignore_errors=True)
+    if not failures:
+        return True
+    rank, failure = first_failure(failures, listener.failures, listener.stage, job.path)
+    _print_tail(rank, job.path / log_name(rank))
+    report(failure)
+    return False
+
+
+def environment_of(spec: RunSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the ranks need to find in their environment; what a person has set there stays."""
+    wanted = {
+        PARENT_VARIABLE: str(os.getpid()),
+        "PYTHONSAFEPATH": "1",
+        # The store that torchrun shares with its workers would listen on every interface.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    loopback = _loopback()
+    if loopback and "GLOO_SOCKET_IFNAME" not in environ:
+        wanted["GLOO_SOCKET_IFNAME"] = loopback
+    if not spec.threads and not environ.get(OMP_VARIABLE):
+        wanted[OMP_VARIABLE] = str(max(1, available_threads() // spec.ranks))
+    return wanted
+
+
+class Listener(threading.Thread):
+    """Hands on what rank 0 tells, and keeps how ranks failed.
+
+    Attributes:
+        failures: By rank, what it said of its own.
+        stage: The one that rank 0 is in; the others go in step with it.
+    """
+
+    def __init__(self, job: Job, report: Report) -> None:
+        super().__init__(daemon=True)
+        self.failures: dict[int, OutOfMemory | WorkerFailed] = {}
+        self.stage = "start"
+        self._report = report
+        self._tails = [EventTail(job.path / events_name(rank)) for rank in range(job.spec.ranks)]
+        for tail in self._tails:
+            tail.path.unlink(missing_ok=True)
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(POLL_SECONDS):
+            self._read()
+        self._read()
+
+    def stop(self) -> None:
+        """Return once all that the ranks have written is read."""
+        self._ended.set()
+        self.join()
+
+    def _read(self) -> None:
+        for rank, tail in enumerate(self._tails):
+            for event in tail.read():
+                self._take(rank, event)
+
+    def _take(self, rank: int, event: AnyEvent) -> None:
+        match event:
+            case OutOfMemory() | WorkerFailed():
+                self.failures[rank] = msgspec.structs.replace(event, rank=rank)
+            case StageEntered() if rank == 0:
+                self.stage = event.stage
+                self._report(event)
+            case _ if rank == 0:
+                self._report(event)
+            case _:
+                pass
+
+
+def first_failure(
+    ended: Mapping[int, ProcessFailure],
+    told: Mapping[int, OutOfMemory | WorkerFailed],
+    stage: str,
+    folder: Path,
+) -> tuple[int, OutOfMemory | WorkerFailed]:
+    """The rank that the others' failures follow from, and what happened to it.
+
+    Args:
+        ended: How torchrun's ranks ended; those that it ended itself have SIGTERM's code.
+        told: What ranks said of their own failure.
+        stage: How far they had come.
+        folder: Where their logs are.
+    """
+    in_order = sorted(told, key=lambda rank: told[rank].t_ns)
+    causes = [rank for rank in in_order if not LOST_PEER.search(told[rank].message)]
+    silent = [rank for rank in sorted(ended) if rank not in told]
+    killed = [rank for rank in silent if ended[rank].exitcode != -signal.SIGTERM]
+    rank = [*causes, *killed, *silent, *in_order][0]
+    if rank in told:
+        return rank, told[rank]
+    code = ended[rank].exitcode
+    name = signal.Signals(-code).name if code < 0 else f"code {code}"
+    lines = last_lines(folder / log_name(rank), 1)
+    said = f"its log ends: {lines[0]}" if lines else "its log is empty"
+    return rank, WorkerFailed(
+        kind=name,
+        message=f"{'killed by' if code < 0 else 'ended with'} {name} in stage {stage}; {said}",
+        traceback="",
+        is_cuda_error=False,
+        killed=code < 0,
+        rank=rank,
+    )
+
+
+def _torchrun(job: Job, meeting: Path) -> Mapping[int, ProcessFailure]:
+    """Run the ranks to their end; those that failed, by number."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    options = parse_args(  # type: ignore[no-untyped-call]
+        [
+            *("--nnodes", "1", "--nproc-per-node", str(job.spec.ranks)),
+            *("--rdzv-backend", "c10d", "--rdzv-id", job.path.parent.name),
+            *("--rdzv-endpoint", str(meeting / "torchrun")),
+            *("--rdzv-conf", "store_type=file", "--local-addr", "127.0.0.1"),
+            *("--log-dir", str(meeting / "logs"), "--max-restarts", "0"),
+            *("-m", "sysbench.core.worker.rank", str(job.path)),
+        ]
+    )
+    if hasattr(options, "shutdown_timeout"):
+        options.shutdown_timeout = SHUTDOWN_SECONDS
+    try:
+        run(options)  # type: ignore[no-untyped-call]
+    except ChildFailedError as error:
+        return error.failures
+    return {}
+
+
+def _loopback() -> str | None:
+    """The interface that has the loopback address."""
+    return next(
+        (
+            name
+            for name, addresses in psutil.net_if_addrs().items()
+            if any(address.address == "127.0.0.1" for address in addresses)
+        ),
+        None,
+    )
+
+
+def _print_tail(rank: int, log: Path) -> None:
+    print(f"--- the end of rank {rank}'s log, {log.name}")
+    print(*last_lines(log, TAIL_LINES), sep="\n")
+    sys.stdout.flush()

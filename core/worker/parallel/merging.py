@@ -1,0 +1,178 @@
+"""What every rank saw of the same steps, made into one block of the record."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from ...analysis.communication import (
+    Collective,
+    RankStep,
+    Split,
+    disorder_ns,
+    last_counts,
+    split_step,
+)
+from ...analysis.statistics import spread
+from ...record_distributed import AllReduce, CollectiveRow, Distributed, Kind, MemoryRow, RankRow
+from ...record_spread import Spread
+from ...spec import RunSpec
+from ..clocks import TimedSteps
+from .interconnect import interconnect_of
+
+PARTS = ("compute_ns", "exposed_ns", "waiting_ns", "transfer_ns")
+BUS_FORMULA = "algorithm = payload / transfer; bus = algorithm · 2 (n - 1) / n"
+
+
+class RankFacts(msgspec.Struct, frozen=True):
+    """Who a rank is."""
+
+    rank: int
+    device: str
+    pid: int
+    threads: int
+
+
+def slowest(batches: Sequence[TimedSteps]) -> TimedSteps:
+    """The same steps on every rank; each with all its times from the rank that took longest."""
+    by_step = zip(*(batch.step_ms for batch in batches), strict=True)
+    chosen = [batches[step_ms.index(max(step_ms))] for step_ms in by_step]
+    return TimedSteps(
+        step_ms=[batch.step_ms[at] for at, batch in enumerate(chosen)],
+        phases_ms={
+            name: [batch.phases_ms[name][at] for at, batch in enumerate(chosen)]
+            for name in batches[0].phases_ms
+        },
+        issue_ms=[batch.issue_ms[at] for at, batch in enumerate(chosen) if batch.issue_ms],
+        wall_ms=max(batch.wall_ms for batch in batches),
+    )
+
+
+def merged_block(
+    spec: RunSpec,
+    backend: str,
+    steps: Sequence[Sequence[RankStep]],
+    facts: Sequence[RankFacts],
+    memory: Sequence[MemoryRow],
+    why_unseen: str,
+) -> Distributed:
+    """The block of the record.
+
+    Args:
+        spec: What was measured.
+        backend: What moved the data.
+        steps: The measured steps, each as all ranks saw it.
+        facts: Who the ranks are.
+        memory: Their rows, if the workload has an optimizer.
+        why_unseen: Why it is not known when computing stood still; empty where it is.
+    """
+    splits = [split_step(step) for step in steps]
+    parts = {name: _parts_ms(splits, name) for name in PARTS}
+    return Distributed(
+        ranks=spec.ranks,
+        parallel=spec.parallel,
+        backend=backend,
+        interconnect=interconnect_of(spec),
+        shard_optimizer=spec.shard_optimizer,
+        bucket_mib=spec.bucket_mib if spec.parallel in ("bucketed", "ddp") else None,
+        steps=len(steps),
+        step=spread(_means([[one.step_ns for one in step] for step in splits])),
+        compute=_spread(parts["compute_ns"]),
+        exposed=_spread(parts["exposed_ns"]),
+        waiting=_spread(parts["waiting_ns"]),
+        transfer=_spread(parts["transfer_ns"]),
+        communication=spread(_means([[one.communication_ns for one in step] for step in splits])),
+        disorder_ms=max(map(disorder_ns, steps)) / 1e6,
+        collectives=_collective_rows([step[0].collectives for step in steps], spec.ranks),
+        rows=[_rank_row(one, steps, [step[one.rank] for step in splits]) for one in facts],
+        memory=list(memory),
+        all_reduce=_all_reduce(spec, steps, splits) if spec.workload == "all-reduce" else None,
+        missing={name.removesuffix("_ns"): why_unseen for name in PARTS if parts[name] is None},
+    )
+
+
+def _parts_ms(splits: Sequence[Sequence[Split]], name: str) -> list[float] | None:
+    """A sample a step, the mean over ranks in milliseconds; None where it cannot be known."""
+    steps: list[list[int | None]] = [[getattr(split, name) for split in step] for step in splits]
+    known = [[value for value in step if value is not None] for step in steps]
+    return _means(known) if all(map(len, known)) else None
+
+
+def _means(steps: Sequence[Sequence[int]]) -> list[float]:
+    return [sum(step) / len(step) / 1e6 for step in steps]
+
+
+def _spread(samples: list[float] | None) -> Spread | None:
+    return None if samples is None else spread(samples)
+
+
+def _collective_rows(steps: Sequence[Sequence[Collective]], ranks: int) -> list[CollectiveRow]:
+    calls: Counter[Kind] = Counter()
+    sizes: Counter[Kind] = Counter()
+    for step in steps:
+        for one in step:
+            calls[one.kind] += 1
+            sizes[one.kind] += one.bytes
+    return [
+        CollectiveRow(
+            kind=kind,
+            calls=calls[kind] / len(steps),
+            bytes=sizes[kind] / len(steps),
+            sent_bytes=sizes[kind] / len(steps) * ring_share(kind, ranks),
+        )
+        for kind in calls
+    ]
+
+
+def ring_share(kind: Kind, ranks: int) -> float:
+    """What a rank of a ring sends, over the bytes of the collective.
+
+    Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
+    workstations": an all-reduce is a reduce-scatter and an all-gather.
+    """
+    share = (ranks - 1) / ranks
+    return 2 * share if kind == "all-reduce" else share
+
+
+def _rank_row(
+    facts: RankFacts, steps: Sequence[Sequence[RankStep]], splits: Sequence[Split]
+) -> RankRow:
+    asked = sum(len(step[0].collectives) for step in steps)
+    last = sum(last_counts(step)[facts.rank] for step in steps)
+    return RankRow(
+        rank=facts.rank,
+        device=facts.device,
+        pid=facts.pid,
+        threads=facts.threads,
+        step_ms=statistics.median(split.step_ns for split in splits) / 1e6,
+        compute_ms=_median_ms(splits, "compute_ns"),
+        exposed_ms=_median_ms(splits, "exposed_ns"),
+        waiting_ms=_median_ms(splits, "waiting_ns"),
+        transfer_ms=_median_ms(splits, "transfer_ns"),
+        communication_ms=statistics.median(split.communication_ns for split in splits) / 1e6,
+        last_share=last / asked,
+    )
+
+
+def _median_ms(splits: Sequence[Split], name: str) -> float | None:
+    values: list[int | None] = [getattr(split, name) for split in splits]
+    known = [value for value in values if value is not None]
+    return statistics.median(known) / 1e6 if known else None
+
+
+def _all_reduce(
+    spec: RunSpec, steps: Sequence[Sequence[RankStep]], splits: Sequence[Sequence[Split]]
+) -> AllReduce:
+    payload = steps[0][0].collectives[0].bytes
+    transfer = spread(_means([[one.communication_ns for one in step] for step in splits]))
+    algorithm = payload / (transfer.median_ms * 1e6)
+    return AllReduce(
+        payload_bytes=payload,
+        transfer=transfer,
+        algorithm_gigabytes_per_second=algorithm,
+        bus_gigabytes_per_second=algorithm * ring_share("all-reduce", spec.ranks),
+        formula=BUS_FORMULA,
+    )

@@ -1,0 +1,63 @@
+"""The step of one rank: its part of the combined batch, then gradients shared with the others."""
+
+from __future__ import annotations
+
+import torch
+
+from ...record_distributed import MemoryRow, Moment
+from ...spec import RunSpec
+from ..stepping import EnterPhase
+from ..workload import Workload, make_optimizer
+from .collectives import Collectives
+from .residents import resident_row, rows_around_optimizer
+from .sharded_optimizer import make_sharded_optimizer
+from .strategy import make_strategy
+
+
+class ParallelWorkload(Workload):
+    """The transformer's training step on one of several ranks.
+
+    All ranks draw the same weights and the same combined batch of ``ranks * batch`` sequences
+    as a single process would; each keeps its own ``batch`` of them.
+    """
+
+    def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
+        alone = spec.changed(
+            batch=spec.batch * spec.ranks, ranks=1, parallel="none", shard_optimizer=False
+        )
+        super().__init__(alone)
+        self.spec = spec
+        own = slice(collectives.rank * spec.batch, (collectives.rank + 1) * spec.batch)
+        self.tokens, self.targets = self.tokens[own].clone(), self.targets[own].clone()
+        self.collectives = collectives
+        self.strategy = make_strategy(spec, self.model, collectives)
+        self.model = self.strategy.model
+        make = make_sharded_optimizer if spec.shard_optimizer else _make_whole
+        self.optimizer: torch.optim.Optimizer = make(spec, self.model, collectives)
+        if self.strategy.phase:
+            after = self.phases.index("backward") + 1
+            self.phases = (*self.phases[:after], self.strategy.phase, *self.phases[after:])
+
+    def step(self, enter: EnterPhase) -> None:
+        self.collectives.begin_step()
+        super().step(enter)
+
+    def _update(self, enter: EnterPhase) -> None:
+        if self.strategy.phase:
+            enter(self.strategy.phase)
+        self.strategy.finish()
+        super()._update(enter)
+
+    def memory_row(self, moment: Moment) -> MemoryRow:
+        """What this rank holds now."""
+        return resident_row(self.collectives.rank, moment, self.model, self.optimizer)
+
+    def memory_of_a_step(self) -> list[MemoryRow]:
+        """Run one more step; what this rank holds before and after its optimizer runs."""
+        return rows_around_optimizer(self.step, self.memory_row)
+
+
+def _make_whole(
+    spec: RunSpec, model: torch.nn.Module, collectives: Collectives
+) -> torch.optim.Optimizer:
+    return make_optimizer(spec, model)

@@ -1,0 +1,90 @@
+"""One of several ranks, as torchrun starts it: ``python -m sysbench.core.worker.rank FOLDER``.
+
+The folder holds ``job.json`` and gets, for every rank, its events and what it printed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from ..events import AnyEvent, DeviceDescribed, StageEntered, encode_event
+from ..parent_death import die_with_parent
+from .job import Job
+
+JOB, MEETING = "job.json", "meeting"
+"""The job, and the folder that is there while ranks meet and run."""
+PARENT_VARIABLE = "SYSBENCH_LAUNCHER_PID"
+BLAME_SECONDS = 0.5
+
+
+def events_name(rank: int) -> str:
+    """File of a rank's events, a line each."""
+    return f"rank-{rank}.jsonl"
+
+
+def log_name(rank: int) -> str:
+    """File of what a rank printed."""
+    return f"rank-{rank}.log"
+
+
+def main() -> int:
+    """Measure as the rank that torchrun's variables name; returns the exit code."""
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    _print_into(folder / log_name(rank))
+    faulthandler.enable()
+    job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
+    with (folder / events_name(rank)).open("ab", buffering=0) as told:
+
+        def report(event: AnyEvent) -> None:
+            told.write(encode_event(event))
+
+        report(StageEntered(stage="import"))
+        # Late, so that the first event is out before the seconds that importing torch takes.
+        import torch.distributed as dist
+
+        from .distributed import join, measure
+        from .failures import report_failure
+        from .limits import limit_memory
+        from .refusals import Refusals
+        from .setup import describe_torch, prepare_torch
+
+        die_with_parent(int(os.environ[PARENT_VARIABLE]))
+        spec = job.spec
+        spec = spec.changed(device=spec.devices[rank])
+        job = msgspec.structs.replace(job, spec=spec)
+        refusals = None
+        try:
+            settings = prepare_torch(spec)
+            report(DeviceDescribed(facts={**describe_torch(spec), "settings": settings}))
+            join(rank, spec, folder / MEETING / "ranks")
+            limit_memory(spec)
+            refusals = Refusals(spec)
+            measure(job, report)
+            dist.destroy_process_group()
+        except Exception as error:
+            report_failure(error, spec, report, refusals)
+            # Where another rank died first, that must be found before this one's end.
+            time.sleep(BLAME_SECONDS)
+            return 1
+    return 0
+
+
+def _print_into(path: Path) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    os.close(log)
+
+
+if __name__ == "__main__":
+    # Skips the interpreter's clean-up of torch, as any worker does.
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

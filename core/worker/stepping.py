@@ -1,0 +1,113 @@
+"""What every workload that has steps is: phases, a model, and one step on it at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..models.attention import Kernel
+from ..spec import RunSpec
+
+EnterPhase = Callable[[str], None]
+"""Told the name of each phase as it begins, and ``""`` when the step is over."""
+
+AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+SDPA_BACKENDS = {
+    "sdpa-flash": SDPBackend.FLASH_ATTENTION,
+    "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
+    "sdpa-math": SDPBackend.MATH,
+}
+
+
+class StepError(Exception):
+    """A step did not end; the cause is chained.
+
+    Attributes:
+        phase: The phase that was under way.
+    """
+
+    def __init__(self, phase: str) -> None:
+        super().__init__(f"in the {phase} phase")
+        self.phase = phase
+
+
+class SteppedWorkload(ABC):
+    """What the passes step through.
+
+    The output of a step is dropped before the next one starts, gradients are set to None
+    at the end of each step, and autocast is entered per step, so that its cache of weight
+    copies lives no longer than in a real training loop.
+
+    Attributes:
+        phases: Names given to ``enter`` during a step, in order.
+        model: What runs forward; may be compiled.
+        optimizer: None where a step has none.
+        inputs: The tensors that are there between steps besides the model's.
+        loss: Loss of the last step that had one; reading its value synchronises.
+    """
+
+    phases: tuple[str, ...]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None = None
+    loss: Tensor | None = None
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.spec = spec
+        self.device = torch.device(spec.device)
+        torch.manual_seed(spec.seed)
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[Tensor, ...]: ...
+
+    @abstractmethod
+    def _step(self, enter: EnterPhase) -> None:
+        """One step; the last phase entered is the empty one."""
+
+    def loss_value(self) -> float | None:
+        """The last step's loss; waits for the device. None when steps have no loss."""
+        return None if self.loss is None else self.loss.item()
+
+    def step(self, enter: EnterPhase) -> None:
+        """Run one step, telling ``enter`` each phase; queues work, never synchronises.
+
+        Raises:
+            StepError: From whatever went wrong, with the phase in which it did.
+        """
+        reached = "start"
+
+        def begin(phase: str) -> None:
+            nonlocal reached
+            reached = phase
+            enter(phase)
+
+        try:
+            self._step(begin)
+        except Exception as error:
+            raise StepError(reached) from error
+
+    @contextmanager
+    def _casting(self) -> Iterator[None]:
+        """Autocast and the choice of attention kernel, as the spec says."""
+        autocast: AbstractContextManager[object] = nullcontext()
+        if self.spec.precision in AUTOCAST_DTYPES:
+            dtype = AUTOCAST_DTYPES[self.spec.precision]
+            autocast = torch.autocast(self.device.type, dtype)
+        kernel: AbstractContextManager[object] = nullcontext()
+        if self.spec.attention in SDPA_BACKENDS:
+            kernel = sdpa_kernel(SDPA_BACKENDS[self.spec.attention])
+        with autocast, kernel:
+            yield
+
+
+def kernel_of(spec: RunSpec) -> Kernel:
+    """Which of the model's kernels the spec's attention is."""
+    if spec.attention == "naive" or spec.attention == "flex":
+        return spec.attention
+    return "sdpa"

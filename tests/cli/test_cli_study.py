@@ -1,0 +1,69 @@
+"""`study`: what it would run, what it refuses, what it lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sysbench.tui.cli import main
+
+
+@pytest.fixture(autouse=True)
+def home(sysbench_home: Path) -> Path:
+    return sysbench_home
+
+
+def test_a_dry_run_shows_the_cells_and_runs_nothing(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--variant", "small", "--only", "step=train", "--dry-run", "--json"]
+    assert main(["study", "e2e", *arguments]) == 0
+    (cell,) = msgspec.json.decode(capsys.readouterr().out)
+    assert cell["cell"] == "model=tiny · step=train"
+    assert cell["fits"] is True
+    assert not (home / "runs").exists()
+
+
+def test_cells_that_do_not_fit_are_told_before_they_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    replaced = ["--set", "context=128,4096", "--set", "model=tiny", "--set", "memory_limit=64MiB"]
+    assert main(["study", "memory", *replaced, "--only", "step=train", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "1 of 2 are predicted not to fit" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "precision"),
+        (["e2e", "--variant", "tiny"], "small"),
+        (["e2e", "--only", "step=fly", "--dry-run"], "train"),
+        (["e2e", "--only", "speed=1", "--dry-run"], "model, step"),
+        (["e2e", "--only", "train", "--dry-run"], "AXIS=VALUE"),
+        (["e2e", "--set", "batch=many"], "batch"),
+        (["e2e", "--set", "batch=2,4"], "batch"),
+        (["e2e", "--repeat", "0"], "repeat"),
+        (["e2e", "warmup"], "one study at a time"),
+        (["show"], "begun"),
+        (["show", "e2e"], "was not begun"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["study", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""
+
+
+def test_the_list_has_the_shipped_studies_and_those_begun(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["study", "list", "--json"]) == 0
+    told = msgspec.json.decode(capsys.readouterr().out)
+    assert {"e2e", "precision", "attention", "ddp"} <= {one["name"] for one in told["studies"]}
+    assert told["begun"] == []

@@ -1,0 +1,121 @@
+"""What is said of several ranks, on blocks written by hand."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from sysbench.core.analysis.rules.ranks import (
+    clocks_disagree,
+    exposed,
+    no_interconnect,
+    straggler,
+)
+from sysbench.core.analysis.statistics import spread
+from sysbench.core.record import Distributed, Record
+from sysbench.core.record_distributed import CollectiveRow, RankRow
+from sysbench.core.record_spread import Spread
+from sysbench.core.spec import RunSpec
+
+
+def always(ms: float) -> Spread:
+    return spread([ms] * 8)
+
+
+def rank_row(rank: int, last_share: float) -> RankRow:
+    return RankRow(
+        rank=rank,
+        device=f"cuda:{rank}",
+        pid=rank + 10,
+        threads=1,
+        step_ms=100.0,
+        compute_ms=70.0,
+        exposed_ms=30.0,
+        waiting_ms=10.0,
+        transfer_ms=20.0,
+        communication_ms=40.0,
+        last_share=last_share,
+    )
+
+
+def record_of(**changes: object) -> Record:
+    block = Distributed(
+        ranks=2,
+        parallel="naive",
+        backend="nccl",
+        interconnect="peer to peer between all CUDA devices",
+        shard_optimizer=False,
+        bucket_mib=None,
+        steps=8,
+        step=always(100.0),
+        compute=always(98.0),
+        exposed=always(2.0),
+        waiting=always(1.0),
+        transfer=always(1.0),
+        communication=always(4.0),
+        disorder_ms=0.0,
+        collectives=[CollectiveRow("all-reduce", 1.0, 8.0, 8.0)],
+        rows=[rank_row(0, 0.5), rank_row(1, 0.5)],
+        memory=[],
+    )
+    spec = RunSpec(ranks=2, parallel="naive", device="cuda:0")
+    return Record(
+        id="r",
+        identity=spec.identity,
+        status="finished",
+        created_ns=0,
+        spec=msgspec.to_builtins(spec),
+        parameters=1,
+        environment={},
+        distributed=msgspec.structs.replace(block, **changes),
+    )
+
+
+RULES = (no_interconnect, straggler, exposed, clocks_disagree)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_is_said_of_ranks_that_hardly_wait_or_of_one_rank(rule: object) -> None:
+    assert callable(rule)
+    assert rule(record_of()) is None
+    assert rule(msgspec.structs.replace(record_of(), distributed=None)) is None
+
+
+def test_a_rank_that_is_always_last_is_named_with_what_it_costs() -> None:
+    rows = [rank_row(0, 0.02), rank_row(1, 0.98)]
+    found = straggler(record_of(waiting=always(12.0), rows=rows))
+    assert found is not None
+    assert "Rank 1" in found.verdict
+    assert "cuda:1" in found.next
+    assert found.numbers["waiting_share"] == pytest.approx(0.12)
+
+
+def test_waiting_that_changes_sides_has_no_culprit() -> None:
+    assert straggler(record_of(waiting=always(12.0))) is None
+
+
+def test_exposed_transfer_is_told_beside_what_is_hidden() -> None:
+    found = exposed(record_of(transfer=always(30.0), communication=always(40.0)))
+    assert found is not None
+    assert "30%" in found.verdict
+    assert found.numbers["hidden_share"] == pytest.approx(0.25)
+
+
+def test_parts_that_cannot_be_seen_are_not_judged() -> None:
+    unseen = record_of(compute=None, exposed=None, waiting=None, transfer=None)
+    assert straggler(unseen) is None
+    assert exposed(unseen) is None
+
+
+def test_clocks_that_disagree_are_told() -> None:
+    found = clocks_disagree(record_of(disorder_ms=0.4))
+    assert found is not None
+    assert "0.4 ms" in found.verdict
+
+
+def test_ranks_on_the_cpu_are_labelled() -> None:
+    record = record_of()
+    on_cpu = msgspec.structs.replace(record, spec=record.spec | {"device": "cpu"})
+    found = no_interconnect(on_cpu)
+    assert found is not None
+    assert found.severity == "note"

@@ -1,0 +1,140 @@
+"""What a chrome trace gives beside its kernels: a roof from its device, allocations of the CPU."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.inspection.foreign_roof import under_peak
+from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.reading import read_tables
+from sysbench.core.peaks import Peak
+from sysbench.core.rundir import RunDirectory
+
+H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3"}
+BF16 = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
+
+
+def read(path: Path) -> Inspection:
+    return read_tables(path, lambda stage, done, total: None).inspection
+
+
+def product(kernel: str = BF16) -> list[dict[str, Any]]:
+    """A product of 4 TFLOP that takes 10 ms, on device 0."""
+    shapes = {
+        "Input Dims": [[8192, 16384], [16384, 16384]],
+        "Input type": ["c10::BFloat16", "c10::BFloat16"],
+    }
+    place = {"ph": "X", "pid": 1, "tid": 1}
+    return [
+        place | {"cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 20, "args": shapes},
+        place
+        | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 5, "dur": 5}
+        | {"args": {"correlation": 7}},
+        place
+        | {"cat": "kernel", "name": kernel, "ts": 100, "dur": 10_000, "tid": 7}
+        | {"args": {"correlation": 7, "device": 0, "stream": 7}},
+    ]
+
+
+def write(path: Path, events: list[dict[str, Any]], **facts: Any) -> Path:
+    path.write_text(json.dumps({"traceEvents": events} | facts))
+    return path
+
+
+def reached(found: Inspection) -> float | None:
+    assert found.kernels is not None
+    return found.kernels.rows[0].of_roof
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_known_device_of_the_file_is_the_roof(tmp_path: Path, first: bool) -> None:
+    path = tmp_path / "trace.json"
+    events = {"traceEvents": product()}
+    facts = {"deviceProperties": [H100]}
+    path.write_text(json.dumps(facts | events if first else events | facts))
+    found = read(path)
+    assert found.device == H100["name"]
+    assert found.kernels is not None and found.kernels.roof is not None
+    assert found.kernels.roof.precision == "bf16"
+    flops = 2 * 8192 * 16384 * 16384
+    assert reached(found) == pytest.approx(flops / 10e-3 / found.kernels.roof.peak_flops)
+
+
+def test_a_peak_that_is_given_goes_before_the_table(tmp_path: Path) -> None:
+    found = read(write(tmp_path / "trace.json", product(), deviceProperties=[H100]))
+    given = under_peak(found, Peak(tflops=1000.0))
+    assert reached(given) == pytest.approx(2 * 8192 * 16384**2 / 10e-3 / 1e15)
+    unnamed = read(write(tmp_path / "unnamed.json", product("a_gemm")))
+    assert reached(unnamed) is None
+    assert unnamed.kernels is not None and "--peak" in unnamed.kernels.missing["roof"]
+    told = under_peak(unnamed, Peak(tflops=1000.0))
+    assert reached(told) == reached(given)
+    assert told.kernels is not None and "roof" not in told.kernels.missing
+
+
+@pytest.mark.parametrize(
+    ("properties", "kernel", "reason"),
+    [
+        ([H100], "a_gemm", "do not tell the precision"),
+        ([{"id": 1, "name": "NVIDIA H100 80GB HBM3"}], BF16, "has not told its name"),
+        ([{"id": 0, "name": "Abacus"}], BF16, "Abacus is not in the table"),
+        ([{"id": 0, "name": "x" * 10_000}], BF16, "has not told its name"),
+        ([{"id": [], "name": {}}, 3, None], BF16, "has not told its name"),
+        ({"id": 0}, BF16, "has not told its name"),
+    ],
+)
+def test_a_roof_is_never_guessed(
+    tmp_path: Path, properties: object, kernel: str, reason: str
+) -> None:
+    path = write(tmp_path / "trace.json", product(kernel), deviceProperties=properties)
+    found = read(path)
+    assert reached(found) is None
+    assert found.kernels is not None and reason in found.kernels.missing["roof"]
+
+
+def test_a_real_trace_names_its_device(shared_data: Path) -> None:
+    found = read(shared_data / "traces" / "qwen15_0.5b_h100_fwd.json.gz")
+    assert found.device == "NVIDIA H100 80GB HBM3"
+    longest = reached(found)
+    assert longest is not None and 0.3 < longest < 1
+
+
+def test_the_memory_pass_of_a_cpu_run_gives_its_memory(tiny_run: RunDirectory) -> None:
+    measured = tiny_run.record().memory
+    found = read(tiny_run.pass_folder("memory") / "allocations.json.gz")
+    assert found.kind == "profiled-allocations"
+    assert found.memory is not None and measured is not None
+    assert found.memory.peak_allocated_bytes == measured.peak_allocated_bytes
+    assert found.memory.end_allocated_bytes == measured.end_allocated_bytes
+    assert found.memory.first_step_peak_bytes is None
+    assert found.memory.missing["first_step_peak_bytes"]
+    assert sum(row.bytes for row in found.memory.ledger) == found.memory.peak_allocated_bytes
+    assert found.kernels is not None and found.kernels.source == "operators"
+
+
+def test_allocations_are_read_though_a_name_breaks_the_json(tiny_run: RunDirectory) -> None:
+    """The profiler writes some names from memory that was freed."""
+    path = tiny_run.pass_folder("memory") / "allocations.json.gz"
+    text = gzip.decompress(path.read_bytes())
+    broken = text.replace(b'"name": "aten::empty"', b'"name": "a\x01"b"', 1)
+    assert broken != text
+    damaged = tiny_run.path.parent.parent / "damaged.json"
+    damaged.write_bytes(broken)
+    found, whole = read(damaged), read(path)
+    assert found.kernels is None and "not a whole chrome trace" in found.missing["kernels"]
+    assert found.memory is not None and whole.memory is not None
+    assert found.memory.peak_allocated_bytes == whole.memory.peak_allocated_bytes
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"traceEvents": []}', '[{"ph": "M"}]'])
+def test_a_trace_in_which_nothing_ran_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "empty.json"
+    path.write_text(text)
+    with pytest.raises(DamagedFileError):
+        read(path)

@@ -1,0 +1,68 @@
+"""Recomputed segments: the same step, with less kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
+
+from sysbench.core.dimensions import Dimensions
+from sysbench.core.models.transformer import Transformer
+
+SIZE = Dimensions(vocab=32, d_model=16, d_ff=24, layers=5, heads=2)
+BATCH, CONTEXT = 2, 9
+
+
+def stepped(checkpoint: int, *, autocast: bool = False) -> tuple[Tensor, list[Tensor], int]:
+    """Loss, gradients, and the bytes that forward saved."""
+    torch.manual_seed(3)
+    model = Transformer(SIZE, CONTEXT, "naive", checkpoint=checkpoint)
+    tokens = torch.randint(SIZE.vocab, (BATCH, CONTEXT))
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits = model(tokens)
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+        count = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    torch.autograd.backward(loss)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    return loss, [gradient for gradient in gradients if gradient is not None], count
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("checkpoint", [1, 2, 5])
+def test_loss_and_gradients_are_bit_for_bit_those_of_a_plain_step(
+    checkpoint: int, autocast: bool
+) -> None:
+    loss, gradients, kept = stepped(checkpoint, autocast=autocast)
+    plain_loss, plain_gradients, all_kept = stepped(0, autocast=autocast)
+    assert torch.equal(loss, plain_loss)
+    assert len(gradients) == len(plain_gradients)
+    for one, other in zip(gradients, plain_gradients, strict=True):
+        assert torch.equal(one, other)
+    assert kept < all_kept / 2
+
+
+def test_without_a_graph_there_is_nothing_to_recompute() -> None:
+    torch.manual_seed(3)
+    model = Transformer(SIZE, CONTEXT, "sdpa", checkpoint=2)
+    tokens = torch.randint(SIZE.vocab, (BATCH, CONTEXT))
+    with torch.inference_mode():
+        logits = model(tokens)
+    model.checkpoint = 0
+    assert torch.equal(logits, model(tokens))
+
+
+def test_it_compiles_as_one_graph() -> None:
+    model = Transformer(SIZE, CONTEXT, "sdpa", checkpoint=2)
+    tokens = torch.randint(SIZE.vocab, (BATCH, CONTEXT))
+    expected = model(tokens)
+    model.compile(backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(model(tokens), expected)

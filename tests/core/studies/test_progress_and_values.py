@@ -1,0 +1,44 @@
+"""How far a study is, and which numbers its cells have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.studies.grid import with_variant
+from sysbench.core.studies.predict import Forecast
+from sysbench.core.studies.progress import Progress, seconds_left
+from sysbench.core.studies.report import report_of
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.state import Entry
+from sysbench.core.studies.values import values_of
+
+from ...half_filled import half_filled
+
+
+def test_what_is_left_is_corrected_by_what_was_spent() -> None:
+    progress = Progress(statuses={"a": "finished", "b": "running", "c": "waiting", "d": "oom"})
+    forecasts = {id: Forecast(seconds=10.0) for id in "abcd"}
+    assert seconds_left(progress, {}, forecasts) == 20.0
+    entries = {
+        "a": Entry(cell="a", status="finished", seconds=4.0),
+        "d": Entry(cell="d", status="oom", seconds=6.0),
+    }
+    assert seconds_left(progress, entries, forecasts) == pytest.approx(10.0)
+    assert (progress.done, progress.total, progress.running) == (2, 4, "b")
+
+
+def test_the_values_of_a_cell_are_those_that_a_table_shows(sysbench_home: Path) -> None:
+    report = report_of(half_filled(sysbench_home))
+    (value,) = report.values
+    assert (value.title, value.shown_unit) == ("step median, ms", "ms")
+    assert all(value.applies(cell) for cell in report.cells)
+    assert value.words(1234.5) == "1,234 ms"
+    assert sorted(number for (number,) in report.numbers.values() if number) == [10, 40, 70, 160]
+
+
+def test_a_spread_counts_as_the_first_number_of_its_format(sysbench_home: Path) -> None:
+    values = values_of(with_variant(load_study("precision"), "small"))
+    assert values[0].title == "step mean, ms"
+    assert not any("spec" in value.formula for value in values)

@@ -1,0 +1,90 @@
+"""The report of a study: only what the rows bear out, and what is missing stays visible."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.export.study_files import STUDY_FORMATS, study_as
+from sysbench.core.launch import command_line
+from sysbench.core.studies.report import Report, report_of
+from sysbench.core.studies.state import StudyDirectory
+
+from ...half_filled import half_filled
+
+
+@pytest.fixture
+def directory(sysbench_home: Path) -> StudyDirectory:
+    return half_filled(sysbench_home)
+
+
+@pytest.fixture
+def report(directory: StudyDirectory) -> Report:
+    return report_of(directory)
+
+
+def test_it_counts_what_has_a_value_and_what_has_none(report: Report) -> None:
+    assert (report.progress.done, report.progress.total) == (5, 6)
+    assert report.progress.counts == {"finished": 4, "oom": 1, "waiting": 1}
+    assert [oom.requested_bytes for oom in report.ooms.values()] == [512 * 2**20]
+
+
+def test_the_line_of_a_figure_breaks_where_a_cell_has_no_value(report: Report) -> None:
+    (figure,) = report.figures
+    assert (figure.axis, figure.unit) == ("context", "ms")
+    lines = {series.name: series.points for series in figure.series}
+    assert lines["tiny"] == ((128.0, 10.0), (512.0, 40.0), (1024.0, 160.0))
+    assert lines["cs336-2025/small"] == ((128.0, 70.0), (512.0, None), (1024.0, None))
+
+
+def test_every_cell_has_the_command_that_measures_it_alone(report: Report) -> None:
+    commands = report.commands.column("command")
+    assert commands == [
+        command_line(cell.spec, cell.passes) for cell in report.cells if cell.spec is not None
+    ]
+    assert report.commands.column("status").count("waiting") == 1
+
+
+def test_the_environment_names_each_fact_once(report: Report) -> None:
+    names = report.environment.column("quantity")
+    assert len(names) == len(set(names))
+    assert dict(zip(names, report.environment.column("value"), strict=True))["cpu.model"] == "EPYC"
+
+
+@pytest.mark.parametrize("kind", STUDY_FORMATS)
+def test_every_format_has_all_cells_of_the_table(report: Report, kind: str) -> None:
+    text = study_as(report, kind).decode()
+    for median in ("10", "40", "160", "70"):
+        assert median in text
+    assert "OOM" in text
+
+
+def test_json_keeps_its_contract(report: Report) -> None:
+    found = json.loads(study_as(report, "json"))
+    assert found["study"] == "half"
+    assert all(len(row) == len(found["columns"]) for row in found["rows"])
+    assert len(found["cells"]) == 6
+    assert {cell["status"] for cell in found["cells"]} == {"finished", "oom", "waiting"}
+    assert all(cell["run"] for cell in found["cells"] if cell["status"] != "waiting")
+
+
+def test_csv_of_one_table_is_that_table(report: Report) -> None:
+    rows = list(csv.reader(io.StringIO(study_as(report, "csv").decode())))
+    (table,) = report.tables
+    assert tuple(rows[0]) == table.columns
+    assert len(rows) == 1 + len(table.rows)
+
+
+def test_a_study_without_any_run_has_a_report_with_empty_cells(
+    directory: StudyDirectory,
+) -> None:
+    directory.cells_path.unlink()
+    report = report_of(directory)
+    assert report.progress.done == 0
+    assert report.figures == ()
+    for kind in STUDY_FORMATS:
+        assert study_as(report, kind)

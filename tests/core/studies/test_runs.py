@@ -1,0 +1,142 @@
+"""A study with real processes: killed in the middle, resumed, with a cell that has no memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sysbench.core.rundir import HOME_VARIABLE
+from sysbench.core.studies.grid import expand
+from sysbench.core.studies.report import Report, report_of
+from sysbench.core.studies.state import Entry, StudyDirectory, find_study
+
+STUDY = """
+title = "three sizes, the second one without the memory"
+passes = ["timing"]
+[fixed]
+step = "inference"
+device = "cpu"
+threads = 1
+warmup = 1
+steps = 4
+[axes]
+size = [
+    { label = "short", context = 32 },
+    { label = "huge", batch = 32, context = 512, memory_limit = "300MiB" },
+    { label = "long", context = 64 },
+]
+[[tables]]
+name = "sizes"
+columns = [
+    { name = "Step (ms)", value = "timing.step.median_ms" },
+    { name = "Steps", value = "timing.step.n" },
+]
+"""
+PATIENCE_SECONDS = 90
+
+
+def command(home: Path, *arguments: str) -> dict[str, Any]:
+    """How to start the command line in a home, in a session of its own."""
+    environment = {**os.environ, HOME_VARIABLE: str(home), "OMP_NUM_THREADS": "1"}
+    program = [sys.executable, "-P", "-m", "sysbench.tui.cli", "study", *arguments]
+    return {"args": program, "env": environment, "start_new_session": True}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which the study was killed after its first cell."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "three.toml").write_text(STUDY)
+    log = (home / "log").open("wb")
+    process = subprocess.Popen(**command(home, str(home / "three.toml")), stdout=log, stderr=log)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not any(entry.status == "finished" for entry in entries(home).values()):
+        assert process.poll() is None, (home / "log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    log.close()
+    return home
+
+
+def entries(home: Path) -> dict[str, Entry]:
+    folders = [*(home / "studies").glob("three-*")]
+    return StudyDirectory(folders[0]).entries() if folders else {}
+
+
+@pytest.fixture(scope="module")
+def killed(home: Path) -> dict[str, Entry]:
+    """The state that the kill left."""
+    return entries(home)
+
+
+@pytest.fixture(scope="module")
+def resumed(home: Path, killed: dict[str, Entry]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        **command(home, str(home / "three.toml"), "--json"), capture_output=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def report(home: Path, resumed: subprocess.CompletedProcess[bytes]) -> Report:
+    return report_of(find_study("three", home))
+
+
+def test_a_finished_cell_is_not_run_again(
+    killed: dict[str, Entry], report: Report, resumed: subprocess.CompletedProcess[bytes]
+) -> None:
+    assert resumed.returncode == 0, resumed.stderr.decode()
+    finished = {name: entry for name, entry in killed.items() if entry.status == "finished"}
+    assert len(finished) == 1
+    for name, entry in finished.items():
+        assert report.entries[name].run == entry.run
+    assert report.progress.done == report.progress.total == 3
+
+
+def test_the_cell_without_memory_says_so_and_its_neighbours_are_whole(report: Report) -> None:
+    (table,) = report.tables
+    by_size = {row[0]: row for row in table.rows}
+    at = table.columns.index("Step (ms)")
+    asked = report.ooms[next(iter(report.ooms))].requested_bytes
+    assert asked
+    assert str(by_size["huge"][at]).startswith("OOM ")
+    for size in ("short", "long"):
+        assert isinstance(by_size[size][at], float)
+        assert by_size[size][table.columns.index("Steps")] == 4
+    assert any("ran out of memory" in sentence for sentence in report.sentences)
+
+
+def test_the_json_is_the_public_contract(
+    report: Report, resumed: subprocess.CompletedProcess[bytes]
+) -> None:
+    told = msgspec.json.decode(resumed.stdout)
+    assert told["study"] == "three"
+    assert all(len(row) == len(told["columns"]) for row in told["rows"])
+    assert {cell["status"] for cell in told["cells"]} == {"finished", "oom"}
+    identities = [cell.identity for cell in expand(report.study)]
+    assert [cell["identity"] for cell in told["cells"]] == identities
+    assert all(cell["run"] for cell in told["cells"])
+
+
+def test_a_third_start_runs_nothing_and_gives_the_same_table(home: Path, report: Report) -> None:
+    again = subprocess.run(
+        **command(home, str(home / "three.toml"), "--json"), capture_output=True, check=True
+    )
+    rows = msgspec.json.decode(again.stdout)["rows"]
+    assert [tuple(row) for row in rows] == [*report.tables[0].rows]
+    runs = [*(home / "runs").iterdir()]
+    killed_too = 4  # the cell that was under way when the study was killed left its run
+    assert len(runs) in (3, killed_too)
+
+
+def test_a_row_of_several_factors_is_a_caution(report: Report) -> None:
+    assert any("batch" in caution and "context" in caution for caution in report.cautions)

@@ -1,0 +1,50 @@
+"""The command that is shown for a study runs the same study."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.studies.command import study_command
+from sysbench.core.studies.grid import with_overrides, with_variant
+from sysbench.core.studies.schema import load_study, study_files
+from sysbench.tui.commands.arguments import build_parser
+from sysbench.tui.commands.spec_arguments import parse_settings
+
+
+@pytest.mark.parametrize("name", list(study_files()))
+def test_a_profile_is_called_by_its_name(sysbench_home: Path, name: str) -> None:
+    assert study_command(load_study(name)) == f"sysbench-tui study {name}"
+
+
+@pytest.mark.parametrize(
+    ("variant", "overrides"),
+    [
+        ("small", {}),
+        ("", {"precision": "fp32,bf16", "batch": "2"}),
+        ("small", {"threads": "2", "model": "tiny"}),
+    ],
+)
+def test_what_was_changed_is_in_the_command(
+    sysbench_home: Path, variant: str, overrides: dict[str, str]
+) -> None:
+    study = with_overrides(with_variant(load_study("precision"), variant), overrides)
+    arguments = build_parser().parse_args(shlex.split(study_command(study))[1:])
+    again = with_overrides(
+        with_variant(load_study(arguments.name), arguments.variant),
+        parse_settings(arguments.settings),
+    )
+    assert again.identity == study.identity
+
+
+def test_a_file_that_is_gone_still_has_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'title = "x"\naxes = { context = [64] }\n[[tables]]\nname = "t"\n'
+        'columns = [{ name = "ms", value = "timing.step.median_ms" }]\n'
+    )
+    study = load_study(path)
+    path.unlink()
+    assert study_command(study) == f"sysbench-tui study {path}"

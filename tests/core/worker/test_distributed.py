@@ -1,0 +1,199 @@
+"""Several ranks on the CPU: the same gradients as one process, and times that add up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench.core.events import OutOfMemory, WorkerFailed
+from sysbench.core.spec import RunSpec
+from sysbench.core.worker.clocks import TimedSteps
+from sysbench.core.worker.launching import environment_of, first_failure
+from sysbench.core.worker.parallel.bucketed import grouped
+from sysbench.core.worker.parallel.merging import ring_share, slowest
+from sysbench.core.worker.parallel.sharded_optimizer import owners_of
+
+SCRIPT = Path(__file__).with_name("ranks_for_test.py")
+REPLICATED = ("naive", "flat", "overlap", "bucketed", "ddp")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What rank 0 of one torchrun found out about every strategy."""
+    folder = tmp_path_factory.mktemp("ranks")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "2", str(SCRIPT), str(folder)),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads((folder / "0.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("way", [*REPLICATED, "fsdp2", "sharded", "sharded-ddp"])
+def test_gradients_are_those_of_one_process_with_the_combined_batch(
+    told: dict[str, Any], way: str
+) -> None:
+    assert told["ways"][way]["gradients"] < 1e-5
+
+
+@pytest.mark.parametrize("way", ["flat", "fsdp2", "sharded", "sharded-ddp"])
+def test_all_weights_are_updated_as_in_one_process(told: dict[str, Any], way: str) -> None:
+    # A first step of Adam moves by the learning rate in the direction of the gradient's sign,
+    # which may differ where the gradient is nearly zero: 2e-4 of weights that reach 3.
+    assert told["ways"][way]["weights"] < 1e-4
+
+
+def test_each_way_has_its_number_of_collectives(told: dict[str, Any]) -> None:
+    calls = {way: found["calls"] for way, found in told["ways"].items()}
+    parameters = calls["naive"]
+    assert calls["flat"] == 1
+    assert calls["overlap"] == parameters
+    assert 1 < calls["bucketed"] < parameters
+    assert 1 <= calls["ddp"] < parameters
+    assert calls["sharded"] == 1 + parameters
+
+
+def test_a_sharded_optimizer_keeps_half_of_the_state(told: dict[str, Any]) -> None:
+    whole, sharded = (told["ways"][way]["memory"] for way in ("flat", "sharded"))
+    assert len(whole) == 2
+    assert 0.45 * whole[0] < sharded[0] < 0.55 * whole[0]
+    assert told["ways"]["fsdp2"]["memory"][0] < 0.55 * whole[0]
+
+
+def test_sharing_after_the_backward_pass_is_a_phase_of_its_own(told: dict[str, Any]) -> None:
+    for way in ("naive", "flat", "overlap", "bucketed"):
+        phases = told["ways"][way]["phases"]
+        assert phases[phases.index("backward") + 1] == "sync"
+    assert "sync" not in told["ways"]["ddp"]["phases"]
+
+
+def test_waiting_for_a_late_rank_is_not_transfer(told: dict[str, Any]) -> None:
+    for early, late in told["late"][1:]:
+        (_, waited, moved), (_, waited_late, _) = early, late
+        assert waited > 50e6
+        assert moved < waited
+        assert waited_late < waited
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1), st.integers(1, 2000))
+def test_buckets_hold_everything_once_in_order_and_no_more_than_their_size(
+    sizes: list[int], most: int
+) -> None:
+    groups = grouped(sizes, most)
+    assert [index for group in groups for index in group] == list(range(len(sizes)))
+    assert all(len(group) == 1 or sum(sizes[one] for one in group) <= most for group in groups)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1), st.integers(2, 8))
+def test_shards_differ_by_no_more_than_the_largest_parameter(sizes: list[int], ranks: int) -> None:
+    owners = owners_of(sizes, ranks)
+    held = [
+        sum(s for s, o in zip(sizes, owners, strict=True) if o == rank) for rank in range(ranks)
+    ]
+    assert sum(held) == sum(sizes)
+    assert max(held) - min(held) <= max(sizes)
+
+
+def batch(step_ms: list[float]) -> TimedSteps:
+    return TimedSteps(
+        step_ms=step_ms, phases_ms={"forward": step_ms}, issue_ms=[], wall_ms=sum(step_ms)
+    )
+
+
+def test_a_step_is_as_long_as_on_its_slowest_rank_with_that_ranks_phases() -> None:
+    merged = slowest([batch([1.0, 4.0]), batch([2.0, 3.0])])
+    assert merged.step_ms == [2.0, 4.0]
+    assert merged.phases_ms == {"forward": [2.0, 4.0]}
+    assert merged.wall_ms == 5.0
+
+
+def test_a_ring_sends_an_all_reduce_nearly_twice() -> None:
+    assert ring_share("all-reduce", 2) == 1.0
+    assert ring_share("all-reduce", 4) == 1.5
+    assert ring_share("all-gather", 4) == 0.75
+
+
+class Ended:
+    """How torchrun says that a rank ended."""
+
+    def __init__(self, exitcode: int) -> None:
+        self.exitcode = exitcode
+
+
+def failed(message: str, t_ns: int) -> WorkerFailed:
+    return WorkerFailed(
+        kind="RuntimeError", message=message, traceback="", is_cuda_error=False, t_ns=t_ns
+    )
+
+
+OOM = OutOfMemory(
+    phase="forward",
+    requested_bytes=1,
+    free_bytes=None,
+    allocated_bytes=None,
+    message="",
+    stack=[],
+    t_ns=2,
+)
+LOST = failed("[../pair.cc:545] Connection closed by peer [127.0.0.1]:31337", 1)
+
+
+@pytest.mark.parametrize(
+    ("codes", "told_by", "culprit"),
+    [
+        ({0: 1, 1: -signal.SIGKILL}, {0: LOST}, 1),
+        ({0: -signal.SIGTERM, 1: -signal.SIGTERM}, {0: LOST}, 1),
+        ({0: 1, 1: 1}, {0: LOST, 1: LOST}, 0),
+        ({0: -signal.SIGTERM, 1: 1}, {1: failed("ours", 5)}, 1),
+        ({0: 1, 1: 1}, {0: failed("ours", 7), 1: LOST}, 0),
+        ({0: -signal.SIGABRT, 1: 1}, {1: failed("ours", 5)}, 1),
+        ({0: 1, 1: -signal.SIGTERM}, {0: OOM}, 0),
+        ({0: 1, 1: 1}, {0: failed("later", 9), 1: failed("first", 8)}, 1),
+    ],
+)
+def test_the_rank_that_failed_first_is_blamed(
+    codes: dict[int, int], told_by: dict[int, Any], culprit: int, tmp_path: Path
+) -> None:
+    ended: Any = {rank: Ended(code) for rank, code in codes.items()}
+    rank, failure = first_failure(ended, told_by, "measure", tmp_path)
+    assert rank == culprit
+    assert told_by.get(rank, failure) == failure
+
+
+def test_a_rank_that_said_nothing_is_told_by_its_signal_and_the_end_of_its_log(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rank-1.log").write_text("one\nlast words\n")
+    ended: Any = {1: Ended(-signal.SIGKILL)}
+    _, failure = first_failure(ended, {}, "warmup", tmp_path)
+    assert isinstance(failure, WorkerFailed)
+    assert (failure.killed, failure.rank, failure.kind) == (True, 1, "SIGKILL")
+    assert failure.message == "killed by SIGKILL in stage warmup; its log ends: last words"
+
+
+def test_ranks_talk_over_loopback_and_divide_the_processors() -> None:
+    spec = RunSpec(device="cpu", ranks=2, parallel="flat")
+    wanted = environment_of(spec, {})
+    name = wanted["GLOO_SOCKET_IFNAME"]
+    assert "127.0.0.1" in [one.address for one in psutil.net_if_addrs()[name]]
+    assert int(wanted["OMP_NUM_THREADS"]) * 2 <= max(2, os.cpu_count() or 1)
+    kept = environment_of(spec, {"GLOO_SOCKET_IFNAME": "eth7", "OMP_NUM_THREADS": "3"})
+    assert not {"GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"} & kept.keys()
+    assert "OMP_NUM_THREADS" not in environment_of(spec.changed(threads=4), {})

@@ -1,0 +1,158 @@
+"""A whole run of two ranks: its record, tables, findings and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.errors import SpecError
+from sysbench.core.export.tables import tables_of
+from sysbench.core.record import Distributed, Record
+from sysbench.core.rundir import HOME_VARIABLE, create_run
+from sysbench.core.spec import PassName, RunSpec
+from sysbench.core.supervisor import supervise
+
+SPEC = RunSpec(
+    device="cpu",
+    ranks=2,
+    parallel="naive",
+    shard_optimizer=True,
+    batch=2,
+    context=16,
+    threads=1,
+    warmup=2,
+    steps=8,
+)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("distributed-home")
+
+
+@pytest.fixture(scope="module")
+def record(home: Path) -> Record:
+    run = create_run(SPEC, SPEC.default_passes, home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOME_VARIABLE, str(home))
+        list(supervise(run))
+    return run.record()
+
+
+@pytest.fixture(scope="module")
+def block(record: Record) -> Distributed:
+    assert record.status == "finished", record.passes[0].detail
+    assert record.distributed is not None
+    return record.distributed
+
+
+def test_every_step_is_compute_and_waiting_and_transfer(block: Distributed) -> None:
+    assert block.steps == block.step.n == 8
+    assert block.compute is not None
+    assert block.exposed is not None
+    assert block.waiting is not None
+    assert block.transfer is not None
+    parts = block.compute.mean_ms + block.waiting.mean_ms + block.transfer.mean_ms
+    assert parts == pytest.approx(block.step.mean_ms)
+    assert block.exposed.mean_ms == pytest.approx(block.waiting.mean_ms + block.transfer.mean_ms)
+    assert block.communication.mean_ms >= block.transfer.mean_ms
+    assert block.disorder_ms == 0
+
+
+def test_every_gradient_is_reduced_and_every_weight_sent(block: Distributed) -> None:
+    weights = 4 * SPEC.dimensions.parameters
+    rows = {row.kind: row for row in block.collectives}
+    assert set(rows) == {"all-reduce", "broadcast"}
+    assert rows["all-reduce"].calls == rows["broadcast"].calls
+    assert rows["all-reduce"].bytes == rows["broadcast"].bytes == weights
+    assert rows["all-reduce"].sent_bytes == weights
+    assert rows["broadcast"].sent_bytes == weights / 2
+
+
+def test_each_rank_is_a_process_with_half_of_the_optimizer_state(block: Distributed) -> None:
+    assert [row.rank for row in block.rows] == [0, 1]
+    assert len({row.pid for row in block.rows}) == 2
+    assert sum(row.last_share for row in block.rows) == pytest.approx(1)
+    weights = 4 * SPEC.dimensions.parameters
+    for rank in (0, 1):
+        init, before, after = [row for row in block.memory if row.rank == rank]
+        assert [init.moment, before.moment, after.moment] == [
+            "after init",
+            "before step",
+            "after step",
+        ]
+        assert (init.parameter_bytes, init.gradient_bytes, init.optimizer_bytes) == (weights, 0, 0)
+        assert before.gradient_bytes == after.gradient_bytes == weights
+        # Two moments for half of the parameters, and a step counter for each.
+        assert after.optimizer_bytes == pytest.approx(weights, rel=0.05)
+        assert after.total_bytes == 2 * weights + after.optimizer_bytes
+        assert after.allocated_bytes is None
+
+
+def test_the_timing_is_of_the_slowest_rank_and_of_all_tokens(
+    record: Record, block: Distributed
+) -> None:
+    assert record.timing is not None
+    assert record.timing.step.mean_ms >= block.step.mean_ms
+    assert "sync" in record.timing.phases
+    tokens = SPEC.ranks * SPEC.tokens_per_step
+    assert record.timing.tokens_per_second == pytest.approx(
+        tokens / record.timing.step.median_ms * 1e3
+    )
+
+
+def test_a_run_without_gpus_is_labelled(record: Record, block: Distributed) -> None:
+    assert block.backend == "gloo"
+    assert block.interconnect.startswith("none")
+    assert "no-interconnect" in [finding.rule for finding in record.findings]
+
+
+def test_its_tables_are_among_the_records(record: Record) -> None:
+    tables = {table.name: table for table in tables_of(record)}
+    split = tables["distributed-split"]
+    means = dict(zip(split.column("part"), split.column("mean_ms"), strict=True))
+    assert means["step"] == record.distributed.step.mean_ms if record.distributed else False
+    assert len(tables["distributed-memory"].rows) == 6
+    assert len(tables["distributed-ranks"].rows) == 2
+
+
+def test_the_section_is_shown(record: Record, home: Path) -> None:
+    show = ("show", record.id, "--section", "distributed")
+    told = subprocess.run(
+        [sys.executable, "-P", "-m", "sysbench.tui.cli", *show],
+        env={HOME_VARIABLE: str(home), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "compute + waiting + transfer = step" in told
+    assert "loopback" in told
+
+
+def test_nothing_of_the_meeting_is_left_behind(record: Record, home: Path) -> None:
+    left = {path.name for path in (home / "runs" / record.id / "timing").iterdir()}
+    ranks = {f"rank-{rank}.{kind}" for rank in (0, 1) for kind in ("jsonl", "log")}
+    assert left == {"job.json", "log.txt", *ranks}
+
+
+@pytest.mark.parametrize("name", ["trace", "memory", "nsys"])
+def test_other_passes_are_refused(name: PassName, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="timing, the only pass of several ranks"):
+        create_run(SPEC, [name], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parallel": "fsdp2"}, "fsdp2 divides all state"),
+        ({"compile": "default"}, "off, with several ranks"),
+        ({"comm_backend": "nccl"}, "on the CPU gloo"),
+        ({"ranks": 1}, "at least 2"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        SPEC.changed(**changes)

@@ -1,0 +1,166 @@
+"""`study`: fill the cells of a grid, show what they give, list what there is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ...core.devices import resolve_device
+from ...core.errors import SpecError
+from ...core.export.study_files import study_as_json
+from ...core.export.table import Table, is_number
+from ...core.quantities import format_bytes
+from ...core.studies.cautions import cautions_of
+from ...core.studies.events import StudyEnded
+from ...core.studies.grid import Cell, expand, with_overrides, with_variant
+from ...core.studies.predict import Forecaster, past_entries
+from ...core.studies.progress import progress_in
+from ...core.studies.report import report_of
+from ...core.studies.runner import run_study
+from ...core.studies.schema import load_study, study_files
+from ...core.studies.state import list_studies, open_study
+from ...core.studies.study import Study
+from ...core.supervisor import Cancellation
+from ..numerals import elapsed
+from .layout import Line, blank, prose, table_lines, titled
+from .output import page_width, print_json, print_lines
+from .signals import cancelled_by_signals
+from .spec_arguments import parse_settings
+from .study_progress import StudyProgress
+from .study_show import show_study, study_lines
+
+CANCELLED, UNFILLED = 130, 1
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """0 when every cell has its value, 130 cancelled, 1 out of time."""
+    if arguments.name == "list" and arguments.target is None:
+        return _list(arguments)
+    if arguments.name == "show":
+        return _show(arguments)
+    if arguments.target is not None:
+        raise SpecError("study", arguments.target, "one study at a time; or: show NAME, list")
+    return _run(arguments)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    if arguments.target is None:
+        raise SpecError("study", "show", "the name of a study that was begun")
+    out = Path(arguments.output) if arguments.output else None
+    return show_study(
+        arguments.target, arguments.format, out, as_json=arguments.json, force=arguments.force
+    )
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    """The studies that are known by name, and those that were begun here."""
+    known = [load_study(name) for name in study_files()]
+    begun = [(one.id, progress_in(one, expand(one.study()))) for one in list_studies()]
+    studies = Table(
+        name="studies",
+        title="Studies",
+        columns=("name", "cells", "variants", "title"),
+        rows=tuple(
+            (one.name, len(expand(one)), ", ".join(one.variants), one.title) for one in known
+        ),
+    )
+    directories = Table(
+        name="begun",
+        title="Begun here, the newest first",
+        columns=("id", "done", "cells", "live"),
+        rows=tuple((id, one.done, one.total, one.is_live) for id, one in begun),
+    )
+    if arguments.json:
+        print_json({one.name: [dict(zip(one.columns, row, strict=True)) for row in one.rows]
+                    for one in (studies, directories)})  # fmt: skip
+        return 0
+    print_lines(line for one in (studies, directories) if one.rows
+                for line in titled(one.title, table_lines(one, page_width())))  # fmt: skip
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    study = with_variant(load_study(arguments.name), arguments.variant)
+    study = with_overrides(study, parse_settings(arguments.settings))
+    if arguments.repeat is not None:
+        if not 1 <= arguments.repeat <= 100:
+            raise SpecError("--repeat", arguments.repeat, "a whole number from 1 to 100")
+        study = msgspec.structs.replace(study, repeat=arguments.repeat)
+    cells = expand(study, only=_only(arguments.only))
+    if arguments.dry_run:
+        return _forecast(study, cells, as_json=arguments.json)
+    directory = open_study(study)
+    cancel, reason = Cancellation(), "finished"
+    with cancelled_by_signals(cancel), StudyProgress(quiet=arguments.json) as progress:
+        events = run_study(
+            directory,
+            cells,
+            cancel=cancel,
+            max_minutes=arguments.max_minutes,
+            retry=arguments.retry,
+        )
+        for event in events:
+            progress.show(event)
+            if isinstance(event, StudyEnded):
+                reason = event.reason
+    report = report_of(directory)
+    if arguments.json:
+        print_json(study_as_json(report))
+    else:
+        print_lines(study_lines(report, page_width()))
+    return {"finished": 0, "cancelled": CANCELLED}.get(reason, UNFILLED)
+
+
+def _only(texts: Sequence[str]) -> dict[str, list[str]]:
+    """``["model=large,xl"]`` to axis and labels."""
+    only: dict[str, list[str]] = {}
+    for text in texts:
+        axis, equals, values = text.partition("=")
+        if not equals:
+            raise SpecError("--only", text, "AXIS=VALUE, several values with commas")
+        only.setdefault(axis.strip(), []).extend(part.strip() for part in values.split(","))
+    return only
+
+
+def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
+    """What would run: each cell with its predicted memory and time."""
+    forecaster = Forecaster(past_entries())
+    known = [(cell, forecaster.forecast(cell)) for cell in cells]
+    table = Table(
+        name="cells",
+        title=f"{study.name}: {len(cells)} cells",
+        columns=("cell", "peak_bytes", "fits", "predicted_s", "why"),
+        rows=tuple(
+            (
+                *(cell.words, one.peak_bytes, one.fits if cell.spec else None),
+                *(round(one.seconds, 1) if cell.spec else None, cell.refused or None),
+            )
+            for cell, one in known
+        ),
+    )
+    if as_json:
+        print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
+        return 0
+    seconds = sum(one.seconds for cell, one in known if cell.spec)
+    print_lines(_forecast_lines(study, cells, table, seconds))
+    return 0
+
+
+def _forecast_lines(
+    study: Study, cells: Sequence[Cell], table: Table, seconds: float
+) -> Iterator[Line]:
+    width = page_width()
+    yield from titled(table.title, table_lines(table, width))
+    yield blank()
+    sizes = [peak for _, peak, fits, *_ in table.rows if fits is False and is_number(peak)]
+    first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
+    told = f"{len(sizes)} of {len(cells)} are predicted not to fit{first}"
+    yield from prose(f"about {elapsed(seconds)}; {told}", width)
+    for caution in cautions_of(study, cells, {}):
+        yield from prose(f"! {caution}", width, hang=2, style="yellow")
+    if study.variants and not study.variant and resolve_device("auto") == "cpu":
+        names = ", ".join(study.variants)
+        yield from prose(f"no CUDA device is here: --variant {names} is made for that", width)

@@ -1,0 +1,225 @@
+"""The cells of a study as a grid that fills: only the rows in view are ever drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+LOOKS = {
+    "waiting": "waiting",
+    "running": "running",
+    "finished": "value",
+    "oom": "oom",
+}
+"""Component class of a cell by its state; every other state is a failure."""
+
+HEAD_ROWS = 1
+MOST_LABEL = 40
+LEAST_CELL = 7
+PADDING = 2
+
+
+class GridCell(NamedTuple):
+    """What a cell shows: its state, and the text that already says it."""
+
+    state: str
+    text: str
+
+
+class Grid(NamedTuple):
+    """Texts of a grid. A cell is None where the study has no such combination."""
+
+    corner: str
+    columns: Sequence[str]
+    rows: Sequence[str]
+    cells: Sequence[Sequence[GridCell | None]]
+
+
+class StudyGrid(ScrollView, can_focus=True):
+    """Rows by columns with a cursor on one cell; labels stay in view when it scrolls."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        f"grid--{look}"
+        for look in ("head", "label", "waiting", "running", "value", "oom", "failed", "cursor")
+    }
+    DEFAULT_CSS = """
+    StudyGrid {
+        & > .grid--head { color: $foreground 60%; }
+        & > .grid--label { color: $foreground; text-style: bold; }
+        & > .grid--waiting { color: $foreground 40%; }
+        & > .grid--running { color: $accent; text-style: bold; }
+        & > .grid--value { color: $foreground; }
+        & > .grid--oom { color: $warning; }
+        & > .grid--failed { color: $error; }
+        & > .grid--cursor { background: $block-cursor-blurred-background; }
+        &:focus > .grid--cursor {
+            background: $block-cursor-background;
+            color: $block-cursor-foreground;
+        }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "Open", id="grid.open", tooltip="The result of the cell"),
+        Binding("up", "move(-1, 0)", show=False),
+        Binding("down", "move(1, 0)", show=False),
+        Binding("left", "move(0, -1)", show=False),
+        Binding("right", "move(0, 1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("home", "move(-1_000_000, 0)", show=False),
+        Binding("end", "move(1_000_000, 0)", show=False),
+    ]
+
+    place: reactive[tuple[int, int]] = reactive((0, 0), repaint=False)
+    """Row and column of the cursor."""
+
+    @dataclass
+    class Moved(Message):
+        """The cursor is on another cell."""
+
+        row: int
+        column: int
+
+    @dataclass
+    class Chosen(Message):
+        """A cell is to be opened."""
+
+        row: int
+        column: int
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.grid = Grid("", (), (), ())
+        self._label = 0
+        self._edges: list[int] = [0]
+
+    def show(self, grid: Grid) -> None:
+        """Show this grid; only lines that differ from what is shown are painted again."""
+        before, self.grid = self.grid, grid
+        widths = self._widths()
+        if widths != (self._label, self._edges) or before.rows != grid.rows:
+            self._label, self._edges = widths
+            rows, columns = len(grid.rows), len(grid.columns)
+            self.virtual_size = Size(self._label + self._edges[-1], HEAD_ROWS + rows)
+            row, column = self.place
+            self.place = (min(row, max(rows - 1, 0)), min(column, max(columns - 1, 0)))
+            self.refresh()
+            return
+        if before.columns != grid.columns or before.corner != grid.corner:
+            self.refresh()
+        for at, (old, new) in enumerate(zip(before.cells, grid.cells, strict=True)):
+            if old != new:
+                self._repaint(at)
+
+    def _widths(self) -> tuple[int, list[int]]:
+        """Cells of the labels, and where each column begins behind them; the last is the end."""
+        grid = self.grid
+        label = max(map(cell_len, (grid.corner, *grid.rows)), default=0)
+        edges = [0]
+        for at, name in enumerate(grid.columns):
+            texts = (cell_len(cell.text) for row in grid.cells if (cell := row[at]) is not None)
+            edges.append(edges[-1] + max(LEAST_CELL, cell_len(name), *texts, 0) + PADDING)
+        return min(label, MOST_LABEL) + PADDING, edges
+
+    def _repaint(self, row: int) -> None:
+        y = HEAD_ROWS + row - round(self.scroll_y)
+        if HEAD_ROWS <= y < self.size.height:
+            self.refresh(Region(0, y, self.size.width, 1))
+
+    def render_line(self, y: int) -> Strip:
+        grid, width = self.grid, self.size.width
+        row = y - HEAD_ROWS + round(self.scroll_y)
+        if y < HEAD_ROWS:
+            head = self._style("head")
+            label = Segment(self._fit(grid.corner, self._label), head)
+            cells = [
+                Segment(f"{self._fit(name, self._room(at), right=True)}{' ' * PADDING}", head)
+                for at, name in enumerate(grid.columns)
+            ]
+        elif row < len(grid.rows):
+            label = Segment(self._fit(grid.rows[row], self._label), self._style("label"))
+            cells = [self._cell(row, at) for at in range(len(grid.columns))]
+        else:
+            return Strip.blank(width, self.rich_style)
+        room = max(width - self._label, 0)
+        begin = round(self.scroll_x)
+        behind = Strip(cells).crop_extend(begin, begin + room, self.rich_style)
+        return Strip([label, *behind]).adjust_cell_length(width, self.rich_style)
+
+    def _cell(self, row: int, column: int) -> Segment:
+        cell = self.grid.cells[row][column]
+        look = "waiting" if cell is None else LOOKS.get(cell.state, "failed")
+        style = self._style(look)
+        if self.place == (row, column):
+            style += self.get_component_styles("grid--cursor").partial_rich_style
+        text = "" if cell is None else cell.text
+        gap = " " * PADDING
+        return Segment(f"{self._fit(text, self._room(column), right=True)}{gap}", style)
+
+    def _room(self, column: int) -> int:
+        return self._edges[column + 1] - self._edges[column] - PADDING
+
+    @staticmethod
+    def _fit(text: str, width: int, *, right: bool = False) -> str:
+        blank = " " * max(width - cell_len(text), 0)
+        return blank + text if right and blank else set_cell_size(text, width)
+
+    def _style(self, look: str) -> Style:
+        return self.get_component_rich_style(f"grid--{look}")
+
+    def watch_place(self, before: tuple[int, int], now: tuple[int, int]) -> None:
+        for row in {before[0], now[0]}:
+            self._repaint(row)
+        self._keep_in_view()
+        self.post_message(self.Moved(*now))
+
+    def _keep_in_view(self) -> None:
+        row, column = self.place
+        if column >= len(self._edges) - 1 or not self.size:
+            return
+        room = self.scrollable_content_region
+        tall, wide = room.height - HEAD_ROWS, room.width - self._label
+        left, right = self._edges[column : column + 2]
+        y = min(max(round(self.scroll_y), row - tall + 1), row)
+        x = min(max(round(self.scroll_x), right - wide), left)
+        self.scroll_to(x, y, animate=False, immediate=True)
+
+    def action_move(self, down: int, right: int) -> None:
+        """Move the cursor, no farther than the border."""
+        row, column = self.place
+        self.place = (
+            min(max(row + down, 0), max(len(self.grid.rows) - 1, 0)),
+            min(max(column + right, 0), max(len(self.grid.columns) - 1, 0)),
+        )
+
+    def action_page(self, turn: int) -> None:
+        self.action_move(turn * max(self.scrollable_content_region.height - HEAD_ROWS - 1, 1), 0)
+
+    def action_choose(self) -> None:
+        if self.grid.rows:
+            self.post_message(self.Chosen(*self.place))
+
+    def on_click(self, event: events.Click) -> None:
+        """The first click puts the cursor there, the second one opens the cell."""
+        row = event.y - HEAD_ROWS + round(self.scroll_y)
+        x = event.x - self._label + round(self.scroll_x)
+        column = next((at for at, end in enumerate(self._edges[1:]) if x < end), -1)
+        if event.y < HEAD_ROWS or event.x < self._label or row >= len(self.grid.rows):
+            return
+        if column < 0:
+            return
+        if self.place == (row, column):
+            self.action_choose()
+        self.place = (row, column)
