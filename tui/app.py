@@ -126,8 +126,10 @@ class SysbenchApp(App[None]):
                 self.notify(f"{newcomer.id} was started elsewhere. F3 shows it.", markup=False)
         from .screens.base import WorkScreen
 
-        if isinstance(self.screen, WorkScreen) and self.screen.is_mounted:
-            self.screen.paint()
+        # On the way out the last screen goes before the timer does.
+        for screen in self.screen_stack[-1:]:
+            if isinstance(screen, WorkScreen) and screen.is_mounted:
+                screen.paint()
 
     def _tell_end(self, run: RunDirectory) -> None:
         if self.current_mode == "live":
