@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ...core.export import write_export
+from ...core.export.exports import write_export
 from ...core.rundir import find_run
 from .output import print_json
 

@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ...core.errors import SysbenchError
-from ...core.export import EXPORTS, default_path, write_export
+from ...core.export.exports import EXPORTS, default_path, write_export
 from ..numerals import amount
 from .result_tab import ResultTab
 

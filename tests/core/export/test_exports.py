@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
-from sysbench.core.export import EXPORTS, default_path, write_export
+from sysbench.core.export.exports import EXPORTS, default_path, write_export
 from sysbench.core.export.tables import tables_of
 from sysbench.core.rundir import RunDirectory, create_run
 from sysbench.core.spec import RunSpec

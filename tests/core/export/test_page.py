@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.export import run_as_page, write_export
+from sysbench.core.export.exports import run_as_page, write_export
 from sysbench.core.export.page.run_page import run_page
 from sysbench.core.export.tables import tables_of
 from sysbench.core.record import Record
