@@ -8,7 +8,7 @@ from ..machine import device_name, threads, torch_version
 from ..record import Record
 from ..spec import DIMENSION_NAMES, RunSpec
 from .grid import Cell
-from .study import Axis, Column, Layout, Study
+from .study import Axis, Layout, Study
 
 PARTS = dict.fromkeys(DIMENSION_NAMES, "model") | {"bucket_mib": "parallel"}
 """Keys that only say which of another key it is: both are one factor."""
@@ -60,8 +60,10 @@ def _of_ratios(layout: Layout, cells: Sequence[Cell]) -> Iterator[str]:
     for column in layout.columns:
         if column.ratio is None:
             continue
-        over, under = (columns[name] for name in column.ratio)
-        differing = _differing(over, under, layout.rows, cells)
+        over, under = (columns[name].where for name in column.ratio)
+        pinned = [line.where for line in layout.lines] or [{}]
+        found = (_differing(over | one, under | one, layout.rows, cells) for one in pinned)
+        differing = max(found, key=len)
         if len(differing) > 1:
             yield (
                 f"{column.name} compares cells that differ in {len(differing)} factors "
@@ -70,14 +72,14 @@ def _of_ratios(layout: Layout, cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _differing(
-    over: Column, under: Column, rows: Sequence[str], cells: Sequence[Cell]
+    over: Mapping[str, str], under: Mapping[str, str], rows: Sequence[str], cells: Sequence[Cell]
 ) -> list[str]:
-    """The factors in which the two cells of some row differ."""
-    below = {_row(cell, rows): cell for cell in cells if under.where.items() <= cell.point.items()}
+    """The factors in which the two cells of some row differ; both are given by axis and label."""
+    below = {_row(cell, rows): cell for cell in cells if under.items() <= cell.point.items()}
     found: dict[str, None] = {}
     for cell in cells:
         other = below.get(_row(cell, rows))
-        if over.where.items() <= cell.point.items() and other and cell.spec and other.spec:
+        if over.items() <= cell.point.items() and other and cell.spec and other.spec:
             found |= dict.fromkeys(factors(cell.spec, other.spec))
     return list(found)
 

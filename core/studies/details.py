@@ -2,48 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from math import fsum
+from typing import Any
 
-from ..analysis.questions import questions_of
-from ..export.kernel_tables import merged_by_name
+from ..analysis.break_even import break_even
+from ..analysis.questions import by_name, questions_of
+from ..eager_twin import COMPILE_KEYS
 from ..export.memory_tables import largest_table, ledger_table
 from ..export.numerics_tables import accumulation_table, dtypes_table
 from ..export.question_tables import question_table
-from ..export.table import Table
-from ..record import Record
+from ..export.table import Row, Table
+from ..record import Kernels, Nsys, Record
 from .accounting import accounting_table
 
-Detail = Callable[[Record], Table | None]
+Detail = Callable[[Record, Sequence[Record]], Table | None]
+"""Of one cell's record; the second argument are those of all cells."""
 
 
-def _kernels(record: Record) -> Table | None:
-    """As nsys sums kernels: by name alone, in all phases."""
-    if record.kernels is None:
+def kernel_summary(record: Record, _: Sequence[Record]) -> Table | None:
+    """The columns of nsys' "CUDA GPU Kernel Summary", the longest first.
+
+    From the nsys pass where it ran. Else one step of the trace pass, operators on the CPU:
+    medians and deviations of single calls are not in its rows and stay empty.
+    """
+    if record.nsys is not None:
+        rows = tuple(_as_nsys_has_it(record.nsys))
+    elif record.kernels is not None:
+        rows = tuple(_as_traced(record.kernels))
+    else:
         return None
-    rows = merged_by_name(record.kernels.rows)
     return Table(
         name="kernels",
         title="Kernels by name",
-        columns=("share", "total_ns", "calls", "mean_ns", "min_ns", "max_ns", "name"),
-        rows=tuple(
-            (row.share, row.total_ns, row.calls, row.mean_ns, row.min_ns, row.max_ns, row.name)
-            for row in rows
+        columns=(
+            *("Time %", "Total Time (ms)", "Instances", "Avg (us)", "Med (us)"),
+            *("Min (us)", "Max (us)", "StdDev (us)", "Name"),
+        ),
+        rows=rows,
+    )
+
+
+def _as_nsys_has_it(nsys: Nsys) -> Iterator[Row]:
+    for row in nsys.kernel_summary:
+        yield (
+            *(100 * row.share, row.total_ns / 1e6, row.instances, row.mean_ns / 1e3),
+            *(row.median_ns / 1e3, row.min_ns / 1e3, row.max_ns / 1e3, row.std_ns / 1e3),
+            row.name,
+        )
+
+
+def _as_traced(kernels: Kernels) -> Iterator[Row]:
+    whole = fsum(row.exclusive_ns for row in kernels.rows) or 1.0
+    for one in by_name(kernels.rows):
+        alike = [row for row in kernels.rows if row.name == one.name]
+        least, most = min(row.min_ns for row in alike), max(row.max_ns for row in alike)
+        mean_us = one.ns / one.calls / 1e3 if one.calls else None
+        yield (
+            *(100 * one.ns / whole, one.ns / 1e6, one.calls, mean_us, None),
+            *(least / 1e3, most / 1e3, None, one.name),
+        )
+
+
+def questions(record: Record, records: Sequence[Record]) -> Table | None:
+    """The handout's questions; cells with another kind of step answer where this has none."""
+    mine = record.spec | {"step": ""}
+    others = [one for one in records if one.spec | {"step": ""} == mine and one.id != record.id]
+    return question_table(questions_of(record, others))
+
+
+def compilation(record: Record, records: Sequence[Record]) -> Table | None:
+    """What compiling took, and after how many steps it has paid against the eager cell."""
+    block = record.compile
+    if block is None:
+        return None
+    worth = break_even(record, _eager(record, records), "the eager cell has no value")
+    return Table(
+        name="compilation",
+        title="Compilation",
+        columns=(
+            *("Cold (s)", "Warm (s)", "First step (ms)", "Graphs", "Graph breaks", "Recompiles"),
+            *("Compiled", "Saved (ms)", "Break-even steps, cold", "Break-even steps, warm", "Why"),
+        ),
+        rows=(
+            (
+                *(block.cold_seconds, block.warm_seconds, block.first_step_ms, block.graphs),
+                *(sum(block.graph_breaks.values()), block.recompiles, block.extent),
+                *(worth.saved_ms, worth.steps_cold, worth.steps_warm),
+                "; ".join(dict.fromkeys(worth.missing.values())),
+            ),
         ),
     )
 
 
-def _questions(record: Record) -> Table | None:
-    return question_table(questions_of(record))
+def _eager(record: Record, records: Sequence[Record]) -> Record | None:
+    """The cell of the same spec without torch.compile."""
+    mine = _without_compile(record)
+    eager = (one for one in records if one.spec["compile"] == "off")
+    return next((one for one in eager if _without_compile(one) == mine), None)
+
+
+def _without_compile(record: Record) -> dict[str, Any]:
+    """The spec without the keys of torch.compile, which an eager run has and does not use."""
+    return {key: value for key, value in record.spec.items() if key not in COMPILE_KEYS}
 
 
 EACH: dict[str, Detail] = {
-    "kernels": _kernels,
-    "questions": _questions,
-    "ledger": lambda record: ledger_table(record.memory) if record.memory else None,
-    "largest": lambda record: largest_table(record.memory) if record.memory else None,
+    "kernels": kernel_summary,
+    "questions": questions,
+    "compilation": compilation,
+    "ledger": lambda record, _: ledger_table(record.memory) if record.memory else None,
+    "largest": lambda record, _: largest_table(record.memory) if record.memory else None,
     "accounting": accounting_table,
-    "accumulation": lambda record: (
+    "accumulation": lambda record, _: (
         accumulation_table(record.numerics.accumulations) if record.numerics else None
     ),
-    "dtypes": lambda record: dtypes_table(record.numerics.dtypes) if record.numerics else None,
+    "dtypes": lambda record, _: dtypes_table(record.numerics.dtypes) if record.numerics else None,
 }

@@ -35,8 +35,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         values: The numbers that its tables show.
         numbers: These of each cell that has a record, by its id.
         ooms: Of the cells that ran out of memory, by their ids.
-        tables: As the study describes them, but for those that get their columns from a cell
-            while no cell has any.
+        tables: As the study describes them, but for those that no cell has a row for.
         figures: One for each value that has a numeric axis.
         environment: Of all cells.
         commands: Each cell alone.
@@ -101,7 +100,7 @@ def make_report(
             if cell.id in records
         },
         ooms={id: oom for id, record in records.items() if (oom := _oom(record))},
-        tables=tuple(table for table in fill_all(study, cells, records) if table.columns),
+        tables=tuple(table for table in fill_all(study, cells, records) if table.rows),
         figures=tuple(figures_of(study, cells, records)),
         environment=shared_environment(list(records.values())),
         commands=commands_table(study, cells, progress.statuses, entries),

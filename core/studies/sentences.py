@@ -8,7 +8,7 @@ from ..export.table import is_number
 from ..quantities import counted
 from ..record import Record
 from .grid import Cell
-from .study import Study
+from .study import Layout, Study
 from .table import fill_all, outcome
 
 MOST_PER_COLUMN = 12
@@ -19,6 +19,7 @@ def sentences_of(
 ) -> Iterator[str]:
     """One for each quotient that a table shows, and how many cells have no number and why."""
     for layout, table in zip(study.tables, fill_all(study, cells, records), strict=True):
+        naming = _naming(layout)
         for column in layout.columns:
             if column.ratio is None:
                 continue
@@ -29,9 +30,16 @@ def sentences_of(
                 quotient = values[column.name]
                 if is_number(quotient) and told < MOST_PER_COLUMN:
                     told += 1
-                    place = ", ".join(str(values[axis]) for axis in layout.rows if axis in values)
+                    place = ", ".join(str(values[name]) for name in naming if name in values)
                     yield f"{place}: {first} is {quotient:.2f} times {second}."
     yield from _without_numbers(cells, records)
+
+
+def _naming(layout: Layout) -> list[str]:
+    """The columns that tell a row from the others: its axes, and the name of its line."""
+    facts = {f"spec.{axis}" for axis in layout.rows}
+    own = [one.name for one in layout.columns if one.is_label or one.value in facts]
+    return [*layout.rows, *own]
 
 
 def _without_numbers(cells: Sequence[Cell], records: Mapping[str, Record]) -> Iterator[str]:

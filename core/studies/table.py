@@ -198,14 +198,18 @@ def _quotient(first: Content, second: Content) -> float | None:
 def _each(
     study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Table:
-    """The same table of every cell, under each other; cells without one are one empty row."""
+    """The same table of every cell, under each other. A cell that has none is an empty row, but
+    for one that ended well: it has nothing to tell there."""
     axes = [axis.name for axis in study.axes if len(axis.points) > 1]
     columns: tuple[str, ...] = ()
     made: list[tuple[list[str], Table | None]] = []
+    known = list(records.values())
     for cell in cells:
         record = records.get(cell.id)
-        table = EACH[layout.each](record) if record is not None else None
+        table = EACH[layout.each](record, known) if record is not None else None
         columns = columns or (table.columns if table else ())
+        if record is not None and record.status == "finished" and not (table and table.rows):
+            continue
         made.append(([cell.point[axis] for axis in axes], table))
     rows: list[Row] = []
     for labels, table in made:

@@ -19,8 +19,8 @@ _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "d
 """Parts of a path that say nothing to a reader."""
 
 
-_TEXTS = ("measures.hardware", "measures.status", "status", "id", "identity")
-"""Formulas that give words."""
+_TEXTS = ("measures.hardware", "measures.status", "status", "id", "identity", "timing.step.n")
+"""Formulas that give words, or count what was measured."""
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):

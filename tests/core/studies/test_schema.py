@@ -21,7 +21,7 @@ WRITE_UPS = {
     "residual-and-largest": {"Residual tensor (MiB)", "Largest (MiB)"},
     "attention": {"d_model", "seq_len", "Forward (ms)", "Backward (ms)", "Status"},
     "attention-compiled": {"Forward (ms)", "Compiled forward (ms)", "Speedup forward"},
-    "compile": {"Vanilla (ms)", "Compiled (ms)", "Speedup", "Compile (s)"},
+    "compile": {"Metric", "Vanilla (ms)", "Compiled (ms)", "Speedup", "Speedup Train"},
     "accumulation": {"Loop", "Sum"},
     "ddp": {"Total Time (ms)", "Comm Time (ms)", "Compute Time (ms)"},
     "checkpointing": {"Blocks", "Peak (GiB)", "Forward (ms)", "Backward (ms)"},

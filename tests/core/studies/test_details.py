@@ -1,0 +1,137 @@
+"""Tables that a cell has of its own, and what lines make of a ratio."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sysbench.core.record import Compile, Record, Spread
+from sysbench.core.rundir import RunDirectory
+from sysbench.core.spec import RunSpec
+from sysbench.core.studies.cautions import cautions_of
+from sysbench.core.studies.details import EACH
+from sysbench.core.studies.grid import expand
+from sysbench.core.studies.report import report_of
+from sysbench.core.studies.sentences import sentences_of
+from sysbench.core.studies.state import records_of
+from sysbench.core.studies.study import Axis, Column, Layout, Line, Point, Study
+from sysbench.core.studies.table import fill_all
+
+from ...half_filled import half_filled
+
+STEP = "timing.step.mean_ms"
+
+
+@pytest.fixture
+def record(gpu_run: RunDirectory) -> Record:
+    return gpu_run.record()
+
+
+def timed(record: Record, spec: RunSpec, median_ms: float) -> Record:
+    """The record as one of another spec, whose median is surely that."""
+    assert record.timing is not None
+    low, high = median_ms * 0.999, median_ms * 1.001
+    step: Spread = msgspec.structs.replace(
+        record.timing.step, median_ms=median_ms, ci_low_ms=low, ci_high_ms=high
+    )
+    return msgspec.structs.replace(
+        record,
+        id=f"run-{spec.identity}",
+        identity=spec.identity,
+        spec=msgspec.to_builtins(spec),
+        timing=msgspec.structs.replace(record.timing, step=step),
+    )
+
+
+def test_kernels_are_summed_by_name_in_the_columns_of_nsys(record: Record) -> None:
+    assert record.kernels is not None
+    twice = msgspec.structs.replace(record.kernels, rows=record.kernels.rows * 2)
+    table = EACH["kernels"](msgspec.structs.replace(record, kernels=twice), [])
+    assert table is not None
+    assert table.columns[:3] == ("Time %", "Total Time (ms)", "Instances")
+    assert len(table.rows) == len({row.name for row in twice.rows})
+    assert sum(table.column("Time %")) == pytest.approx(100)  # type: ignore[arg-type]
+    assert table.column("Instances")[0] == 2 * record.kernels.rows[0].calls
+    assert set(table.column("Med (us)")) == {None}
+
+
+def test_compiling_pays_after_the_seconds_over_what_a_step_saves(record: Record) -> None:
+    # The eager cell has the study's compile_cache, which an eager run does not use.
+    spec = RunSpec(model="tiny", device="cpu", compile_cache="cold")
+    block = Compile(
+        mode="default",
+        backend="inductor",
+        scope="whole",
+        first_step_ms=900.0,
+        compile_seconds=30.0,
+        graphs=1,
+        graph_breaks={},
+        recompiles=0,
+        fell_back=False,
+        extent="whole",
+        cold_seconds=30.0,
+    )
+    eager = timed(record, spec, 12.0)
+    fast = timed(record, spec.changed(compile="default"), 10.0)
+    compiled = msgspec.structs.replace(fast, compile=block)
+    table = EACH["compilation"](compiled, [eager, compiled])
+    assert table is not None
+    assert table.column("Break-even steps, cold") == [15_000]
+    assert EACH["compilation"](eager, [eager, compiled]) is None
+    other = timed(record, spec.changed(batch=8), 12.0)
+    alone = EACH["compilation"](compiled, [other, compiled])
+    assert alone is not None
+    assert alone.column("Break-even steps, cold") == [None]
+    assert "eager" in str(alone.column("Why")[0])
+
+
+def test_the_account_is_of_the_cell_without_memory_and_of_no_other(sysbench_home: Path) -> None:
+    directory = half_filled(sysbench_home)
+    report = report_of(directory)
+    records = records_of(directory, report.cells)
+    layout = Layout(name="a", title="", rows=(), each="accounting")
+    study = msgspec.structs.replace(report.study, tables=(layout,))
+    (table,) = fill_all(study, report.cells, records)
+    kept = {row[:2] for row in table.rows}
+    ended_well = {
+        tuple(cell.point.values())
+        for cell in report.cells
+        if cell.id in records and records[cell.id].status == "finished"
+    }
+    assert kept
+    assert not kept & ended_well
+    assert 512 * 2**20 in table.column("bytes")
+
+
+def lined() -> Study:
+    """Lines for the kinds of step, columns for the precisions, one quotient."""
+    axes = tuple(
+        Axis(name=key, points=tuple(Point(label=one, settings={key: one}) for one in values))
+        for key, values in {"step": ("forward", "train"), "precision": ("fp32", "bf16")}.items()
+    )
+    columns = (
+        Column(name="Mode", is_label=True),
+        Column(name="FP32", where={"precision": "fp32"}),
+        Column(name="BF16", where={"precision": "bf16"}),
+        Column(name="Speedup", ratio=("FP32", "BF16")),
+    )
+    lines = tuple(
+        Line(name=step.title(), value=STEP, where={"step": step}) for step in ("forward", "train")
+    )
+    table = Layout(name="t", title="", rows=(), columns=columns, lines=lines)
+    return Study(name="s", title="", axes=axes, tables=(table,), fixed={"device": "cpu"})
+
+
+def test_a_quotient_in_a_line_compares_the_cells_of_that_line_only() -> None:
+    study = lined()
+    assert cautions_of(study, expand(study), {}) == []
+
+
+def test_a_sentence_about_a_line_has_its_name(record: Record) -> None:
+    study = lined()
+    cells = expand(study)
+    records = {cell.id: timed(record, cell.spec, 10.0) for cell in cells if cell.spec}
+    told = list(sentences_of(study, cells, records))
+    assert told[:2] == ["Forward: FP32 is 1.00 times BF16.", "Train: FP32 is 1.00 times BF16."]
