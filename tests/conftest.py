@@ -10,6 +10,7 @@ import pickle
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -40,6 +41,10 @@ from sysbench.core.spec import RunSpec
 
 # One thread: with more, a busy machine makes operators wait for each other.
 TINY_RUN = ("run", "--set", "model=tiny", "--set", "steps=12", "--set", "threads=1", "--json")
+OOM_RUN = (
+    *("run", "--set", "model=tiny", "--set", "batch=32", "--set", "context=512"),
+    *("--memory-limit", "300MiB", "--set", "threads=1", "--passes", "timing,memory", "--json"),
+)
 
 
 @pytest.fixture
@@ -56,28 +61,41 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
     What the command printed is beside its home's ``runs``: ``stdout.json``, ``stderr.txt``.
     """
-    base = tmp_path_factory.getbasetemp()
+    return _made_once(tmp_path_factory, "tiny-home", TINY_RUN, exit_code=0)
+
+
+@pytest.fixture(scope="session")
+def oom_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A real run of tiny whose two passes ran out of a limit of 300 MiB. Do not change it."""
+    return _made_once(tmp_path_factory, "oom-home", OOM_RUN, exit_code=1)
+
+
+def _made_once(
+    factory: pytest.TempPathFactory, name: str, arguments: Sequence[str], exit_code: int
+) -> RunDirectory:
+    """The run of a command, made by the first process that asks for it."""
+    base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
-    home = base / "tiny-home"
+    home = base / name
     home.mkdir(exist_ok=True)
     with (home / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / "stdout.json").exists():
-            _make_run(home)
+            _make_run(home, arguments, exit_code)
     (run,) = list_runs(home)
     return run
 
 
-def _make_run(home: Path) -> None:
+def _make_run(home: Path, arguments: Sequence[str], exit_code: int) -> None:
     environment = {**os.environ, HOME_VARIABLE: str(home), "CUDA_VISIBLE_DEVICES": ""}
     result = subprocess.run(
-        [sys.executable, "-P", "-m", "sysbench.tui.cli", *TINY_RUN],
+        [sys.executable, "-P", "-m", "sysbench.tui.cli", *arguments],
         env=environment,
         capture_output=True,
         check=False,
     )
-    assert result.returncode == 0, result.stderr.decode() + result.stdout.decode()[-4000:]
+    assert result.returncode == exit_code, result.stderr.decode() + result.stdout.decode()[-4000:]
     (home / "stderr.txt").write_bytes(result.stderr)
     (home / "stdout.json").write_bytes(result.stdout)
 

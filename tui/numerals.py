@@ -27,7 +27,12 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 def signed_percent(share: float | None, digits: int = 1) -> str:
     """A change as ``+3.7 %``; the sign is always there."""
-    return UNKNOWN if share is None else f"{share * 100:+.{digits}f} %"
+    return UNKNOWN if share is None else f"{round(share * 100, digits) + 0.0:+.{digits}f} %"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 graph``, ``2 graphs``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def interval(half_width: float | None) -> str:

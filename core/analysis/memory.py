@@ -134,14 +134,18 @@ def describe_snapshot(snapshot: Snapshot) -> Memory:
         DamagedFileError: An event of it cannot be read.
     """
     device = snapshot.busiest_device
+    reserved = snapshot.peak_reserved_bytes(device) or None
+    missing = {
+        "driver_used_bytes": "a snapshot knows only what its allocator holds",
+        "modules": "a snapshot does not say whose an allocation is",
+    }
+    if reserved is None:
+        missing["peak_reserved_bytes"] = "the snapshot has no segments"
     recording = Recording(
         source="cuda-snapshot",
         history=snapshot.history(device),
-        counters=Counters(peak_reserved=snapshot.peak_reserved_bytes(device)),
-        missing={
-            "driver_used_bytes": "a snapshot knows only what its allocator holds",
-            "modules": "a snapshot does not say whose an allocation is",
-        },
+        counters=Counters(peak_reserved=reserved),
+        missing=missing,
     )
     memory = describe_memory(recording, Notes())
     used = snapshot.used_devices

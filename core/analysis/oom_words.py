@@ -22,23 +22,27 @@ def refused(oom: Oom) -> str:
 
 
 def asked_by(oom: Oom) -> str:
-    """The operator, the module and the line, as far as they are known."""
-    parts = [part for part in (oom.op, oom.module) if part]
-    if oom.stack:
-        parts.append(f"{oom.stack[0]}: {oom.expression}" if oom.expression else oom.stack[0])
-    return ", ".join(parts)
+    """``aten::div in blocks.0.attention``, as far as both are known."""
+    return " in ".join(part for part in (oom.op, oom.module) if part)
+
+
+def place(oom: Oom) -> str:
+    """Our innermost frame."""
+    return oom.stack[0] if oom.stack else ""
 
 
 def held(oom: Oom) -> str:
-    """What was allocated, by the largest rows of the ledger."""
+    """``196 MiB of 300 MiB allocated``; empty where nobody counted."""
     if oom.allocated_bytes is None:
         return ""
-    told = f"{format_bytes(oom.allocated_bytes)} allocated"
-    if oom.capacity_bytes is not None:
-        told += f" of {format_bytes(oom.capacity_bytes)}"
+    capacity = "" if oom.capacity_bytes is None else f" of {format_bytes(oom.capacity_bytes)}"
+    return f"{format_bytes(oom.allocated_bytes)}{capacity} allocated"
+
+
+def largest_rows(oom: Oom) -> str:
+    """The largest rows of the ledger."""
     rows = sorted(oom.ledger, key=lambda row: -row.bytes)[:LARGEST_ROWS]
-    named = ", ".join(f"{row.name} {format_bytes(row.bytes)}" for row in rows)
-    return f"{told}: {named}" if named else told
+    return ", ".join(f"{row.name} {format_bytes(row.bytes)}" for row in rows)
 
 
 def what_fits(oom: Oom) -> str:

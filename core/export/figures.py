@@ -103,8 +103,8 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def signed_percent(change: float) -> str:
-    """A change, its sign always there: ``+3.7 %``."""
-    return f"{100 * change:+.1f} %"
+    """A change, its sign always there: ``+3.7 %``; what rounds to nothing is ``+0.0 %``."""
+    return f"{round(100 * change, 1) + 0.0:+.1f} %"
 
 
 def literal(text: str) -> str:

@@ -9,9 +9,11 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from sysbench.core.export.kernel_tables import kernel_table
 from sysbench.core.rundir import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.kernel_answers import AnswersView
+from sysbench.tui.screens.kernel_words import row_words
 from sysbench.tui.screens.result import TABS, ResultScreen
 from sysbench.tui.screens.result_kernels import KernelsTab, RooflineView
 from sysbench.tui.widgets.kernel_table import KernelTable
@@ -73,6 +75,15 @@ async def test_one_key_and_a_click_turn_the_views(app: SysbenchApp, own_run: Run
         assert tab.view == "table"
         await pilot.click(ViewBar, offset=(11, 0))
         await until(pilot, lambda: tab.view == "tree")
+
+
+def test_a_fused_row_says_what_it_is_made_of(gpu_run: RunDirectory) -> None:
+    kernels = gpu_run.record().kernels
+    assert kernels is not None
+    fused = msgspec.structs.replace(kernels.rows[1], fused=True, ops=["mul", "[bold]silu"])
+    table = kernel_table(msgspec.structs.replace(kernels, rows=[fused, kernels.rows[2]]))
+    assert "fused from mul, [bold]silu" in row_words(table, 0, moved=False)
+    assert "fused" not in row_words(table, 1, moved=False)
 
 
 async def test_the_tree_opens_and_closes_by_keys(app: SysbenchApp, own_run: RunDirectory) -> None:

@@ -49,7 +49,14 @@ class InspectScreen(TabbedScreen):
         Binding("escape", "cancel", "Cancel", id="inspect.cancel", tooltip="End the decoding"),
         Binding("escape", "back", "Back", show=False, id="inspect.back"),
         *(
-            Binding(str(number), f"number({number})", show=False)
+            Binding(
+                str(number),
+                f"number({number})",
+                "Tab",
+                show=False,
+                id=f"inspect.tab-{number}",
+                tooltip="The tab of that number",
+            )
             for number in range(1, len(TABS) + 1)
         ),
     ]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from textual.content import Content
 
+from ...core.analysis.oom_words import held, refused
+from ...core.export.memory_tables import recording_notes
 from ...core.record import Memory
+from ...core.record_oom import Oom
 from ..numerals import amount, signed_percent, significant
 from ..widgets.timeline import TimelineView
 
@@ -19,7 +22,7 @@ def peak_line(memory: Memory) -> Content:
         f" allocated at {significant(memory.peak_ms, 3)} ms",
         f", in {memory.peak_phase}" if memory.peak_phase else "",
     )
-    pieces = []
+    pieces = recording_notes(memory)
     if memory.predicted_peak_bytes:
         off = memory.peak_allocated_bytes / memory.predicted_peak_bytes - 1
         pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({signed_percent(off)})")
@@ -29,6 +32,17 @@ def peak_line(memory: Memory) -> Content:
     whose = "driver" if memory.source == "cuda-snapshot" else "process"
     pieces.append(f"{whose} {amount(memory.driver_used_bytes)}")
     return line + Content.styled("".join(f" · {piece}" for piece in pieces), "$foreground 70%")
+
+
+def refusal_line(oom: Oom) -> Content:
+    """What was asked for and what there was, when memory ran out."""
+    line = Content.assemble(("out of memory", "bold $error"), f": {refused(oom)}")
+    pieces = [held(oom)]
+    if oom.predicted_peak_bytes is not None:
+        pieces.append(f"predicted peak {amount(oom.predicted_peak_bytes)}")
+    return line + Content.styled(
+        "".join(f" · {piece}" for piece in pieces if piece), "$foreground 70%"
+    )
 
 
 def cursor_text(view: TimelineView, sample: int, width: int) -> Content:

@@ -22,7 +22,7 @@ from ...core.export.markdown import table_as_markdown
 from ...core.export.table import Table
 from ...core.generated_code import generated_code
 from ...core.record import Compile
-from ..numerals import milliseconds, significant
+from ..numerals import milliseconds, plural, significant
 from ..themes import swatch
 from ..widgets.stack_bar import Part, StackBar
 from ..widgets.table_view import TableView
@@ -134,6 +134,9 @@ class CompileTab(ResultTab):
             return
         panel = self.query_one("#code")
         panel.display = not panel.display
+        # On a short screen the code takes the table's place.
+        self.generated.display = not panel.display or self.app.size.height >= TALL
+        (self.generated if self.generated.display else panel).focus()
         self._show_code()
 
     @on(DataTable.RowHighlighted, "#generated")
@@ -184,10 +187,14 @@ class CompileTab(ResultTab):
 def badge(block: Compile) -> Content:
     """Whether the row may be called compiled, and what it was."""
     found = BADGES[block.extent or ("part" if block.fell_back else "whole")]
-    counts = f"{block.graphs} graphs · {sum(block.graph_breaks.values())} breaks"
+    counts = {
+        "graph": block.graphs,
+        "break": sum(block.graph_breaks.values()),
+        "recompile": block.recompiles,
+    }
     return Content.assemble(
         found,
-        f"  {counts} · {block.recompiles} recompiles",
+        f"  {' · '.join(plural(count, noun) for noun, count in counts.items())}",
         (f"  {block.mode} · {block.backend} · {block.scope}", "$foreground 60%"),
     )
 
@@ -201,7 +208,7 @@ def seconds_line(block: Compile) -> Content:
     elif block.warm_seconds is not None:
         how = "with full caches"
     elif block.cache_misses:
-        how = f"{block.cache_hits or 0} graphs from the cache, {block.cache_misses} not"
+        how = f"{plural(block.cache_hits or 0, 'graph')} from the cache, {block.cache_misses} not"
     else:
         how = "without a cache"
     return Content.assemble(

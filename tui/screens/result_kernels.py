@@ -68,7 +68,9 @@ class KernelsTab(ResultTab):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "view", "View", id="kernels.view", tooltip="Table, tree, answers, roofline"),
         Binding("slash", "filter", "Filter", id="kernels.filter", tooltip="Words that must occur"),
-        Binding("p", "phase", "Phase", id="kernels.phase", tooltip="Only one phase"),
+        Binding(
+            "p", "phase", "Phase", show=False, id="kernels.phase", tooltip="Only the next phase"
+        ),
         Binding("escape", "clear_filter", "Clear", show=False, id="kernels.clear"),
     ]
 
@@ -109,9 +111,10 @@ class KernelsTab(ResultTab):
 
     def _badge(self, kernels: Kernels) -> Content:
         """What the tables explain and how far watching moved the step, doubts first."""
-        words = " · ".join([*coverage_words(kernels), *steps_words(self.record)])
-        line = Content.styled(words, "$foreground 60%")
         warning = coverage_warning(kernels)
+        # The warning says already how much is explained.
+        words = [*coverage_words(kernels)[bool(warning) :], *steps_words(self.record)]
+        line = Content.styled(" · ".join(words), "$foreground 60%")
         return Content.styled(f"! {warning}\n", "bold $warning") + line if warning else line
 
     def on_mount(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar
 
 from textual import on
@@ -15,26 +16,14 @@ from ...core.analysis.memory_difference import memory_difference
 from ...core.errors import SysbenchError
 from ...core.export.difference_tables import difference_tables
 from ...core.export.figures import cells_as_text, heading
-from ...core.export.memory_tables import (
-    card_table,
-    devices_table,
-    largest_table,
-    ledger_table,
-    memory_table,
-    module_table,
-    origins_table,
-    pools_table,
-    reconciliation_table,
-    resident_table,
-)
 from ...core.export.table import Table
 from ...core.library import Library
-from ...core.record import Memory
 from ...core.record_builder import settled_record
 from ..widgets.table_view import TableView
 from ..widgets.timeline import TimelineView
 from ..widgets.view_bar import ViewBar
-from .memory_words import cursor_text, peak_line
+from .memory_shown import Shown, shown_of
+from .memory_words import cursor_text
 from .result_tab import ResultTab
 
 ROOMY = 150
@@ -62,23 +51,31 @@ class MemoryTab(ResultTab):
         Binding("d", "against", "Against", id="memory.against", tooltip="Against another run"),
     ]
 
+    @property
+    def is_blank(self) -> bool:
+        return self.shown is None
+
+    @cached_property
+    def shown(self) -> Shown | None:
+        """What there is to show; the time until memory ran out, where it did."""
+        return shown_of(self.record)
+
     def compose(self) -> ComposeResult:
-        memory = self.record.memory
-        if memory is None:
+        shown = self.shown
+        if shown is None:
             yield self.blank()
             return
-        self.tables = {name: table for name, table in views(memory).items() if table.rows}
+        self.tables = dict(shown.tables)
         self.view = next(iter(self.tables), "")
-        yield Static(peak_line(memory), classes="head", markup=False)
+        yield Static(shown.head, classes="head", markup=False)
         with Horizontal(id="upper"):
             with Vertical(classes="panel", id="timeline") as panel:
                 panel.border_title = "Live bytes"
-                panel.border_subtitle = "← → move · k peak"
-                if memory.timeline.t_ms:
-                    yield TimelineView(memory.timeline, memory.peak_ms)
+                panel.border_subtitle = f"← → move · k {shown.mark}"
+                if shown.timeline is not None:
+                    yield TimelineView(shown.timeline, shown.mark_ms)
                 else:
-                    reason = memory.missing.get("timeline", "no event was recorded")
-                    yield Static(f"No timeline: {reason}.", markup=False)
+                    yield Static(f"No timeline: {shown.no_timeline}.", markup=False)
             with Vertical(classes="panel", id="cursor") as beside:
                 beside.border_title = "At the cursor"
                 yield Static(id="at-cursor", markup=False)
@@ -147,11 +144,19 @@ class MemoryTab(ResultTab):
         if not self.is_blank:
             self._turn(self.view)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "against":
+            return self.run.header_path.is_file()  # a file that is inspected is no run
+        return super().check_action(action, parameters)
+
     def action_against(self) -> None:
         """Choose another run; tables of what differs join the views."""
         from .pick_run import PickRunScreen
 
-        if self.is_blank or not self.run.header_path.is_file():
+        if self.is_blank:
+            return
+        if self.record.memory is None:
+            self.notify("Memory ran out: there is no steady step to compare.", markup=False)
             return
         picker = PickRunScreen(
             "Memory against which run? This one is B",
@@ -223,26 +228,13 @@ class MemoryTab(ResultTab):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         if self.is_blank:
             return []
-        return [
-            ("memory: Show next table", ", ".join(self.tables), self.action_view),
-            ("memory: Against another run", "what grew, by row and stack", self.action_against),
+        commands: list[tuple[str, str, Any]] = [
+            ("memory: Show next table", ", ".join(self.tables), self.action_view)
         ]
-
-
-def views(memory: Memory) -> dict[str, Table]:
-    """The tables by the name of their view."""
-    return {
-        "ledger": ledger_table(memory),
-        "stacks": origins_table(memory),
-        "largest": largest_table(memory),
-        "modules": module_table(memory),
-        "predicted": reconciliation_table(memory),
-        "resident": resident_table(memory),
-        "card": card_table(memory),
-        "pools": pools_table(memory),
-        "devices": devices_table(memory),
-        "totals": memory_table(memory),
-    }
+        if self.check_action("against", ()):
+            about = "what grew, by row and stack"
+            commands.append(("memory: Against another run", about, self.action_against))
+        return commands
 
 
 def _id(name: str) -> str:

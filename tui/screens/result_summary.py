@@ -9,11 +9,14 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from ...core.analysis.oom import out_of_memory
+from ...core.analysis.oom_words import asked_by, held, largest_rows, place
 from ...core.export.context_tables import environment_table
 from ...core.export.figures import cells_as_text
 from ...core.export.numerics_tables import dtypes_table
 from ...core.export.trust import trust_lines
-from ...core.record import Numerics, PassRecord, Record
+from ...core.record import Numerics, Record
+from ...core.record_oom import Oom
 from ..numerals import amount, interval, milliseconds, percent, signed_percent
 from ..widgets.facts import Facts, Pair, hanging
 from ..wording import outcome_glyph, outcome_words
@@ -49,6 +52,8 @@ class SummaryTab(ResultTab):
         record = self.record
         with VerticalScroll():
             yield Findings(record)
+            if told := out_of_memory(record):
+                yield Facts("Out of memory", refusal(told[1]), id="refusal")
             with Horizontal(classes="side"):
                 yield Facts("Figures", figures(record), id="figures")
                 with Vertical(id="beside"):
@@ -106,6 +111,25 @@ def figures(record: Record) -> Iterator[Pair]:
         yield "parameters", f"{record.parameters:,}"
 
 
+def refusal(oom: Oom) -> Iterator[Pair]:
+    """What was asked for, what there was, and what would fit."""
+    by = asked_by(oom)
+    yield "asked", f"{amount(oom.requested_bytes)} in {oom.phase}{by and f', by {by}'}"
+    if place(oom):
+        yield "at", f"{place(oom)}{f': {oom.expression}' if oom.expression else ''}"
+    yield "free", amount(oom.free_bytes)
+    if oom.largest_free_bytes is not None:
+        yield "  in one piece", f"{amount(oom.largest_free_bytes)} of what the allocator held"
+    if told := held(oom):
+        yield "held", told
+        yield "  mostly", largest_rows(oom) or oom.missing["ledger"]
+    if oom.predicted_peak_bytes is not None:
+        yield "predicted", f"{amount(oom.predicted_peak_bytes)} at the peak of a step"
+    for fit in oom.would_fit:
+        peak = f", {amount(fit.peak_bytes)}" if fit.peak_bytes else ""
+        yield f"largest {fit.key}", f"{fit.largest:,} of {fit.asked:,} asked{peak}"
+
+
 def _numerics(block: Numerics) -> Iterator[Pair]:
     """Every sum; of types the write-ups' six, a line for each autocast."""
     for row in block.accumulations:
@@ -121,16 +145,8 @@ def passes(record: Record) -> Iterator[Pair]:
     for one in record.passes:
         words = f"{outcome_words(one.outcome)} in {one.seconds:.1f} s"
         if one.outcome != "finished":
-            words += f". {one.detail}{_oom_words(one)}"
+            words += f". {one.detail}"
         yield f"{outcome_glyph(one.outcome)} {one.name}", words
-
-
-def _oom_words(one: PassRecord) -> str:
-    """What the allocator was asked for, when it refused."""
-    if not one.oom:
-        return ""
-    asked, free = one.oom.requested_bytes, one.oom.free_bytes
-    return f" Asked {amount(asked)} in {one.oom.phase}, {amount(free)} free."
 
 
 def machine(record: Record) -> list[Pair]:

@@ -13,6 +13,7 @@ points stand alone. The export table ``roofline`` has the same numbers by phase.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -34,6 +35,7 @@ LEAST_WIDTH, LEAST_HEIGHT = 24, 4
 """Of the plot alone; in less room only the legend is shown."""
 MOST_BELOW = 4
 """Rows of the legend below the plot, and at most a third of the height."""
+NOTE_ROWS = 2
 GAP = "  "
 AROUND = 3.0
 """Factor by which the axes go beyond the outermost point, the peak and the ridge."""
@@ -84,7 +86,8 @@ def roofline_rows(
 ) -> list[list[Span]]:
     """The whole picture: the note, the plot with its axes, the legend; at most ``height`` rows."""
     drawn = [one for one in points if one.flops and one.moved_bytes and one.ns][: len(LETTERS)]
-    head: list[list[Span]] = [[(note[:width], AXIS)]] if note else []
+    lines = textwrap.wrap(note, max(width, 1), max_lines=NOTE_ROWS, placeholder=" …")
+    head: list[list[Span]] = [[(line[:width], AXIS)] for line in lines]
     if not drawn:
         return [*head, [("no work with known FLOPs and bytes", TEXT)]][:height]
     beside = width >= SIDE_FROM

@@ -7,7 +7,7 @@ from ...quantities import counted, format_bytes
 from ...record import Finding, PassRecord, Record
 from ...record_oom import Oom
 from ..oom import out_of_memory
-from ..oom_words import asked_by, held, refused, what_fits
+from ..oom_words import asked_by, held, place, refused, what_fits
 from .rule import Rule
 
 DRIFT_LIMIT = 0.02
@@ -43,7 +43,7 @@ def ended_early(record: Record) -> Finding | None:
 
 def _ran_out(one: PassRecord, oom: Oom) -> Finding:
     """The same for a pass whose refusal is known in full."""
-    parts = [asked_by(oom), held(oom)]
+    parts = [", ".join(part for part in (asked_by(oom), place(oom)) if part), held(oom)]
     if oom.predicted_peak_bytes is not None:
         parts.append(f"the predicted peak is {format_bytes(oom.predicted_peak_bytes)}")
     fits = what_fits(oom) or "lower batch or context"

@@ -13,6 +13,7 @@ from sysbench.core.export.figures import (
     is_numeric,
     literal,
     one_figure,
+    signed_percent,
 )
 from sysbench.core.export.table import Table, facts
 
@@ -49,6 +50,17 @@ def test_rows_of_quantities_have_each_their_own_unit() -> None:
         ["MFU", "n/a", "no peak"],
         ["n", "3", ""],
     ]
+
+
+def test_quantities_of_a_spec_keep_their_keys() -> None:
+    assert cells_as_text(facts("t", "", {"cache_hits": 3}))[0][0] == "cache hits"
+    assert cells_as_text(facts("spec", "", {"compile_cache": "warm"}))[0][0] == "compile_cache"
+    assert cells_as_text(facts("t", "", {"host.cpu_percent": 3}))[0][0] == "host.cpu_percent"
+
+
+def test_a_change_that_rounds_to_nothing_has_one_sign() -> None:
+    assert signed_percent(-0.0001) == signed_percent(0.0001) == "+0.0 %"
+    assert signed_percent(-0.12) == "-12.0 %"
 
 
 def test_headings_say_the_unit_once() -> None:

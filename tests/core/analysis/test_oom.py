@@ -1,0 +1,217 @@
+"""A refusal from recorded events: what was alive at that instant, whatever came after."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench.core.analysis.allocations import Frame, History
+from sysbench.core.analysis.memory import Counters, Recording
+from sysbench.core.analysis.notes import ModuleMark, Notes, PhaseMark, Tag
+from sysbench.core.analysis.oom import describe_oom, what_was_alive
+from sysbench.core.analysis.oom_words import asked_by, held, refused, what_fits
+from sysbench.core.analysis.refusal import Refusal, refusal_in
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.estimate.closed_form import predict
+from sysbench.core.events import OutOfMemory
+from sysbench.core.record import PassRecord
+from sysbench.core.record_oom import Alive
+from sysbench.core.spec import RunSpec
+
+MIB = 2**20
+BUILD, STEP = 100, 1000
+NOTES = Notes(
+    phases=[PhaseMark(BUILD, -1, "build"), PhaseMark(900, -1, ""), PhaseMark(STEP, 0, "forward")],
+    modules=[ModuleMark(STEP, "model"), ModuleMark(1100, "blocks.3"), ModuleMark(9000, "after")],
+    tags=[Tag(150, 4096, "parameters", "blocks.3")],
+)
+SPEC = RunSpec(device="cpu", batch=32, context=512, memory_limit=300 * MIB)
+
+
+def history(*moves: tuple[int, int, int], granule: int = 1) -> History:
+    """Events as (time, address, change)."""
+    columns = np.array(moves, dtype=np.int64).reshape(-1, 3).T
+    return History(
+        time_ns=columns[0],
+        address=columns[1],
+        change=columns[2],
+        stack=np.zeros(len(moves), dtype=np.int64),
+        stacks=[(Frame("", 0, "aten::mm"), Frame("mine/model.py", 7, "forward"))],
+        granule=granule,
+    )
+
+
+def recording(recorded: History, refused_ns: int | None, **more: Any) -> Recording:
+    refusal = None if refused_ns is None else Refusal(time_ns=refused_ns, bytes=MIB, op="aten::mm")
+    return Recording(source="cpu-profiler", history=recorded, refusal=refusal, **more)
+
+
+def rows(alive: Alive) -> dict[str, int]:
+    return {row.name: row.bytes for row in alive.ledger}
+
+
+class TestWhatWasAlive:
+    UNWOUND = (
+        *((150, 4096, 1000), (1200, 8192, 300), (1300, 9000, 50), (1301, 9000, -50)),
+        (1500, 8192, -300),  # after the refusal: the exception dropped it
+    )
+
+    def test_what_the_exception_dropped_later_is_in_the_ledger(self) -> None:
+        alive = what_was_alive(recording(history(*self.UNWOUND), 1400), NOTES)
+        assert rows(alive) == {"parameters": 1000, "temporaries (forward)": 300}
+        assert (alive.op, alive.module) == ("aten::mm", "blocks.3")
+        assert sum(one.bytes for one in alive.origins) == 1300
+        assert [one.bytes for one in alive.largest] == [1000, 300]
+
+    def test_the_timeline_ends_with_the_refusal(self) -> None:
+        alive = what_was_alive(recording(history(*self.UNWOUND), 1400), NOTES)
+        assert alive.timeline is not None
+        assert alive.timeline.live_bytes[-1] == 1300
+        assert alive.timeline.phases[-1][0] == "forward"
+        assert alive.timeline.phases[-1][2] == alive.refused_ms == (1400 - BUILD) / 1e6
+
+    def test_free_bytes_are_those_of_the_refusal_not_of_the_end(self) -> None:
+        made = recording(history(*self.UNWOUND), 1400, free_at_end=500)
+        assert what_was_alive(made, NOTES).free_bytes == 200
+
+    def test_without_a_refusal_the_fullest_instant_of_the_phase_stands_for_it(self) -> None:
+        alive = what_was_alive(recording(history(*self.UNWOUND), None), NOTES)
+        assert rows(alive) == {"parameters": 1000, "temporaries (forward)": 350}
+        assert "fullest instant" in alive.missing["op"]
+
+    def test_blocks_larger_than_their_requests_close_the_ledger(self) -> None:
+        made = recording(
+            history((150, 4096, 1000), granule=512), 1400, counters=Counters(end_allocated=4096)
+        )
+        alive = what_was_alive(made, NOTES)
+        assert sum(rows(alive).values()) == 4096
+        assert rows(alive)["blocks larger than asked for"] == 3072
+
+    def test_memory_can_run_out_before_anything_was_allocated(self) -> None:
+        notes = Notes(phases=[PhaseMark(BUILD, -1, "build")])
+        alive = what_was_alive(recording(history(), 200), notes)
+        assert (alive.ledger, alive.origins) == ([], [])
+        assert alive.timeline is not None
+
+    @given(
+        sizes=st.lists(st.integers(1, 2**30), min_size=1, max_size=30),
+        kept=st.data(),
+    )
+    def test_the_ledger_sums_to_what_was_alive(self, sizes: list[int], kept: st.DataObject) -> None:
+        """Blocks of random sizes, some freed before the refusal, all freed after it."""
+        moves, time_ns, live = [], STEP, {}
+        for index, size in enumerate(sizes):
+            time_ns += 10
+            address = 2**32 * (index + 1)
+            moves.append((time_ns, address, size))
+            live[address] = size
+            if kept.draw(st.booleans()):
+                gone = kept.draw(st.sampled_from(sorted(live)))
+                time_ns += 10
+                moves.append((time_ns, gone, -live.pop(gone)))
+        refused_ns = time_ns + 5
+        moves += [(refused_ns + 10 + at, a, -size) for at, (a, size) in enumerate(live.items())]
+        alive = what_was_alive(recording(history(*moves), refused_ns), NOTES)
+        assert sum(rows(alive).values()) == sum(live.values())
+        assert rows(alive).keys() <= {"temporaries (forward)"}
+
+
+def event(**changes: Any) -> OutOfMemory:
+    facts: dict[str, Any] = {
+        "phase": "forward",
+        "requested_bytes": 128 * MIB,
+        "free_bytes": None,
+        "allocated_bytes": None,
+        "limit_bytes": 300 * MIB,
+        "capacity_bytes": 300 * MIB,
+        "message": "no",
+        "stack": ["attention.py:48 naive_attention"],
+        "missing": {"op": "not seen", "allocated_bytes": "not counted"},
+    }
+    return OutOfMemory(**facts | changes)
+
+
+class TestDescribing:
+    ALIVE = what_was_alive(
+        recording(history((150, 4096, 1000), (1200, 8192, 300)), 1400, free_at_end=200), NOTES
+    )
+
+    def test_what_the_pass_recorded_is_joined_with_what_the_allocator_said(self) -> None:
+        oom = describe_oom(event(), self.ALIVE, SPEC)
+        assert (oom.op, oom.allocated_bytes, oom.free_bytes) == ("aten::mm", 1300, 200)
+        assert oom.missing == {}
+        assert oom.ledger == self.ALIVE.ledger
+
+    def test_another_pass_says_what_it_does_not_know(self) -> None:
+        oom = describe_oom(event(), None, SPEC)
+        assert (oom.op, oom.allocated_bytes, oom.ledger) == (None, None, [])
+        assert oom.missing.keys() == {"op", "allocated_bytes", "ledger"}
+
+    def test_what_would_fit_is_the_largest_of_the_closed_form(self) -> None:
+        oom = describe_oom(event(), None, SPEC)
+        batch, context = oom.would_fit
+        assert (batch.key, batch.asked) == ("batch", 32)
+        assert (context.key, context.asked) == ("context", 512)
+        for one in (batch, context):
+            assert one.peak_bytes == predict(SPEC.changed(**{one.key: one.largest})).peak_bytes
+            assert one.peak_bytes <= 300 * MIB
+            assert predict(SPEC.changed(**{one.key: one.largest + 1})).peak_bytes > 300 * MIB
+
+    def test_compiled_code_has_no_prediction_and_says_why(self) -> None:
+        oom = describe_oom(event(), None, SPEC.changed(compile="default"))
+        assert (oom.predicted_peak_bytes, oom.would_fit) == (None, [])
+        assert "compiled" in oom.missing["would_fit"]
+
+    def test_sentences(self) -> None:
+        oom = describe_oom(event(largest_free_bytes=2 * MIB), self.ALIVE, SPEC)
+        assert refused(oom).startswith("128 MiB asked for in forward, 200 B free, the allocator's")
+        assert asked_by(oom) == "aten::mm in blocks.3"
+        assert held(oom) == "1.27 KiB of 300 MiB allocated"
+        assert "batch 7 (not 32) or context 182 (not 512) fits into 300 MiB" in what_fits(oom)
+
+    def test_a_spec_that_should_fit_is_not_told_to_shrink(self) -> None:
+        small = SPEC.changed(batch=1, context=8)
+        assert "this spec fits into 300 MiB" in what_fits(describe_oom(event(), None, small))
+
+    def test_a_limit_below_the_weights_fits_nothing(self) -> None:
+        oom = describe_oom(event(capacity_bytes=MIB), None, SPEC)
+        assert "not even batch 1 or context 1" in what_fits(oom)
+
+
+def test_a_record_of_before_is_still_read() -> None:
+    refusal = {
+        **{"event": "OutOfMemory", "t_ns": 5, "phase": "forward", "requested_bytes": 7},
+        **{"free_bytes": None, "allocated_bytes": None, "message": "no", "stack": []},
+    }
+    old = {"name": "timing", "outcome": "oom", "detail": "", "seconds": 1.0, "oom": refusal}
+    oom = msgspec.convert(old, PassRecord).oom
+    assert oom is not None
+    assert (oom.requested_bytes, oom.ledger) == (7, [])
+    assert refusal.items() <= msgspec.to_builtins(oom).items()
+
+
+class TestRefusalInASnapshot:
+    FRAME = MappingProxyType({"filename": "mine/model.py", "line": 7, "name": "forward"})
+
+    def event(self, size: object) -> dict[str, Any]:
+        frames = [dict(self.FRAME)]
+        return {"action": "oom", "size": size, "device_free": 3, "time_us": 9, "frames": frames}
+
+    def test_the_last_one_of_the_device_counts(self) -> None:
+        snapshot = {"device_traces": [[self.event(1), self.event(512)], []]}
+        found = refusal_in(snapshot, 0)
+        assert found is not None
+        assert (found.bytes, found.time_ns) == (512, 9500)
+        assert found.stack == (Frame("mine/model.py", 7, "forward"),)
+        assert refusal_in(snapshot, 1) is None
+        assert refusal_in(snapshot, 2) is None
+
+    def test_another_form_is_a_typed_error(self) -> None:
+        with pytest.raises(DamagedFileError):
+            refusal_in({"device_traces": [[self.event("many")]]}, 0)

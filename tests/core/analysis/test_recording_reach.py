@@ -1,0 +1,74 @@
+"""What a foreign snapshot does not reach is said: older blocks, other devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sysbench.core.analysis.memory import describe_snapshot
+from sysbench.core.analysis.snapshot import snapshot_from
+from sysbench.core.export.memory_tables import devices_table, memory_table, recording_notes
+
+
+def moved(action: str, address: int, size: int) -> dict[str, Any]:
+    return {"action": action, "addr": address, "size": size, "time_us": address}
+
+
+def segment(device: int, address: int, *blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"device": device, "address": address, "total_size": 2**21, "blocks": list(blocks)}
+
+
+def held(address: int, size: int) -> dict[str, Any]:
+    return {
+        "address": address,
+        "size": -(-size // 512) * 512,
+        "requested_size": size,
+        "state": "active_allocated",
+    }
+
+
+WRAPPED = [
+    moved("free_completed", 512, 700),  # taken before the ring's first event
+    moved("alloc", 4096, 3000),
+    moved("free_completed", 4096, 3000),
+]
+
+
+def test_blocks_older_than_the_recording_are_counted_and_are_its_baseline() -> None:
+    snapshot = {"segments": [segment(0, 512, held(8192, 100))], "device_traces": [WRAPPED]}
+    memory = describe_snapshot(snapshot_from(snapshot))
+    assert memory.baseline_blocks == 2  # one freed since, one that no event mentions
+    assert memory.baseline_bytes == 1024 + 512
+    assert memory.peak_allocated_bytes == 3072 + 512
+    assert recording_notes(memory) == ["2 blocks are older than the recording: 1.50 KiB"]
+    assert ("baseline_blocks", 2, "") in memory_table(memory).rows
+    assert memory.devices == []
+
+
+def test_a_recording_from_the_start_needs_no_note() -> None:
+    snapshot = {"segments": [segment(0, 4096)], "device_traces": [WRAPPED[1:]]}
+    assert recording_notes(describe_snapshot(snapshot_from(snapshot))) == []
+
+
+def test_dropped_events_are_said() -> None:
+    snapshot = {"segments": [segment(0, 4096)], "device_traces": [WRAPPED[1:]]}
+    memory = describe_snapshot(snapshot_from(snapshot))
+    wrapped = msgspec.structs.replace(memory, events_dropped=1234)
+    assert recording_notes(wrapped) == ["the ring of events wrapped: the first 1,234 are lost"]
+
+
+def test_each_of_several_devices_has_its_own_peak() -> None:
+    other = [moved("alloc", 512, 9000)]
+    snapshot = {
+        "segments": [segment(1, 512, held(512, 9000)), segment(3, 0)],
+        "device_traces": [WRAPPED, other, [], []],
+    }
+    memory = describe_snapshot(snapshot_from(snapshot))
+    table = devices_table(memory)
+    assert table.column("device") == [0, 1, 3]
+    assert table.column("peak_allocated_bytes") == [3072, 9216, 0]
+    assert table.column("end_allocated_bytes") == [0, 9216, 0]
+    assert table.column("is_described") == [True, False, False]
+    assert memory.peak_allocated_bytes == 3072
+    assert "3 devices: this is number 0, the busiest" in recording_notes(memory)

@@ -1,0 +1,288 @@
+"""Running out of memory, with a real allocator that refuses; CUDA's parts with its own words."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sysbench.core.estimate.closed_form import predict
+from sysbench.core.estimate.grid import fit
+from sysbench.core.events import AnyEvent, OutOfMemory
+from sysbench.core.record import Record
+from sysbench.core.record_builder import replay
+from sysbench.core.record_oom import Oom
+from sysbench.core.rundir import RunDirectory
+from sysbench.core.spec import RunSpec
+from sysbench.core.worker.cuda_allocations import CudaRecorder
+from sysbench.core.worker.failures import report_failure
+from sysbench.core.worker.job import Job
+from sysbench.core.worker.limits import left_over
+from sysbench.core.worker.refusals import Refusals, cuda_state
+from sysbench.core.worker.workload import StepError
+
+MIB = 2**20
+ON_CUDA = RunSpec(device="cuda:0")
+
+
+@pytest.fixture(scope="module")
+def record(oom_run: RunDirectory) -> Record:
+    return oom_run.record()
+
+
+@pytest.fixture(scope="module")
+def oom(record: Record) -> Oom:
+    told = record.passes[1].oom
+    assert told is not None
+    return told
+
+
+class TestARealRefusal:
+    """One score matrix asked for: batch × heads × context² × 4 bytes, under a limit."""
+
+    def test_it_is_the_result_of_each_pass(self, record: Record) -> None:
+        assert [(one.name, one.outcome) for one in record.passes] == [
+            ("timing", "oom"),
+            ("memory", "oom"),
+        ]
+        for one in record.passes:
+            assert one.oom is not None
+            assert one.oom.requested_bytes == 32 * 4 * 512 * 512 * 4
+            assert one.oom.phase == "forward"
+            assert "k.transpose(-2, -1)" in (one.oom.expression or "")
+            assert "naive_attention" in one.oom.stack[0]
+        assert record.memory is None
+
+    def test_the_operator_and_the_module_are_named(self, oom: Oom) -> None:
+        assert oom.op in ("aten::matmul", "aten::bmm", "aten::div")
+        assert oom.module == "blocks.0.attention"
+
+    def test_what_was_free_was_less_than_what_was_asked_for(self, oom: Oom) -> None:
+        assert oom.free_bytes is not None and oom.requested_bytes is not None
+        assert oom.allocated_bytes is not None
+        assert oom.limit_bytes == oom.capacity_bytes == 300 * MIB
+        assert oom.free_bytes < oom.requested_bytes
+        # The rest of the limit is the recorder's and the libraries'.
+        assert 0 <= 300 * MIB - oom.allocated_bytes - oom.free_bytes < 50 * MIB
+
+    def test_the_ledger_closes_and_holds_nothing_of_another_pass(
+        self, record: Record, oom: Oom
+    ) -> None:
+        rows = {row.name: row.bytes for row in oom.ledger}
+        assert sum(rows.values()) == oom.allocated_bytes
+        assert rows["parameters"] == 4 * record.parameters
+        assert not rows.keys() & {"not attributed", "there before the recording", "gradients"}
+        assert sum(one.bytes for one in oom.origins) == oom.allocated_bytes
+        assert any("attention.py" in frame for frame in oom.origins[0].stack)
+
+    def test_the_timeline_ends_there(self, oom: Oom) -> None:
+        assert oom.timeline is not None
+        assert oom.timeline.live_bytes[-1] == oom.allocated_bytes
+        assert [phase[0] for phase in oom.timeline.phases] == ["build", "forward"]
+        assert oom.timeline.phases[-1][2] == oom.refused_ms
+
+    def test_the_finding_uses_it(self, record: Record) -> None:
+        first = record.findings[0]
+        assert first.rule == "ended-early"
+        assert "128 MiB asked for in forward" in first.verdict
+        assert "300 MiB allocated" in first.why
+        assert "batch 7 (not 32)" in first.next
+        assert first.numbers["largest_batch"] == 7
+
+    def test_what_the_timing_pass_cannot_know_has_a_reason(self, record: Record) -> None:
+        told = record.passes[0].oom
+        assert told is not None
+        for name in ("op", "free_bytes", "allocated_bytes", "ledger"):
+            assert not getattr(told, name)
+            assert told.missing[name]
+
+    def test_the_artifacts_are_there(self, oom_run: RunDirectory) -> None:
+        folder = oom_run.pass_folder("memory")
+        assert (folder / "allocations.json.gz").is_file()
+        assert (folder / "notes.json").is_file()
+
+    def test_the_events_alone_tell_the_same(self, oom_run: RunDirectory, record: Record) -> None:
+        assert replay(oom_run).passes == record.passes
+
+
+LIMIT_AND_STEP = """
+import sys
+from sysbench.core.spec import parse_spec
+from sysbench.core.worker.failures import ran_out_of_memory
+from sysbench.core.worker.limits import limit_memory
+from sysbench.core.worker.workload import Workload
+
+spec = parse_spec({"device": "cpu", "memory_limit": "100MiB"})
+limit_memory(spec)
+for batch in map(int, sys.argv[1:]):
+    workload = Workload(spec.changed(batch=batch))
+    try:
+        for _ in range(2):
+            workload.step(lambda phase: None)
+        print("fits")
+    except Exception as error:
+        assert ran_out_of_memory(error), error
+        print("out of memory")
+    del workload
+"""
+
+
+def test_what_the_closed_form_says_fits_does_fit_and_more_does_not() -> None:
+    spec, libraries = RunSpec(device="cpu"), 8 * MIB
+    fitting = fit(spec, "batch", 100 * MIB - libraries, predict).largest
+    failing = fit(spec, "batch", 100 * MIB, predict).largest + 1
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", LIMIT_AND_STEP, str(fitting), str(failing)],
+        env={"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\n") == ["fits", "out of memory", ""]
+
+
+def reported(error: Exception, refusals: Refusals | None = None) -> OutOfMemory:
+    events: list[AnyEvent] = []
+    report_failure(error, RunSpec(device="cpu"), events.append, refusals)
+    (event,) = events
+    assert isinstance(event, OutOfMemory)
+    return event
+
+
+def raised(call: Callable[[], object]) -> Exception:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+class TestReporting:
+    def test_the_expression_is_that_of_our_innermost_frame(self) -> None:
+        event = reported(raised(lambda: (1, torch.empty(2**60, dtype=torch.uint8))))
+        assert event.expression == "torch.empty(2**60, dtype=torch.uint8)"
+        assert event.requested_bytes == 2**60
+        assert event.phase == "build"
+        assert event.stack[0].startswith("test_oom.py:")
+
+    def test_code_over_several_lines_is_told_on_one(self) -> None:
+        event = reported(
+            raised(
+                lambda: torch.empty(
+                    2**60,
+                    dtype=torch.uint8,
+                )
+            )
+        )
+        assert event.expression == "torch.empty( 2**60, dtype=torch.uint8, )"
+
+    def test_code_without_source_has_no_expression(self) -> None:
+        code = compile("raise MemoryError", "<nowhere>", "exec")
+        assert reported(raised(lambda: exec(code))).expression is None
+
+    def test_the_phase_is_that_of_the_step(self) -> None:
+        error = StepError("backward")
+        error.__cause__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB.")
+        event = reported(error)
+        assert (event.phase, event.requested_bytes) == ("backward", 5 * 2**29)
+
+
+class Cuda:
+    """A card in words: what torch.cuda would say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.observers: list[Callable[..., None]] = []
+        self.free, self.allocated, self.reserved = 5000 * MIB, 700 * MIB, 900 * MIB
+        self.snapshots = 0
+        set_to = monkeypatch.setattr
+        set_to(torch.cuda, "init", lambda: None)
+        set_to(torch.cuda, "current_device", lambda: 0)
+        set_to(torch.cuda, "mem_get_info", lambda device=None: (self.free, 8000 * MIB))
+        set_to(torch.cuda, "memory_allocated", lambda device=None: self.allocated)
+        set_to(torch.cuda, "memory_reserved", lambda device=None: self.reserved)
+        set_to(torch.cuda, "memory_snapshot", lambda: self.snapshot()["segments"])
+        set_to(torch.cuda, "memory_stats", lambda device=None: {"allocation.all.allocated": 3})
+        set_to(torch.cuda.memory, "_snapshot", self.snapshot)
+        set_to(torch.cuda.memory, "_record_memory_history", lambda *_, **__: None)
+        name = "_cuda_attach_out_of_memory_observer"
+        monkeypatch.setattr(torch._C, name, self.observers.append, raising=False)
+
+    def snapshot(self) -> dict[str, Any]:
+        self.snapshots += 1
+        blocks = [
+            {"address": 4096, "size": 512, "requested_size": 500, "state": "active_allocated"},
+            {"address": 8192, "size": 40 * MIB, "requested_size": 0, "state": "inactive"},
+        ]
+        other = [{"address": 4096, "size": 99 * MIB, "requested_size": 0, "state": "inactive"}]
+        alloc = {"action": "alloc", "addr": 4096, "size": 500, "time_us": 5, "frames": []}
+        refusal = {"action": "oom", "size": 64 * MIB, "device_free": 1, "time_us": 6}
+        return {
+            "segments": [
+                {"device": 0, "address": 4096, "total_size": 2**26, "blocks": blocks},
+                {"device": 1, "address": 4096, "total_size": 2**27, "blocks": other},
+            ],
+            "device_traces": [[alloc, refusal], []],
+            "number": self.snapshots,
+        }
+
+    def refuse(self) -> None:
+        for observer in self.observers:
+            observer(0, 64 * MIB, 1000 * MIB, 5000 * MIB)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    return Cuda(monkeypatch)
+
+
+class TestOnCuda:
+    def test_the_state_is_read_as_the_allocator_refuses(self, cuda: Cuda) -> None:
+        refusals = Refusals(ON_CUDA)
+        cuda.refuse()
+        cuda.allocated = 0  # by the time that the exception is caught
+        event = reported(torch.OutOfMemoryError("Tried to allocate 64.00 MiB."), refusals)
+        assert (event.requested_bytes, event.allocated_bytes) == (64 * MIB, 700 * MIB)
+        assert (event.reserved_bytes, event.free_bytes) == (900 * MIB, 5000 * MIB)
+        assert event.capacity_bytes == 5900 * MIB
+
+    def test_the_largest_free_block_is_of_this_device(self, cuda: Cuda) -> None:
+        assert cuda_state(ON_CUDA).largest_free_bytes == 40 * MIB
+
+    def test_a_limit_leaves_less_free_than_the_card(self, cuda: Cuda) -> None:
+        state = cuda_state(ON_CUDA.changed(memory_limit=1000 * MIB))
+        assert (state.free_bytes, state.capacity_bytes) == (100 * MIB, 1000 * MIB)
+
+    def test_in_backward_the_function_is_known(self, cuda: Cuda) -> None:
+        refusals = Refusals(ON_CUDA)
+        weight = torch.ones(2, requires_grad=True)
+        product = weight * 2
+        product.grad_fn.register_prehook(lambda _: cuda.refuse())  # type: ignore[union-attr]
+        product.sum().backward()  # type: ignore[no-untyped-call]
+        assert refusals.last is not None
+        assert refusals.last.op is not None and "Mul" in refusals.last.op
+
+    def test_the_first_refusal_is_written_and_no_other(self, cuda: Cuda, tmp_path: Path) -> None:
+        with CudaRecorder(Job(spec=ON_CUDA, name="memory", folder=str(tmp_path))) as recorder:
+            cuda.refuse()
+            written = (tmp_path / "snapshot.pickle").read_bytes()
+            cuda.refuse()
+        assert (tmp_path / "snapshot.pickle").read_bytes() == written
+        assert pickle.loads(written)["number"] == 1
+        recording = recorder.export()
+        assert recording.refusal is not None
+        assert recording.refusal.bytes == 64 * MIB
+        assert recording.history.change.tolist() == [500]
+        assert recording.counters.end_allocated == 700 * MIB
+
+    def test_a_pass_that_does_not_begin_clean_says_so(self, cuda: Cuda) -> None:
+        message = left_over(ON_CUDA)
+        assert message is not None and "900 MiB" in message
+        cuda.reserved = 0
+        assert left_over(ON_CUDA) is None
+        assert left_over(RunSpec(device="cpu")) is None

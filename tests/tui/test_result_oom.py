@@ -1,0 +1,77 @@
+"""A run that ran out of memory on screen: the summary leads with it, the Memory tab shows it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from sysbench.core.rundir import RunDirectory
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.result import TABS, ResultScreen
+from sysbench.tui.screens.result_memory import MemoryTab
+from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.widgets.facts import Facts
+from sysbench.tui.widgets.timeline import TimelineView
+
+from .conftest import is_shown, until
+
+
+@pytest.fixture
+def run(oom_run: RunDirectory, sysbench_home: Path) -> RunDirectory:
+    """The real run, in this test's home."""
+    target = sysbench_home / "runs" / oom_run.id
+    shutil.copytree(oom_run.path, target)
+    return RunDirectory(target)
+
+
+async def tab_of(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory, name: str) -> ResultTab:
+    app.open_result(run)
+    await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
+    screen = app.screen
+    assert isinstance(screen, ResultScreen)
+    await pilot.press(str(TABS.index(name) + 1))
+    await until(pilot, lambda: is_shown(screen, name))
+    await pilot.pause()
+    assert screen.tab is not None
+    return screen.tab
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_the_summary_leads_with_it(
+    app: SysbenchApp, run: RunDirectory, size: tuple[int, int]
+) -> None:
+    async with app.run_test(size=size) as pilot:
+        found = await tab_of(pilot, app, run, "summary")
+        pairs = dict(found.query_one("#refusal", Facts).pairs)
+        assert pairs["asked"].startswith("128 MiB in forward, by aten::")
+        assert "naive_attention" in pairs["at"]
+        assert pairs["held"].endswith("of 300 MiB allocated")
+        assert pairs["largest batch"] == "7 of 32 asked, 293 MiB"
+        assert found.query_one("#refusal").region.y < size[1]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_the_memory_tab_goes_up_to_the_refusal(
+    app: SysbenchApp, run: RunDirectory, size: tuple[int, int]
+) -> None:
+    async with app.run_test(size=size) as pilot:
+        found = await tab_of(pilot, app, run, "memory")
+        assert isinstance(found, MemoryTab)
+        assert not found.is_blank
+        head = str(found.query_one(".head", Static).content)
+        assert head.startswith("out of memory: 128 MiB asked for in forward")
+        timeline = found.query_one(TimelineView)
+        assert timeline.sample == len(timeline.timeline.t_ms) - 1
+        assert [*found.tables] == ["ledger", "stacks", "largest", "fits", "request"]
+        seen = []
+        for _ in found.tables:
+            seen.append(found.view)
+            await pilot.press("v")
+        assert seen == [*found.tables]
+        await pilot.press("d")
+        await pilot.pause()
+        assert found.is_attached

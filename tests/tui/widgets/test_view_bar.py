@@ -1,0 +1,31 @@
+"""The bar of views: the active one is in sight whatever the width."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+from textual.app import App, ComposeResult
+
+from sysbench.tui.widgets.view_bar import ViewBar
+
+NAMES = ("ledger", "stacks", "largest", "modules", "predicted", "resident", "Δ modules")
+
+
+class Shown(App[None]):
+    def compose(self) -> ComposeResult:
+        yield ViewBar(NAMES)
+
+
+@pytest.mark.parametrize("width", [20, 44, 120])
+async def test_the_active_view_is_in_sight(width: int) -> None:
+    app = Shown()
+    async with app.run_test(size=(width, 4)) as pilot:
+        bar = app.query_one(ViewBar)
+        for name in NAMES:
+            bar.active = name
+            label = f"[{name.title()}]"
+            shown = bar.render().plain
+            at = shown.index(label)
+            assert cell_len(shown[: at + len(label)]) <= width
+        assert shown.startswith(" Ledger") == (width == 120)
+        await pilot.pause()
