@@ -13,6 +13,7 @@ from sysbench.core.events import (
     StepsTimed,
     TelemetrySampled,
     WarmupSettled,
+    WorkStepped,
 )
 from sysbench.tui.commands.live_progress import sparkline
 from sysbench.tui.commands.progress import PlainProgress
@@ -64,6 +65,11 @@ def test_steps_are_told_at_most_every_two_seconds(capsys: pytest.CaptureFixture[
         "run     step 50: median 12.50 ms ±0.4 %",
         "run     step 90: median 12.50 ms ±0.4 %",
     ]
+
+
+def test_the_same_fact_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    end = WorkStepped(what="decode", done=9, total=9)
+    assert lines_of(capsys, end, end) == ["run     decode done"]
 
 
 def test_telemetry_is_not_a_line_and_messages_are_literal(

@@ -40,6 +40,9 @@ def _lines(comparison: Comparison, width: int) -> Iterator[Line]:
     yield from prose(f"A  {comparison.a}", width)
     yield from prose(f"B  {comparison.b}", width)
     yield blank()
+    if comparison.a == comparison.b:
+        yield from prose("Nothing differs: A and B are one run.", width)
+        return
     style = _STYLES[comparison.verdict]
     yield from prose(f"B is {comparison.verdict}: {_change(comparison)}", width, style=style)
     yield from prose(

@@ -69,6 +69,7 @@ class PlainProgress(Silence):
     def __init__(self) -> None:
         self._pass = "run"
         self._spoke_ns = 0
+        self._said = ""
         self._readable = True
 
     def show(self, event: AnyEvent) -> None:
@@ -76,7 +77,8 @@ class PlainProgress(Silence):
         if isinstance(event, PassStarted):
             self._pass = event.name
         text = self._describe(event)
-        if text and self._readable:
+        if text and text != self._said and self._readable:
+            self._said = text
             try:
                 print(f"{self._pass:<7} {literal(text)}", file=sys.stderr, flush=True)
             except OSError:

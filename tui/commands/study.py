@@ -78,7 +78,7 @@ def _list(arguments: argparse.Namespace) -> int:
                     for one in (studies, directories)})  # fmt: skip
         return 0
     print_lines(line for one in (studies, directories) if one.rows
-                for line in titled(one.title, table_lines(one, page_width())))  # fmt: skip
+                for line in titled(one.title, table_lines(one, page_width(), drop=("variants",))))  # fmt: skip
     return 0
 
 
