@@ -74,12 +74,17 @@ def _list(arguments: argparse.Namespace) -> int:
         rows=tuple((id, one.done, one.total, one.is_live) for id, one in begun),
     )
     if arguments.json:
-        print_json({one.name: [dict(zip(one.columns, row, strict=True)) for row in one.rows]
-                    for one in (studies, directories)})  # fmt: skip
+        print_json({one.name: [*_objects(one)] for one in (studies, directories)})
         return 0
-    print_lines(line for one in (studies, directories) if one.rows
-                for line in titled(one.title, table_lines(one, page_width(), drop=("variants",))))  # fmt: skip
+    for one in (studies, directories):
+        if one.rows:
+            print_lines(titled(one.title, table_lines(one, page_width(), drop=("variants",))))
     return 0
+
+
+def _objects(table: Table) -> Iterator[dict[str, object]]:
+    """A table's rows as JSON objects."""
+    return (dict(zip(table.columns, row, strict=True)) for row in table.rows)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -142,7 +147,7 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
         ),
     )
     if as_json:
-        print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
+        print_json([*_objects(table)])
         return 0
     seconds = sum(one.seconds for cell, one in known if cell.spec)
     print_lines(_forecast_lines(study, cells, table, seconds))
