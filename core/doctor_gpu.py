@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .check import Check
-from .quantities import format_bytes
+from .quantities import format_bytes, percent
 from .telemetry.gpm import SHORTEST_NS
 from .telemetry.nvml import Nvml
 from .telemetry.sample import DeviceSample
@@ -125,7 +125,7 @@ def _tenants(devices: list[DeviceSample]) -> Check:
     ]
     # A container's own view of processes is often empty while the GPU works for others.
     unseen = [
-        f"GPU {device.index} is {device.utilization:.0%} busy with no process in sight"
+        f"GPU {device.index} is {percent(device.utilization, 0)} busy with no process in sight"
         for device in devices
         if device.utilization and not device.processes
     ]

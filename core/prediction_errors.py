@@ -11,7 +11,7 @@ from .devices import sample_of
 from .environment import cpu_model
 from .errors import DamagedFileError
 from .machine import device_name
-from .quantities import format_bytes
+from .quantities import format_bytes, percent
 from .record import Record
 from .rundir import home, locked, write_atomically
 from .spec import RunSpec
@@ -117,7 +117,7 @@ def _sentence(past: list[PastPrediction], *, is_alike: bool) -> str | None:
     count = f"{len(past)} predictions" if len(past) > 1 else "prediction"
     of_what = f"of {worst.step} in {worst.precision} " if is_alike else ""
     return (
-        f"Last {count} {of_what}here: within {abs(worst.error):.1%} "
+        f"Last {count} {of_what}here: within {percent(abs(worst.error))} "
         f"({format_bytes(worst.predicted_bytes)} for {format_bytes(worst.measured_bytes)})"
     )
 

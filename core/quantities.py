@@ -49,6 +49,16 @@ def parse_ratio(text: str) -> float:
     return float(stripped)
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """A share of one: ``31.2 %``."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def signed_percent(change: float, digits: int = 1) -> str:
+    """A change, its sign always there: ``+3.7 %``; what rounds to nothing is ``+0.0 %``."""
+    return f"{round(100 * change, digits) + 0.0:+.{digits}f} %"
+
+
 def counted(count: int, noun: str) -> str:
     """``1 thread``, ``3 threads``: nouns that take an s."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from ..core import quantities
 from ..core.quantities import format_bytes, format_count
 
 UNKNOWN = "n/a"
@@ -22,12 +23,12 @@ def significant(value: float, digits: int = 4) -> str:
 
 def percent(share: float | None, digits: int = 1) -> str:
     """A share of one as ``31.2 %``."""
-    return UNKNOWN if share is None else f"{share * 100:.{digits}f} %"
+    return UNKNOWN if share is None else quantities.percent(share, digits)
 
 
 def signed_percent(share: float | None, digits: int = 1) -> str:
     """A change as ``+3.7 %``; the sign is always there."""
-    return UNKNOWN if share is None else f"{round(share * 100, digits) + 0.0:+.{digits}f} %"
+    return UNKNOWN if share is None else quantities.signed_percent(share, digits)
 
 
 def plural(count: int, noun: str) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from ..errors import SpecError
 from ..launch import command_line
+from ..quantities import percent
 from ..record import Record
 from ..spec import RunSpec
 
@@ -47,9 +48,9 @@ def milliseconds(ns: float) -> str:
     return f"{value:,.{max(0, 4 - whole)}f} ms"
 
 
-def percent(part: float, whole: float) -> str:
+def part(of: float, whole: float) -> str:
     """A part of a whole: ``31.2 %``."""
-    return f"{100 * part / whole if whole else 0.0:.1f} %"
+    return percent(of / whole if whole else 0.0)
 
 
 def shortened(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..machine import device_name, threads, torch_version
+from ..quantities import percent
 from ..record import Record, Spread
 from ..spec import DIMENSION_NAMES
 from .memory_difference import MemoryDifference, memory_difference
@@ -112,7 +113,7 @@ def _verdict(low: float, high: float) -> tuple[Verdict, str]:
     if high < 0:
         return "FASTER", "the 95 % intervals of the medians do not overlap"
     if low >= -SAME_WITHIN and high <= SAME_WITHIN:
-        return "SAME", f"the 95 % intervals overlap and are within {SAME_WITHIN:.0%}"
+        return "SAME", f"the 95 % intervals overlap and are within {percent(SAME_WITHIN, 0)}"
     return "AMBIGUOUS", "the 95 % intervals overlap, and are too wide to call it the same"
 
 

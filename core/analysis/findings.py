@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..quantities import percent, signed_percent
 from ..record import Finding, Record
 from .rules import compiling, kernels, measuring, memory, ranks, roof
 from .rules.rule import Rule
@@ -28,12 +29,13 @@ def all_is_well(record: Record) -> Finding | None:
     timing = record.timing
     if timing is None or any(rule(record) is not None for rule in RULES):
         return None
+    known = percent(timing.step.half_width, 2)
     return Finding(
         rule="trustworthy",
         severity="good",
-        verdict=f"{timing.step.median_ms:.4g} ms per step, known to ±{timing.step.half_width:.2%}.",
+        verdict=f"{timing.step.median_ms:.4g} ms per step, known to ±{known}.",
         why=f"{timing.step.n} steps after {len(timing.warmup_ms)} of warm-up, drift "
-        f"{timing.step.drift:+.2%}, nobody else on the device.",
+        f"{signed_percent(timing.step.drift, 2)}, nobody else on the device.",
         next="Change one factor and compare.",
         numbers={"median_ms": timing.step.median_ms, "half_width": timing.step.half_width},
     )

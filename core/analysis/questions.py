@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from math import fsum
 from typing import NamedTuple
 
+from ..quantities import percent
 from ..record import KernelRow, Kernels, Record
-from .answers import Answer, Numbers, command_for, milliseconds, percent, shortened
+from .answers import Answer, Numbers, command_for, milliseconds, part, shortened
 from .attention_parts import softmax_against_matmuls
 
 FORWARD = ("forward",)
@@ -106,7 +107,7 @@ def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -
     }
     sentence = (
         f"{shortened(top.name)}: {milliseconds(top.ns)} of forward, "
-        f"{percent(top.ns, total_ns)} of its {noun} time, in {top.calls:,.4g} calls."
+        f"{part(top.ns, total_ns)} of its {noun} time, in {top.calls:,.4g} calls."
     )
     source = next((one for one in (record, *others) if _has_backward(one)), None)
     if source is None or source.kernels is None:
@@ -131,7 +132,7 @@ def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -
     word = "it is the same" if same else f"it is another, {shortened(first.name)}"
     sentence += (
         f" In forward and backward together {word}: {milliseconds(first.ns)}, "
-        f"{percent(first.ns, all_ns)}, in {first.calls:,.4g} calls."
+        f"{part(first.ns, all_ns)}, in {first.calls:,.4g} calls."
     )
     rows = list(dict.fromkeys([top.name, first.name]))
     return Answer(question=question, sentence=sentence, numbers=numbers, rows=rows)
@@ -148,15 +149,16 @@ def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) 
     small_ns = fsum(one.ns for one in rest) - fsum(one.ns for one in notable)
     if not notable:
         sentence = (
-            f"None: no {noun} but matrix multiplications takes {NOTABLE_SHARE:.0%} of forward."
+            f"None: no {noun} but matrix multiplications takes "
+            f"{percent(NOTABLE_SHARE, 0)} of forward."
         )
     else:
         listed = ", ".join(
-            f"{shortened(one.name)} {percent(one.ns, total_ns)} ({one.category})" for one in notable
+            f"{shortened(one.name)} {part(one.ns, total_ns)} ({one.category})" for one in notable
         )
         count = len(rest) - len(notable)
         sentence = f"Besides matrix multiplication: {listed}"
-        sentence += f"; {count} more together {percent(small_ns, total_ns)}." if count else "."
+        sentence += f"; {count} more together {part(small_ns, total_ns)}." if count else "."
     return Answer(
         question=question,
         sentence=sentence,
@@ -185,10 +187,10 @@ def gemm_shares(record: Record, kernels: Kernels, others: Sequence[Record]) -> A
         gemm_ns = fsum(row.exclusive_ns for row in gemms)
         attention_ns = fsum(row.exclusive_ns for row in members if row.category == "attention")
         numbers |= {step: gemm_ns / total_ns if total_ns else 0.0, f"{step} run": source.id}
-        text = f"{percent(gemm_ns, total_ns)} in {step}"
+        text = f"{part(gemm_ns, total_ns)} in {step}"
         if attention_ns:
             numbers[f"{step} fused attention"] = attention_ns / total_ns
-            text += f" (and {percent(attention_ns, total_ns)} in fused attention)"
+            text += f" (and {part(attention_ns, total_ns)} in fused attention)"
         known.append(text)
         rows |= {row.name for row in gemms}
     sentence = f"Of the {noun} time, {', '.join(known)}." if known else "No kind was measured."

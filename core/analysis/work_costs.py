@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from ..quantities import percent
 from ..record import KernelRow, Kernels
 from .activities import launches_of
 from .classify import classify
@@ -111,7 +112,7 @@ def _reasons(left_out: list[str], placed: float, products: float) -> dict[str, s
         reasons["counted_flops"] = f"not counted: {', '.join(left_out)}"
     if placed < products * (1 - 1e-9):
         reasons["flops"] = (
-            f"{1 - placed / products:.1%} of the FLOPs are in no row: what ran them "
+            f"{percent(1 - placed / products)} of the FLOPs are in no row: what ran them "
             "could not be told"
         )
     return reasons

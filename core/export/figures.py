@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ..quantities import format_bytes, format_count
+from ..quantities import format_bytes, format_count, percent, signed_percent
 from .table import QUANTITY, Cell, Table, is_number
 
 UNKNOWN = "n/a"
@@ -95,16 +95,6 @@ def one_figure(key: str, value: Cell) -> str:
     if not is_number(value):
         return UNKNOWN if value is None else _word(value)
     return _number(key, value, abs(value))
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share of one: ``31.2 %``."""
-    return f"{100 * share:.{digits}f} %"
-
-
-def signed_percent(change: float) -> str:
-    """A change, its sign always there: ``+3.7 %``; what rounds to nothing is ``+0.0 %``."""
-    return f"{round(100 * change, 1) + 0.0:+.1f} %"
 
 
 def literal(text: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..analysis.rules.kernels import COVERAGE_LIMIT, PERTURBATION_LIMIT
+from ..quantities import percent, signed_percent
 from ..record import Kernels, Record
-from .figures import decimal, percent, signed_percent
+from .figures import decimal
 
 MOVED_MARK = "~"
 """Stands before a time that tracing moved; the screens strike it out as well."""

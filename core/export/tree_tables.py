@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ..analysis.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
 from ..analysis.tree import TreeNode
 from ..analysis.tree_cuts import walk
-from .figures import decimal, percent
+from ..quantities import percent
+from .figures import decimal
 from .kernel_trust import marked
 from .table import Cell, Table
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..quantities import format_bytes
+from ..quantities import format_bytes, percent, signed_percent
 from ..record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
-from .figures import decimal, literal, percent, signed_percent
+from .figures import decimal, literal
 from .kernel_trust import coverage_words
 
 

@@ -73,7 +73,7 @@ def test_a_wide_interval_is_told_with_its_goal(quiet: Record) -> None:
     finding = only(bent(quiet, timing=bent(quiet.timing, step=step, settled=False)))
     assert finding.rule == "not-settled"
     assert finding.severity == "warning"
-    assert "±0.5%" in finding.verdict
+    assert "±0.5 %" in finding.verdict
 
 
 def test_a_fixed_number_of_steps_may_miss_the_goal_a_little(quiet: Record) -> None:
@@ -111,7 +111,7 @@ def test_tracing_that_moved_the_step_is_told(quiet: Record, perturbation: float)
     assert quiet.kernels is not None
     finding = only(bent(quiet, kernels=bent(quiet.kernels, perturbation=perturbation)))
     assert finding.rule == "tracing-perturbed"
-    assert f"{perturbation - 1:+.0%}" in finding.verdict
+    assert f"{perturbation - 1:+.0%}".replace("%", " %") in finding.verdict
 
 
 def test_a_table_that_explains_little_is_told(quiet: Record) -> None:
@@ -139,7 +139,7 @@ LATE, SYNC, BETWEEN = "host had not launched yet", "waiting on a sync", "between
 def test_a_gpu_that_waits_for_launches_is_told(quiet: Record) -> None:
     finding = only(on_gpu(quiet, 6.9, {LATE: 3.0, BETWEEN: 0.3}))
     assert finding.rule == "launch-bound"
-    assert finding.verdict.startswith("Launch-bound: the GPU idles 31% of the step")
+    assert finding.verdict.startswith("Launch-bound: the GPU idles 31 % of the step")
     assert finding.numbers["idle"] == pytest.approx(0.31)
 
 
@@ -166,7 +166,7 @@ def test_launches_of_the_optimizer_have_a_fused_remedy(quiet: Record) -> None:
 def test_a_gpu_that_waits_on_a_sync_is_told(quiet: Record) -> None:
     finding = only(on_gpu(quiet, 9.2, {SYNC: 0.8}))
     assert finding.rule == "idle-on-sync"
-    assert "8%" in finding.verdict
+    assert "8 %" in finding.verdict
     assert only(on_gpu(quiet, 9.8, {SYNC: 0.2})).rule == "trustworthy"
 
 
@@ -179,7 +179,7 @@ def test_a_category_out_of_line_is_named_with_its_share(quiet: Record) -> None:
     assert quiet.kernels is not None
     finding = only(bent(quiet, kernels=bent(quiet.kernels, categories=categories)))
     assert (finding.rule, finding.severity) == ("category-out-of-line", "note")
-    assert finding.verdict == "Copy takes 50% of the time that anything runs."
+    assert finding.verdict == "Copy takes 50 % of the time that anything runs."
 
 
 def test_a_missed_prediction_is_told(quiet: Record) -> None:

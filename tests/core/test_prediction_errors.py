@@ -53,7 +53,7 @@ def test_a_finished_run_has_left_its_error(tiny_run: RunDirectory, record: Recor
     assert kept.measured_bytes == record.memory.peak_allocated_bytes
     note = error_note(this_machine("cpu"), SPEC, home)
     assert note is not None
-    assert note.startswith("Last prediction of train in fp32 here: within 0.0%")
+    assert note.startswith("Last prediction of train in fp32 here: within 0.0 %")
 
 
 def test_the_worst_of_the_last_six_is_told(record: Record, tmp_path: Path) -> None:
@@ -61,15 +61,15 @@ def test_the_worst_of_the_last_six_is_told(record: Record, tmp_path: Path) -> No
         keep_error(other(record, f"run-{number}", predicted), tmp_path)
     note = error_note(device_name(record.environment), SPEC, tmp_path)
     assert note is not None
-    assert "Last 6 predictions of train in fp32 here: within 2.0%" in note
+    assert "Last 6 predictions of train in fp32 here: within 2.0 %" in note
 
 
 def test_steps_of_the_same_kind_come_before_others(record: Record, tmp_path: Path) -> None:
     machine = device_name(record.environment)
     keep_error(other(record, "a", 1.5, step="inference"), tmp_path)
-    assert "Last prediction here: within 50.0%" in str(error_note(machine, SPEC, tmp_path))
+    assert "Last prediction here: within 50.0 %" in str(error_note(machine, SPEC, tmp_path))
     keep_error(other(record, "b", 1.1), tmp_path)
-    assert "of train in fp32 here: within 10.0%" in str(error_note(machine, SPEC, tmp_path))
+    assert "of train in fp32 here: within 10.0 %" in str(error_note(machine, SPEC, tmp_path))
 
 
 def test_another_machine_has_errors_of_its_own(record: Record, tmp_path: Path) -> None:

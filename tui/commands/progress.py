@@ -17,8 +17,9 @@ from ...core.events import (
     WarmupSettled,
     WorkStepped,
 )
-from ...core.export.figures import literal, percent
+from ...core.export.figures import literal
 from ...core.export.headline import settings_line
+from ...core.quantities import percent
 from ..numerals import milliseconds
 
 QUIET_SECONDS = 2.0

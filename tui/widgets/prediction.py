@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
+from ...core.quantities import signed_percent
 from ..numerals import amount, operations
 from ..wording import shape
 from .traces import bar, gauge
@@ -100,7 +101,7 @@ def exact_words(closed: Prediction, exact: Prediction) -> str:
     over = round(closed.peak_bytes / exact.peak_bytes - 1, 3) + 0.0  # one zero, not two
     return (
         f"exact: {amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}), "
-        f"closed form {over:+.1%}"
+        f"closed form {signed_percent(over)}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import fsum
 
+from ...quantities import percent, signed_percent
 from ...record import Finding, Kernels, Record
 from ..idle import HOST_LATE, ON_SYNC
 from .rule import Rule
@@ -38,7 +39,7 @@ def tracing_perturbed(record: Record) -> Finding | None:
     return Finding(
         rule="tracing-perturbed",
         severity="warning",
-        verdict=f"Tracing changed the step by {change:+.0%}.",
+        verdict=f"Tracing changed the step by {signed_percent(change, 0)}.",
         why=f"Traced {kernels.step_ms:.4g} ms per step, bare "
         f"{kernels.step_ms / kernels.perturbation:.4g} ms: many small operators cost more to "
         "record than to run, or the machine was not quiet.",
@@ -55,7 +56,7 @@ def low_coverage(record: Record) -> Finding | None:
     return Finding(
         rule="low-coverage",
         severity="warning",
-        verdict=f"The table explains only {kernels.coverage.explained:.1%} of the step.",
+        verdict=f"The table explains only {percent(kernels.coverage.explained)} of the step.",
         why=f"{kernels.coverage.unlinked} of {kernels.coverage.kernels} kernels have no recorded "
         f"launch, {kernels.coverage.dropped} launches have no recorded kernel; the rest of the gap "
         "is in no event.",
@@ -88,9 +89,10 @@ def launch_bound(record: Record) -> Finding | None:
     return Finding(
         rule="launch-bound",
         severity="warning",
-        verdict=f"Launch-bound: the GPU idles {idle:.0%} of the step,{where or ' waiting for it'}.",
+        verdict=f"Launch-bound: the GPU idles {percent(idle, 0)} of the step,"
+        f"{where or ' waiting for it'}.",
         why=f"{calls:,.0f} kernels are {busy_ms:.4g} ms of GPU work in a step of {step_ms:.4g} ms"
-        f"{issue}. In the trace {late_ns / idle_ns:.0%} of the idle time is: {HOST_LATE}.",
+        f"{issue}. In the trace {percent(late_ns / idle_ns, 0)} of the idle time is: {HOST_LATE}.",
         next="Try --set optimizer=adamw-fused: one launch for many."
         if fuse
         else "Launch less often: --set compile=reduce-overhead (CUDA graphs), or a larger batch.",
@@ -107,7 +109,8 @@ def idle_on_sync(record: Record) -> Finding | None:
     return Finding(
         rule="idle-on-sync",
         severity="warning",
-        verdict=f"The GPU idles {row.share:.0%} of the traced step after the host waited for it.",
+        verdict=f"The GPU idles {percent(row.share, 0)} of the traced step "
+        "after the host waited for it.",
         why=f"{row.ns / 1e6:.4g} ms a step begin while the host is inside a synchronising call: "
         "nothing is queued when it returns.",
         next="Look for .item(), .cpu(), print or a synchronisation in the step; read them later.",
@@ -135,8 +138,9 @@ def category_out_of_line(record: Record) -> Finding | None:
     return Finding(
         rule="category-out-of-line",
         severity="note",
-        verdict=f"{category.capitalize()} takes {share:.0%} of the time that anything runs.",
-        why=f"Up to {limit:.0%} is usual for such a model."
+        verdict=f"{category.capitalize()} takes {percent(share, 0)} of the time "
+        "that anything runs.",
+        why=f"Up to {percent(limit, 0)} is usual for such a model."
         + (f" Most of it: {top.name[:80]} in {top.module or top.phase}." if top else ""),
         next="Look at these rows in the tree; fused kernels (compile, sdpa) save most such work.",
         numbers={"category": category, "share": share, "limit": limit},

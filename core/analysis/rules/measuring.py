@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...machine import threads
-from ...quantities import counted, format_bytes
+from ...quantities import counted, format_bytes, percent, signed_percent
 from ...record import Finding, PassRecord, Record
 from ...record_oom import Oom
 from ..oom import out_of_memory
@@ -78,7 +78,8 @@ def not_settled(record: Record) -> Finding | None:
     return Finding(
         rule="not-settled",
         severity="warning" if width > 4 * goal else "note",
-        verdict=f"The step time did not settle: ±{width:.1%} where ±{goal:.1%} was asked for.",
+        verdict=f"The step time did not settle: ±{percent(width)} "
+        f"where ±{percent(goal)} was asked for.",
         why=f"{timing.stop_reason}; {timing.step.n} steps spread over an IQR of "
         f"{timing.step.iqr_ms:.3g} ms around {timing.step.median_ms:.4g} ms.",
         next="Quiet the machine or measure longer; compare with other runs by interval only.",
@@ -99,8 +100,8 @@ def drifting(record: Record) -> Finding | None:
     return Finding(
         rule="drifting",
         severity="warning",
-        verdict=f"Steps grew {word} while they were measured: {change:+.1%}.",
-        why=f"Median of the second half against the first, beyond the noise of ±{noise:.1%}.",
+        verdict=f"Steps grew {word} while they were measured: {signed_percent(change)}.",
+        why=f"Median of the second half against the first, beyond the noise of ±{percent(noise)}.",
         next="Look at clocks and temperature on the Telemetry tab; warm up longer.",
         numbers={"drift": change, "half_width": noise},
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ...estimate.closed_form import predict, why_not_predicted
-from ...quantities import format_bytes
+from ...quantities import format_bytes, percent, signed_percent
 from ...record import Finding, Record
 from ...spec import RunSpec
 from ..resident_set import COPIES, amount
@@ -32,7 +32,7 @@ def prediction_missed(record: Record) -> Finding | None:
     return Finding(
         rule="prediction-missed",
         severity="note",
-        verdict=f"The peak was predicted {error:+.1%} off.",
+        verdict=f"The peak was predicted {signed_percent(error)} off.",
         why=f"Predicted {format_bytes(memory.predicted_peak_bytes)}, measured "
         f"{format_bytes(memory.peak_allocated_bytes)} in {memory.peak_phase}.",
         next="Compare the two ledgers on the Memory tab.",
@@ -156,7 +156,7 @@ def close_to_the_limit(record: Record) -> Finding | None:
     return Finding(
         rule="close-to-the-limit",
         severity="warning",
-        verdict=f"{held / limit:.0%} of the memory was in use at the peak.",
+        verdict=f"{percent(held / limit, 0)} of the memory was in use at the peak.",
         why=f"{format_bytes(held)} of {format_bytes(limit)}; an allocator that runs dry frees its "
         "cache and asks again, which shows in the step time.",
         next="Compare times with a smaller batch, or look for slack and other processes in the "

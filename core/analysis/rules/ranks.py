@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...quantities import percent
 from ...record import Finding, Record
 from .rule import Rule
 
@@ -39,9 +40,9 @@ def straggler(record: Record) -> Finding | None:
     return Finding(
         rule="straggler",
         severity="warning",
-        verdict=f"Rank {last.rank} keeps the others waiting: {share:.0%} of the step.",
-        why=f"It is the last to reach {last.last_share:.0%} of the collectives; the time that "
-        "others stand still for it is no transfer, and a faster link would not help.",
+        verdict=f"Rank {last.rank} keeps the others waiting: {percent(share, 0)} of the step.",
+        why=f"It is the last to reach {percent(last.last_share, 0)} of the collectives; the time "
+        "that others stand still for it is no transfer, and a faster link would not help.",
         next=f"Look at what else runs on {last.device}, and at its clocks.",
         numbers={"rank": last.rank, "waiting_share": share, "last_share": last.last_share},
     )
@@ -59,9 +60,9 @@ def exposed(record: Record) -> Finding | None:
     return Finding(
         rule="exposed-communication",
         severity="note",
-        verdict=f"Computing stands still for {share:.0%} of the step while data moves.",
+        verdict=f"Computing stands still for {percent(share, 0)} of the step while data moves.",
         why=f"{block.transfer.mean_ms:.4g} ms of {block.step.mean_ms:.4g} ms; of all the time in "
-        f"which data moves, {hidden:.0%} is behind computing.",
+        f"which data moves, {percent(hidden, 0)} is behind computing.",
         next="Try parallel = bucketed or ddp, or a larger batch on each rank.",
         numbers={"transfer_share": share, "hidden_share": hidden},
     )

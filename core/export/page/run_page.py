@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...analysis.tree import TreeNode
-from ...quantities import format_bytes
+from ...quantities import format_bytes, percent
 from ...record import Finding, Memory, ModuleMemory, Record
 from ..headline import headline
 from ..kernel_tables import top_kernels
@@ -116,7 +116,7 @@ def _time_branch(node: TreeNode, whole_ns: float, depth: int = 0) -> str:
     share = node.inclusive_ns / whole_ns if whole_ns else 0.0
     return branch(
         node.name,
-        [f"{node.inclusive_ns / 1e6:.3f} ms", f"{share:.1%}"],
+        [f"{node.inclusive_ns / 1e6:.3f} ms", f"{percent(share)}"],
         share,
         *(_time_branch(child, whole_ns, depth + 1) for child in node.children),
         is_open=depth < OPEN_LEVELS,

@@ -162,7 +162,7 @@ class TestLimit:
         limited = record.spec | {"memory_limit": round(memory.peak_allocated_bytes * 1.01)}
         finding = rules.close_to_the_limit(bent(record, spec=limited))
         assert finding is not None
-        assert finding.verdict.startswith("99%")
+        assert finding.verdict.startswith("99 %")
 
     def test_an_unknown_card_is_not_judged(self, record: Record) -> None:
         nameless = bent(on_card(record, 77 * GIB), environment={})

@@ -97,7 +97,7 @@ def test_waiting_that_changes_sides_has_no_culprit() -> None:
 def test_exposed_transfer_is_told_beside_what_is_hidden() -> None:
     found = exposed(record_of(transfer=always(30.0), communication=always(40.0)))
     assert found is not None
-    assert "30%" in found.verdict
+    assert "30 %" in found.verdict
     assert found.numbers["hidden_share"] == pytest.approx(0.25)
 
 

@@ -75,7 +75,7 @@ def test_flops_without_a_kernel_are_counted_and_told(writer: TraceWriter) -> Non
     kernels = table(writer)
     assert kernels.counted_flops == {"forward": 2048}
     assert row(kernels, GEMM).flops == 1024
-    assert "50.0%" in kernels.missing["flops"]
+    assert "50.0 %" in kernels.missing["flops"]
 
 
 def test_what_is_not_known_is_named(writer: TraceWriter) -> None:
