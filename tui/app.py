@@ -99,6 +99,9 @@ class SysbenchApp(App[None]):
         if run is not None:
             self.follow(run)
             self.notify(f"{run.id} is live. x stops it, d leaves it.", markup=False)
+        elif self.shown is None:
+            self.shown = self.session.newest_run()
+            self.refresh_bindings()
 
     def follow(self, run: RunDirectory) -> None:
         """Watch a run and show it."""

@@ -41,6 +41,11 @@ class Session:
         """A run that outlived an earlier terminal, or was started in another one."""
         return next((run for run in list_runs()[:RECENT_RUNS] if run.is_live()), None)
 
+    @staticmethod
+    def newest_run() -> RunDirectory | None:
+        """What Result shows before any run was opened."""
+        return next(iter(list_runs()), None)
+
     def find_newcomer(self) -> RunDirectory | None:
         """A run that began elsewhere while none was followed; looks only now and then."""
         if self.live:

@@ -11,7 +11,7 @@ from ..themes import Swatch
 from .table_view import TableView
 
 ORDER = (
-    *("exclusive_ns", "share", "calls", "category", "name", "module", "phase", "mean_ns"),
+    *("exclusive_ns", "share", "category", "name", "module", "calls", "phase", "mean_ns"),
     *("of_roof", "min_ns", "max_ns", "total_ns", "op", "flops", "moved_bytes"),
 )
 SWATCH_WIDTH = 2

@@ -17,8 +17,10 @@ from ...core.export.table import Cell, Table
 LIMIT = 500
 """Rows shown at once: more would be formatted on the interface's own thread."""
 
-FLEXIBLE_LEAST, FLEXIBLE_MOST, FLEXIBLE_SHARE = 24, 90, 0.35
+FLEXIBLE_LEAST, FLEXIBLE_MOST, FLEXIBLE_SHARE = 22, 90, 0.28
 CELL_PADDING = 2
+CUT_LEAST = 12
+"""Cells from which on a last column of text is worth showing cut."""
 
 
 def sort_key(value: Cell) -> tuple[int, float, str]:
@@ -141,8 +143,11 @@ class TableView(DataTable[Text]):
         shown: list[tuple[str, int]] = []
         used = 0
         for name in names:
-            if used + widths[name] + CELL_PADDING > room and shown:
-                break
+            left = room - used - CELL_PADDING
+            if widths[name] > left and shown:
+                if left < CUT_LEAST or is_numeric(table, name):
+                    break
+                widths[name] = left
             used += widths[name] + CELL_PADDING
             shown.append((name, widths[name]))
         if self._flexible in widths:
