@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 1100, 320
 LEFT, RIGHT, TOP, BOTTOM = 70, 10, 12, 34
 COLOURS = (
     *("#4fc1b0", "#6c9ef8", "#d9a65a", "#a78bda", "#8fb573", "#d77fa1", "#63b3d1"),
-    *("#e08a6d", "#b5b35f", "#7f93a8"),
+    *("#e08a6d", "#b5b35f", "#7f93a8", "#3f7f74", "#4a66a8", "#a0703a", "#c9a3e6", "#a85c5c"),
 )
 LETTER = 6.5
 """Width of a letter of a phase's name."""
