@@ -210,6 +210,8 @@ class Supervision:
                 watch.force("cancelled", "stopped on request")
             elif self.disk_full:
                 watch.force("disk-full", "the disk is full")
+            elif not self.run.path.is_dir():
+                watch.force("failed", "its directory was deleted")
             elif watch.is_silent():
                 watch.force("hung", f"nothing was heard for {watch.patience():.0f} s "
                             f"in stage {watch.stage}")  # fmt: skip
@@ -236,6 +238,8 @@ class Supervision:
         yield event
 
     def _keep_record(self) -> None:
+        if not self.run.path.is_dir():
+            return  # deleted: there is nowhere to keep anything
         try:
             self.run.write_record(self.builder.record())
         except OSError as error:
