@@ -202,10 +202,10 @@ EXPLANATIONS: dict[str, Explanation] = {
     ),
     "study.left": Explanation(
         title="ETA of a study",
-        formula="forecasts of the cells without a value, times how those before kept to theirs",
+        formula="the forecasts of the cells without a value, added",
         clock="the host's, from the start of a run to its end",
-        source="steps of the nearest cell of the same kind, in proportion to the operations",
-        included="starting processes, compiling, warm-up; before any cell ran it is a guess",
+        source="cells of the same kind that ran here: what starting took, and steps by operations",
+        included="compiling, warm-up; at least: no step of some kind was timed here yet",
     ),
     "trust.perturbation": Explanation(
         title="Traced and memory-traced step",

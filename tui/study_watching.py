@@ -8,6 +8,7 @@ from ..core.record import Record
 from ..core.rundir import RunDirectory
 from ..core.studies.grid import Cell, expand
 from ..core.studies.launch import start_study, stop_study
+from ..core.studies.needed import keeper
 from ..core.studies.progress import Progress, progress_of
 from ..core.studies.report import Report, make_report
 from ..core.studies.state import (
@@ -46,6 +47,7 @@ class StudyWatch:
         self.changes = 0
         self._stamp: Stamp | None = None
         self._records: dict[str, Record] = {}
+        self._keep = keeper(study)
         self.poll()
 
     @property
@@ -92,7 +94,7 @@ class StudyWatch:
             if (entry := entries.get(cell.id))
             and (cell.id not in self._records or self._records[cell.id].id != entry.run)
         ]
-        self._records |= records_of(self.directory, fresh)
+        self._records |= records_of(self.directory, fresh, self._keep)
         return make_report(self.directory, self.study, self.cells, self._records)
 
     def last_words(self) -> str:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ..quantities import format_bytes, format_count, percent, signed_percent
+from ..spec_fields import FIELDS
 from .table import QUANTITY, Cell, Table, is_number
 
 UNKNOWN = "n/a"
@@ -37,11 +38,15 @@ _HEADINGS = {
     "bus_gigabytes_per_second": "bus GB/s",
 }
 
+_SPEC_KEYS = frozenset(field.name for field in FIELDS)
+
 
 def heading(column: str) -> str:
-    """The column's name for people: ``median_ms`` is ``median ms``."""
+    """The column's name for people: ``median_ms`` is ``median ms``; a key of a spec is itself."""
     if column in _HEADINGS:
         return _HEADINGS[column]
+    if column in _SPEC_KEYS:
+        return column
     stem, _, unit = column.rpartition("_")
     if stem and unit == "bytes":
         return stem.replace("_", " ")

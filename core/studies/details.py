@@ -15,6 +15,7 @@ from ..export.question_tables import question_table
 from ..export.table import Row, Table
 from ..record import Kernels, Nsys, Record
 from .accounting import accounting_table
+from .saved import saved_table
 
 Detail = Callable[[Record, Sequence[Record]], Table | None]
 """Of one cell's record; the second argument are those of all cells."""
@@ -113,6 +114,7 @@ EACH: dict[str, Detail] = {
     "compilation": compilation,
     "ledger": lambda record, _: ledger_table(record.memory) if record.memory else None,
     "largest": lambda record, _: largest_table(record.memory) if record.memory else None,
+    "saved": lambda record, _: saved_table(record),
     "accounting": accounting_table,
     "accumulation": lambda record, _: (
         accumulation_table(record.numerics.accumulations) if record.numerics else None

@@ -12,11 +12,17 @@ from .state import CellStatus, Entry
 
 
 class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """The runner knows what there is to do. ``seconds`` is a forecast of all of it."""
+    """The runner knows what there is to do.
+
+    Attributes:
+        seconds: A forecast of all of it.
+        is_least: Of some cells only what starting takes is known, not their steps.
+    """
 
     total: int
     done: int
     seconds: float
+    is_least: bool
 
 
 class CellStarted(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
 from ..errors import SpecError
 from ..export.table import Cell, is_number
 from ..record import Record
-from .paths import follow, last_name, parse_path
+from .paths import follow, last_name, parts_of
 
 _OPERATOR = re.compile(r"\s+([+\-/])\s+")
 _FIELD = re.compile(r"\{(\w*)(?::(,?(?:\.\d{1,2})?[efg%]?))?\}")
@@ -39,13 +39,18 @@ def check_formula(text: str, unit: str, template: str) -> None:
         SpecError: With the field ``value``, ``unit`` or ``format``.
     """
     paths, _ = _parsed(text)
+    names = [name for name in check_template(template) if name]
     for path in paths:
-        parse_path(path)
+        parts = parts_of(path)
+        if parts and not names:
+            raise SpecError("value", text, f"a single value: {path} has {', '.join(parts)}")
+        if parts is not None and any(_field(name, parts) is None for name in names):
+            known = ", ".join(parts) or "no parts: {:.2f} writes it"
+            raise SpecError("format", template, f"names of what {path} has: {known}")
     if unit and unit not in UNITS:
         raise SpecError("unit", unit, f"one of {', '.join(UNITS)}")
     source = source_unit(text)
-    names = check_template(template)
-    if unit and not any(names) and _SOURCES.get(source, ("none", 1))[0] != UNITS[unit][0]:
+    if unit and not names and _SOURCES.get(source, ("none", 1))[0] != UNITS[unit][0]:
         end = last_name(paths[0])
         raise SpecError("unit", unit, f"a unit of what {text!r} is: the name {end!r} tells")
 
@@ -129,13 +134,18 @@ def _unit_of(name: str) -> str:
     return _SUFFIXES.get(name.rpartition("_")[2], "")
 
 
+def _field(name: str, known: Collection[str]) -> str | None:
+    """``mean_ms`` for ``mean``, where that is known."""
+    names = (name, *(f"{name}_{suffix}" for suffix in _SUFFIXES))
+    return next((one for one in names if one in known), None)
+
+
 def _filled(template: str, value: Any, unit: str) -> str | None:
     """The format with the value's fields: ``{mean}`` is ``mean``, else ``mean_ms``, …"""
     missing = []
 
     def write(match: re.Match[str]) -> str:
-        names = (match[1], *(f"{match[1]}_{suffix}" for suffix in _SUFFIXES))
-        name = next((one for one in names if hasattr(value, one)), "")
+        name = _field(match[1], dir(value)) or ""
         found = getattr(value, name, None)
         if not is_number(found):
             missing.append(match[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..errors import SpecError
 from .details import EACH
@@ -22,8 +22,11 @@ _COLUMN_KEYS = (*_LINE_KEYS, "ratio", "label")
 
 def read_layouts(top: Section, axes: Sequence[Axis]) -> tuple[Layout, ...]:
     """The tables of a study; the first one is what `fill` makes."""
-    layouts = [_layout(section, axes) for section in top.tables("tables")]
-    if not layouts:
+    layouts: list[Layout] = []
+    for section in top.tables("tables"):
+        section.unlike([one.name for one in layouts])
+        layouts.append(_layout(section, axes))
+    if not top.values.get("tables"):
         top.wrong("tables", "at least one [[tables]] with columns, or with each")
     return tuple(layouts)
 
@@ -45,6 +48,7 @@ def _layout(section: Section, axes: Sequence[Axis]) -> Layout:
     lines = tuple(_line(one, axes) for one in section.tables("lines"))
     columns: list[Column] = []
     for one in section.tables("columns"):
+        one.unlike([column.name for column in columns])
         columns.append(_column(one, axes, columns, lines, set(names) - set(rows)))
     if bool(columns) == bool(each):
         section.wrong("columns", "a list of columns, or each = the name of a cell's own table")
@@ -91,7 +95,8 @@ def _column(
         ratio=_ratio(section, before),
         is_label=section.values.get("label") is True,
     )
-    kinds = (bool(column.value), column.ratio is not None, column.is_label)
+    has_ratio = "ratio" in section.values
+    kinds = (bool(column.value), has_ratio, column.is_label)
     from_lines = bool(lines) and all(line.value for line in lines)
     if sum(kinds) != 1 and not (sum(kinds) == 0 and from_lines):
         section.wrong("value", "one of value, ratio or label = true; none where lines have a value")
@@ -100,7 +105,7 @@ def _column(
     elif column.format:
         _checked(section, lambda: check_template(column.format))
     pinned = set(column.where).union(*(line.where for line in lines[:1]))
-    needs_one = not (column.ratio or column.is_label or (column.value and _is_known_fact(column)))
+    needs_one = not (has_ratio or column.is_label or (column.value and _is_known_fact(column)))
     if needs_one and loose - pinned:
         section.wrong(
             "where", f"which cell of the row: a value for {', '.join(sorted(loose - pinned))}"
@@ -116,14 +121,19 @@ def _is_known_fact(column: Column) -> bool:
 
 
 def _check_value(section: Section, value: str, unit: str, template: str) -> None:
-    _checked(section, lambda: check_formula(value, unit, template))
+    if _checked(section, lambda: check_template(template)):
+        _checked(section, lambda: check_formula(value, unit, template))
+    else:
+        _checked(section, lambda: check_formula(value, unit, ""))
 
 
-def _checked(section: Section, check: object) -> None:
+def _checked(section: Section, check: Callable[[], object]) -> bool:
     try:
-        check()  # type: ignore[operator]
+        check()
     except SpecError as error:
         section.problems.take(error, section.path(error.field))
+        return False
+    return True
 
 
 def _where(section: Section, axes: Sequence[Axis]) -> dict[str, str]:

@@ -58,6 +58,24 @@ def follow(record: Record, path: str) -> Any:
     return _reduced(value) if isinstance(value, list) else value
 
 
+def parts_of(path: str) -> tuple[str, ...] | None:
+    """What the end of a path consists of: nothing for a single value; None where that is open."""
+    steps = parse_path(path)
+    if steps[0].name in ("measures", "spec"):
+        return () if len(steps) > 1 else None
+    kind: Any = Record
+    for index, step in enumerate(steps):
+        kind = _type_of(path, kind, step.name, steps[:index])
+        if kind is Any:
+            return None
+    if typing.get_origin(kind) is list:
+        kind = _plain(typing.get_args(kind)[0])
+    if typing.get_origin(kind) is dict:
+        return ("entries by their name",)
+    is_block = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    return tuple(_hints(kind)) if is_block else ()
+
+
 def last_name(path: str) -> str:
     """The name that ends a path: its suffix tells the unit."""
     return parse_path(path)[-1].name

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,11 +15,12 @@ from ..devices import capacity_bytes
 from ..estimate.closed_form import predict, why_not_predicted
 from ..spec import RunSpec
 from .accounting import score_matrices_bytes
-from .grid import Cell
+from .grid import MOST_CELLS, Cell
 from .state import Entry, list_studies
 
-PASS_SECONDS = 6.0
-"""To start a process, import torch, build a model and write the result, without its steps."""
+PASS_SECONDS = 4.0
+"""To start a process, import torch, build a model and write the result, without its steps: a
+guess until cells ran here."""
 
 COMPILE_SECONDS = 30.0
 UNSETTLED_STEPS = 30
@@ -33,9 +37,12 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         peak_bytes: Predicted; None where nothing is known.
         is_least: The peak is a lower bound: what is resident for sure.
         capacity_bytes: What it is held against: the device's memory, or the spec's limit.
-        seconds: Of all its passes.
-        is_timed: Steps of this kind were timed here before; else ``seconds`` is only what
-            starting takes.
+        seconds: Of all its passes: starting them, as cells of this home took, and their steps,
+            if it has the memory for any.
+        is_timed: A cell of this kind ran here before. Else ``seconds`` is only what starting
+            takes.
+        is_run: False for one that the host has not the memory for: the host itself dies of
+            that, a GPU's allocator says no.
     """
 
     peak_bytes: int | None = None
@@ -43,6 +50,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None = None
     seconds: float = 0.0
     is_timed: bool = False
+    is_run: bool = True
 
     @property
     def fits(self) -> bool | None:
@@ -53,42 +61,58 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecaster:
-    """Forecasts cells of one home; learns from entries."""
+    """Forecasts cells of one home; learns from entries, of which the newest counts."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self._timed: dict[str, list[Entry]] = {}
+        self._steps: dict[str, dict[float, float]] = {}
+        self._starts: dict[tuple[str, ...], dict[float, float]] = {}
+        self._by_family: dict[tuple[str, ...], list[float]] = {}
         self._capacity: dict[str, int | None] = {}
         for entry in entries:
             self.learn(entry)
 
     def learn(self, entry: Entry) -> None:
         """Take a cell that ended into account."""
-        if entry.median_ms and entry.kind and entry.work > 0:
-            self._timed.setdefault(entry.kind, []).append(entry)
+        if not entry.kind or entry.work <= 0:
+            return
+        if entry.median_ms:
+            self._steps.setdefault(entry.kind, {})[entry.work] = entry.median_ms
+        if entry.start_seconds is not None:
+            starts = self._starts.setdefault((entry.kind, *entry.passes), {})
+            starts[entry.work] = entry.start_seconds
+            self._by_family.setdefault(_family(entry.kind), []).append(entry.start_seconds)
 
     def forecast(self, cell: Cell) -> Forecast:
         """Memory and time of one cell; nothing for one that is refused."""
         spec = cell.spec
         if spec is None:
             return Forecast(is_timed=True)
-        peak, is_least = _peak(spec)
-        step_ms = self._step_ms(spec)
-        return Forecast(
-            peak_bytes=peak,
-            is_least=is_least,
+        known = _known(spec)
+        step_ms = _between(self._steps.get(known.kind, {}), known.work)
+        start = self._start_seconds(spec, cell.passes, known)
+        told = Forecast(
+            peak_bytes=known.peak_bytes,
+            is_least=known.is_least,
             capacity_bytes=spec.memory_limit or self._capacity_of(spec.device),
-            seconds=_seconds(spec, cell.passes, step_ms or 0.0),
-            is_timed=step_ms is not None,
+            seconds=start * len(cell.passes),
+            is_timed=True,
         )
+        if told.fits is False:
+            is_run = spec.on_cuda or bool(spec.memory_limit)
+            return told if is_run else msgspec.structs.replace(told, seconds=0.0, is_run=False)
+        seconds = told.seconds + steps_seconds(spec, cell.passes, step_ms or 0.0)
+        is_timed = step_ms is not None or (known.kind, *cell.passes) in self._starts
+        return msgspec.structs.replace(told, seconds=seconds, is_timed=is_timed)
 
-    def _step_ms(self, spec: RunSpec) -> float | None:
-        """From the cell of this kind whose work is nearest, in proportion."""
-        alike = self._timed.get(kind_of(spec))
-        if not alike:
-            return None
-        work = work_of(spec)
-        nearest = min(reversed(alike), key=lambda entry: abs(math.log(entry.work / work)))
-        return (nearest.median_ms or 0.0) * work / nearest.work
+    def _start_seconds(self, spec: RunSpec, passes: Sequence[str], known: _Known) -> float:
+        """Of one pass: as the cell like this of the nearest work took, else as the others."""
+        alike = self._starts.get((known.kind, *passes))
+        if alike:
+            return alike[min(alike, key=lambda work: abs(math.log(work / known.work)))]
+        family = self._by_family.get(_family(known.kind))
+        if family:
+            return statistics.median(family)
+        return PASS_SECONDS + (COMPILE_SECONDS if spec.compile != "off" else 0.0)
 
     def _capacity_of(self, device: str) -> int | None:
         if device not in self._capacity:
@@ -97,8 +121,9 @@ class Forecaster:
 
 
 def past_entries(root: Path | None = None) -> list[Entry]:
-    """Entries of every study of a home."""
-    return [entry for study in list_studies(root) for entry in study.entries().values()]
+    """Entries of every study of a home, the oldest first."""
+    found = [entry for study in list_studies(root) for entry in study.entries().values()]
+    return sorted(found, key=lambda entry: entry.t_ns)
 
 
 def kind_of(spec: RunSpec) -> str:
@@ -110,34 +135,60 @@ def kind_of(spec: RunSpec) -> str:
 
 def work_of(spec: RunSpec) -> float:
     """Operations of a step, in any unit that is the same for one kind; 1 where unknown."""
-    if spec.workload == "transformer":
-        return float(max(1, predict(spec).step_flops))
-    if spec.workload == "attention":
-        return float(spec.batch * spec.context**2 * (spec.d_model + 16))
-    return 1.0
+    return _known(spec).work
 
 
-def _peak(spec: RunSpec) -> tuple[int | None, bool]:
-    """Predicted bytes, and whether they are a lower bound."""
-    if spec.workload == "attention":
-        return score_matrices_bytes(spec), True
-    if spec.workload != "transformer":
-        return None, False
-    if why_not_predicted(spec) is None:
-        return predict(spec).peak_bytes, False
-    copies = 4 if spec.step == "train" and spec.optimizer != "sgd" else 1 + spec.has_backward
-    sharded = spec.parallel == "fsdp2"
-    return None if sharded else copies * predict(spec).parameter_bytes, True
-
-
-def _seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float:
-    seconds = PASS_SECONDS * len(passes)
-    if spec.compile != "off":
-        seconds += COMPILE_SECONDS * len(passes)
+def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float:
+    """What the steps of these passes take, warm-up among them."""
     warmup = 8 if spec.warmup == "auto" else spec.warmup
+    seconds = 0.0
     for name in passes:
         steps = (spec.steps or UNSETTLED_STEPS) if name == "timing" else OTHER_STEPS
-        measuring = steps * step_ms / 1e3
         limit = math.inf if spec.steps else spec.max_seconds
-        seconds += min(measuring, limit) + warmup * step_ms / 1e3
+        seconds += min(steps * step_ms / 1e3, limit) + warmup * step_ms / 1e3
     return seconds
+
+
+class _Known(NamedTuple):
+    """What arithmetic knows of a spec; ``is_least``: the peak is a lower bound."""
+
+    kind: str
+    work: float = 1.0
+    peak_bytes: int | None = None
+    is_least: bool = False
+
+
+@lru_cache(maxsize=MOST_CELLS)
+def _known(spec: RunSpec) -> _Known:
+    """Once for each spec: a screen asks again whenever a cell ends."""
+    kind = kind_of(spec)
+    if spec.workload == "attention":
+        work = float(spec.batch * spec.context**2 * (spec.d_model + 16))
+        return _Known(kind, work, score_matrices_bytes(spec), is_least=True)
+    if spec.workload != "transformer":
+        return _Known(kind)
+    prediction = predict(spec)
+    work = float(max(1, prediction.step_flops))
+    if why_not_predicted(spec) is None:
+        return _Known(kind, work, prediction.peak_bytes)
+    copies = 4 if spec.step == "train" and spec.optimizer != "sgd" else 1 + spec.has_backward
+    sharded = spec.parallel == "fsdp2"
+    least = None if sharded else copies * prediction.parameter_bytes
+    return _Known(kind, work, least, is_least=True)
+
+
+def _family(kind: str) -> tuple[str, ...]:
+    """The device, and whether it compiles: what starting depends on most."""
+    return tuple(kind.split("|")[::3])
+
+
+def _between(timed: Mapping[float, float], work: float) -> float | None:
+    """Milliseconds of a step of this work: between two that were timed by their powers, beyond
+    all of them from the nearest in proportion."""
+    low = max((one for one in timed if one <= work), default=None)
+    high = min((one for one in timed if one >= work), default=None)
+    if low is not None and high is not None and low < high:
+        share = math.log(work / low) / math.log(high / low)
+        return float(timed[low] ** (1 - share) * timed[high] ** share)
+    nearest = high if low is None else low
+    return None if nearest is None else timed[nearest] * work / nearest

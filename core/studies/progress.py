@@ -68,15 +68,7 @@ def progress_in(directory: StudyDirectory, cells: Sequence[Cell]) -> Progress:
     return progress_of(cells, directory.entries(), is_live=is_live, root=directory.root)
 
 
-def seconds_left(
-    progress: Progress, entries: Mapping[str, Entry], forecasts: Mapping[str, Forecast]
-) -> float:
-    """Forecast of the cells without a value, corrected by how those before kept to theirs."""
-    spent = expected = left = 0.0
-    for id, status in progress.statuses.items():
-        entry = entries.get(id)
-        if status not in SETTLED:
-            left += forecasts[id].seconds
-        elif entry is not None and entry.seconds is not None:
-            spent, expected = spent + entry.seconds, expected + forecasts[id].seconds
-    return left * (spent / expected if expected else 1.0)
+def seconds_left(progress: Progress, forecasts: Mapping[str, Forecast]) -> float:
+    """Forecast of the cells without a value."""
+    waiting = (id for id, status in progress.statuses.items() if status not in SETTLED)
+    return sum(forecasts[id].seconds for id in waiting)

@@ -24,6 +24,10 @@ class Problems:
         """A value that is not allowed under a dotted key."""
         self.take(SpecError(key, value, allowed))
 
+    def miss(self, key: str, allowed: str) -> None:
+        """A dotted key that is not there."""
+        self.found.append(f"{self.file}: {key} is missing: {allowed}")
+
     def take(self, error: SpecError, key: str = "") -> None:
         """A mistake that another check found; ``key`` is where that looked."""
         where = key or error.field
@@ -53,8 +57,11 @@ class Section:
         return f"{self.key}.{name}" if self.key else name
 
     def wrong(self, name: str, allowed: str) -> None:
-        """Keep that the value of a key is not what it may be."""
-        self.problems.add(self.path(name), self.values.get(name), allowed)
+        """Keep that the value of a key is not what it may be, or that there is none."""
+        if name in self.values:
+            self.problems.add(self.path(name), self.values[name], allowed)
+        else:
+            self.problems.miss(self.path(name), allowed)
 
     def only(self, known: Collection[str]) -> None:
         """Keep every key that is not among these."""
@@ -71,6 +78,18 @@ class Section:
             self.wrong(name, "a text")
             return ""
         return value
+
+    def switch(self, name: str) -> bool:
+        """True or false; false where there is none."""
+        value = self.values.get(name, False)
+        if not isinstance(value, bool):
+            self.wrong(name, "true or false")
+        return value is True
+
+    def unlike(self, names: Collection[str], name: str = "name") -> None:
+        """Keep that a name is one of those that were before it."""
+        if self.values.get(name) in names:
+            self.wrong(name, "a name that no other one has")
 
     def whole(self, name: str, default: int, low: int, high: int) -> int:
         """A whole number in a range."""
@@ -93,13 +112,14 @@ class Section:
         return Section(self.problems, self.path(name), self.values.get(name))
 
     def tables(self, name: str) -> list[Section]:
-        """A list of tables, each under its number from 1."""
+        """A list of tables, each under its number from 1; what is no table is left out."""
         value = self.values.get(name, [])
         if not isinstance(value, list):
             self.wrong(name, "a list of tables")
             return []
         key = self.path(name)
-        return [Section(self.problems, f"{key}[{n}]", item) for n, item in enumerate(value, 1)]
+        sections = [Section(self.problems, f"{key}[{n}]", item) for n, item in enumerate(value, 1)]
+        return [one for one, item in zip(sections, value, strict=True) if isinstance(item, dict)]
 
 
 def read_toml(path: Path) -> Mapping[str, Any]:

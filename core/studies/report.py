@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
 from ..export.figure import Figure
 from ..export.table import Table
 from ..record import Record
+from ..record_memory import Timeline
 from ..record_oom import Oom
 from . import grid
 from .cautions import cautions_of
 from .figures import figures_of
+from .needed import keeper
 from .predict import Forecast, Forecaster, past_entries
 from .progress import Progress, progress_in, seconds_left
 from .report_tables import commands_table, shared_environment
@@ -21,6 +24,9 @@ from .state import Entry, StudyDirectory, records_of
 from .study import Study
 from .table import fill_all
 from .values import Value, values_of
+
+MOST_TIMELINES = 24
+"""A page with more of them would be too large to read, and to open."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +43,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         ooms: Of the cells that ran out of memory, by their ids.
         tables: As the study describes them, but for those that no cell has a row for.
         figures: One for each value that has a numeric axis.
+        timelines: Of each cell's memory by its words, where the study asks for them.
         environment: Of all cells.
         commands: Each cell alone.
         sentences: Made from the rows alone.
@@ -54,6 +61,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ooms: dict[str, Oom]
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
+    timelines: dict[str, Timeline]
     environment: Table
     commands: Table
     sentences: tuple[str, ...]
@@ -69,7 +77,7 @@ def report_of(directory: StudyDirectory) -> Report:
     """
     study = directory.study()
     cells = grid.expand(study)
-    return make_report(directory, study, cells, records_of(directory, cells))
+    return make_report(directory, study, cells, records_of(directory, cells, keeper(study)))
 
 
 def make_report(
@@ -90,7 +98,7 @@ def make_report(
         progress=progress,
         entries=entries,
         forecasts=forecasts,
-        seconds_left=seconds_left(progress, entries, forecasts),
+        seconds_left=seconds_left(progress, forecasts),
         values=tuple(values),
         numbers={
             cell.id: tuple(
@@ -102,11 +110,18 @@ def make_report(
         ooms={id: oom for id, record in records.items() if (oom := _oom(record))},
         tables=tuple(table for table in fill_all(study, cells, records) if table.rows),
         figures=tuple(figures_of(study, cells, records)),
+        timelines=_timelines(cells, records) if study.timelines else {},
         environment=shared_environment(list(records.values())),
         commands=commands_table(study, cells, progress.statuses, entries),
         sentences=tuple(sentences_of(study, cells, records)),
         cautions=tuple(cautions_of(study, cells, records)),
     )
+
+
+def _timelines(cells: Sequence[grid.Cell], records: Mapping[str, Record]) -> dict[str, Timeline]:
+    found = ((cell, records[cell.id].memory) for cell in cells if cell.id in records)
+    drawn = ((cell.words, memory.timeline) for cell, memory in found if memory is not None)
+    return dict(islice(drawn, MOST_TIMELINES))
 
 
 def _oom(record: Record) -> Oom | None:

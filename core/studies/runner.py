@@ -20,7 +20,7 @@ from ..spec import RunSpec
 from ..supervisor import Cancellation, supervise
 from .events import CellAdvanced, CellEnded, CellStarted, StudyEnded, StudyEvent, StudyStarted
 from .grid import Cell, expand
-from .predict import Forecaster, kind_of, past_entries, work_of
+from .predict import Forecaster, kind_of, past_entries, steps_seconds, work_of
 from .state import SETTLED, Entry, StudyDirectory, status_of, unique
 
 
@@ -71,14 +71,13 @@ class _Runner:
         for cell in self.todo:
             parse_passes(cell.passes)
         self.forecaster = Forecaster(past_entries(root))
-        self.expected = {cell.id: self.forecaster.forecast(cell).seconds for cell in self.todo}
-        self.spent = 0.0
-        self.expected_of_spent = 0.0
 
     def run(self, limit: float | None) -> Iterator[StudyEvent]:
         began = time.monotonic()
         total, done = len(self.cells), len(self.cells) - len(self.todo)
-        yield StudyStarted(total=total, done=done, seconds=self._left(self.todo))
+        is_least = not all(self.forecaster.forecast(cell).is_timed for cell in self.todo)
+        seconds = self._left(self.todo)
+        yield StudyStarted(total=total, done=done, seconds=seconds, is_least=is_least)
         for index, cell in enumerate(self.todo):
             left = None if limit is None else limit - (time.monotonic() - began)
             if left is not None and left < self._left([cell]):
@@ -98,7 +97,7 @@ class _Runner:
         """Run one cell to its end and keep its entry, which is returned."""
         spec = cell.spec
         assert spec is not None  # refused cells are not among what is to do
-        too_large = self._too_large(cell, spec)
+        too_large = self._too_large(cell)
         if too_large is not None:
             self.directory.append(too_large)
             return too_large
@@ -112,14 +111,11 @@ class _Runner:
         entry = entry_of(cell, spec, settled_record(run), seconds)
         self.directory.append(entry)
         self.forecaster.learn(entry)
-        self.spent += seconds
-        self.expected_of_spent += self.expected[cell.id]
         return entry
 
-    def _too_large(self, cell: Cell, spec: RunSpec) -> Entry | None:
-        """The host itself dies when it runs out of memory; a GPU's allocator says no."""
+    def _too_large(self, cell: Cell) -> Entry | None:
         forecast = self.forecaster.forecast(cell)
-        if spec.on_cuda or spec.memory_limit or forecast.fits is not False:
+        if forecast.is_run:
             return None
         return Entry(
             cell=cell.id,
@@ -129,25 +125,33 @@ class _Runner:
         )
 
     def _left(self, cells: Sequence[Cell]) -> float:
-        """Forecast of these cells, corrected by how the ones before them kept to theirs."""
-        factor = self.spent / self.expected_of_spent if self.expected_of_spent else 1.0
-        return factor * sum(self.expected[cell.id] for cell in cells)
+        """Forecast of these cells by what was learnt from those before them."""
+        return sum(self.forecaster.forecast(cell).seconds for cell in cells)
 
 
 def entry_of(cell: Cell, spec: RunSpec, record: Record, seconds: float | None) -> Entry:
     """The line that a cell's run leaves in the study's state."""
     bad = next((one for one in record.passes if one.outcome != "finished"), None)
+    median_ms = record.timing.step.median_ms if record.timing else None
     return Entry(
         cell=cell.id,
         status=record.status,
         run=record.id,
         detail=bad.detail if bad else "",
         seconds=seconds,
-        median_ms=record.timing.step.median_ms if record.timing else None,
+        median_ms=median_ms,
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
         kind=kind_of(spec),
         work=work_of(spec),
+        passes=cell.passes,
+        start_seconds=None if bad or seconds is None else _start(spec, cell, median_ms, seconds),
     )
+
+
+def _start(spec: RunSpec, cell: Cell, median_ms: float | None, seconds: float) -> float:
+    """What one of the passes took besides its steps."""
+    steps = steps_seconds(spec, cell.passes, median_ms or 0.0)
+    return max(0.0, seconds - steps) / len(cell.passes)
 
 
 def _adopt(directory: StudyDirectory, cells: Sequence[Cell]) -> None:

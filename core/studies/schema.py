@@ -26,7 +26,7 @@ MOST_POINTS = 1000
 MOST_REPEATS = 100
 _KEYS = (
     *("title", "source", "notes", "passes", "repeat", "fixed", "axes", "skip", "tables"),
-    "variants",
+    *("timelines", "variants"),
 )
 _VARIANT_KEYS = ("axes", "fixed", "passes", "repeat")
 _RANGE_KEYS = ("from", "to", "times", "step")
@@ -43,12 +43,16 @@ def load_study(name: str | Path) -> Study:
     problems = Problems(str(path))
     top = Section(problems, "", dict(read_toml(path)))
     top.only(_KEYS)
+    if not top.values.get("axes"):
+        top.wrong("axes", "at least one axis, such as context = [128, 256]")
+        problems.check()  # the rest is told of axes
     axes = _axes(top)
     study = Study(
         name=path.stem if NAME.fullmatch(path.stem) else "study",
         title=top.text("title", required=True),
         source=top.text("source"),
         notes=top.texts("notes"),
+        timelines=top.switch("timelines"),
         passes=_passes(top) or ("timing",),
         repeat=top.whole("repeat", 1, 1, MOST_REPEATS),
         fixed=_fixed(top, axes),
@@ -58,8 +62,6 @@ def load_study(name: str | Path) -> Study:
         variants=_variants(top.table("variants"), axes),
         file=str(path),
     )
-    if not axes and not problems.found:
-        top.wrong("axes", "at least one axis, such as context = [128, 256]")
     problems.check()
     return study
 
@@ -125,8 +127,12 @@ def _points(section: Section, name: str) -> tuple[Point, ...]:
         section.wrong(name, f"at most {MOST_POINTS} values")
         return ()
     if all(isinstance(item, dict) for item in value):
-        found = [_linked(one) for one in section.tables(name)]
-        return tuple({point.label: point for point in found}.values())
+        points: dict[str, Point] = {}
+        for one in section.tables(name):
+            point = _linked(one)
+            if points.setdefault(point.label, point) != point:
+                one.problems.add(one.path("label"), point.label, "a label that no other point has")
+        return tuple(points.values())
     try:
         return parse_points(name, value)
     except SpecError as error:
@@ -184,7 +190,7 @@ def _fixed(top: Section, axes: tuple[Axis, ...]) -> dict[str, Any]:
 def _passes(section: Section) -> tuple[PassName, ...]:
     """In the order in which they run; none where the key is absent."""
     names = section.texts("passes")
-    if set(names) - set(EVERY_PASS):
+    if set(names) - set(EVERY_PASS) or section.values.get("passes") == []:
         section.wrong("passes", f"any of {', '.join(EVERY_PASS)}")
     return tuple(name for name in EVERY_PASS if name in names)
 
@@ -198,6 +204,8 @@ def _skip(section: Section, axes: tuple[Axis, ...]) -> dict[str, tuple[str, ...]
     labels = {axis.name: axis.labels for axis in axes}
     section.only(tuple(labels))
     left_out: dict[str, tuple[str, ...]] = {}
+    if not section.values:
+        section.problems.add(section.key, {}, f"points of any of {', '.join(labels)}")
     for name in section.values.keys() & labels.keys():
         value = section.values[name]
         asked = [str(one) for one in (value if isinstance(value, list) else [value])]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ from ..events import Outcome
 from ..record import Record
 from ..record_builder import settled_record
 from ..rundir import RunDirectory, home, lock_holder, runs_folder, write_atomically
+from ..spec import PassName
 from .grid import Cell
 from .study import Study
 
@@ -34,8 +35,8 @@ SETTLED: tuple[CellStatus, ...] = ("finished", "oom", "failed", "too-large", "re
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of ``cells.jsonl``: a cell that started or ended.
 
-    ``kind`` and ``work`` are what the time of other cells is predicted from
-    (`sysbench.core.studies.predict`).
+    ``kind``, ``work``, ``passes`` and ``start_seconds``, the seconds of one pass that were no
+    steps, are what the time of other cells is predicted from (`sysbench.core.studies.predict`).
     """
 
     cell: str
@@ -48,6 +49,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     peak_bytes: int | None = None
     kind: str = ""
     work: float = 0.0
+    passes: tuple[PassName, ...] = ()
+    start_seconds: float | None = None
 
 
 class StudyDirectory:
@@ -178,8 +181,15 @@ def status_of(
     return entry.status
 
 
-def records_of(directory: StudyDirectory, cells: Iterable[Cell]) -> dict[str, Record]:
-    """The records of cells that have ended, by the cell's id; unreadable ones are left out."""
+def records_of(
+    directory: StudyDirectory,
+    cells: Iterable[Cell],
+    keep: Callable[[Record], Record] = lambda record: record,
+) -> dict[str, Record]:
+    """The records of cells that have ended, by the cell's id; unreadable ones are left out.
+
+    ``keep`` takes what is not needed out of each as it is read.
+    """
     entries = directory.entries()
     records: dict[str, Record] = {}
     for cell in cells:
@@ -190,7 +200,7 @@ def records_of(directory: StudyDirectory, cells: Iterable[Cell]) -> dict[str, Re
         if run is None:
             continue
         try:
-            records[cell.id] = settled_record(run)
+            records[cell.id] = keep(settled_record(run))
         except DamagedFileError:
             continue
     return records

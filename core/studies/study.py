@@ -104,6 +104,7 @@ class Study(Part, frozen=True):
         name: The file's name without its ending.
         skip: Combinations that are left out: axis to labels, all of which must match.
         variant: Which variant was chosen; empty for the study itself.
+        timelines: Whether a page shows each cell's memory over time.
         source: The experiment that it repeats.
         file: Where it was read from.
     """
@@ -117,6 +118,7 @@ class Study(Part, frozen=True):
     repeat: int = 1
     skip: tuple[dict[str, tuple[str, ...]], ...] = ()
     notes: tuple[str, ...] = ()
+    timelines: bool = False
     source: str = ""
     variants: dict[str, Variant] = {}
     variant: str = ""

@@ -26,7 +26,7 @@ FORGOTTEN = {
 }
 """What the write-ups left out of their tables, and what each column shows."""
 
-WITHOUT_STEPS = ("accumulation", "autocast-dtypes")
+WITHOUT_STEPS = ("accumulation", "autocast-dtypes", "all-reduce")
 """Workloads in which batch, context, precision and attention decide nothing."""
 
 VARIES = "varies"
@@ -212,7 +212,7 @@ def _each(
             continue
         made.append(([cell.point[axis] for axis in axes], table))
     rows: list[Row] = []
-    for labels, table in made:
+    for labels, table in made if columns else ():
         if table is None or not table.rows:
             rows.append((*labels, *(None for _ in columns)))
             continue

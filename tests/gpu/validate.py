@@ -1,7 +1,9 @@
-"""Measures the standard cells on this machine's GPU and writes ``docs/validation/<gpu>.md``.
+"""Runs the studies that have published figures, and writes ``docs/validation/<gpu>.md``.
 
-``make gpu-check`` runs it after the gpu-marked tests. ``--device cpu --sizes tiny`` goes
-through the same motions without a GPU, into a folder of your choice.
+``make gpu-check`` runs it after the gpu-marked tests. Each study gets its part of the minutes,
+and what it leaves is the next one's; cells with a published figure go first. With ``--home`` a
+second start goes on where the first one stopped. ``--device cpu --variant small --out FOLDER``
+goes through the same motions without a GPU.
 """
 
 from __future__ import annotations
@@ -13,92 +15,154 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from sysbench.core import Record, RunSpec, SysbenchError, run
 from sysbench.core.devices import resolve_device
+from sysbench.core.export.markdown import escaped, table_as_markdown
+from sysbench.core.export.table import Table, is_number
 from sysbench.core.machine import device_name
-from sysbench.core.quantities import format_bytes
+from sysbench.core.studies.events import CellEnded
+from sysbench.core.studies.formula import converted, evaluate, source_unit
+from sysbench.core.studies.grid import Cell, expand, with_overrides, with_variant
+from sysbench.core.studies.report import Report, report_of
+from sysbench.core.studies.runner import run_study
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.state import StudyDirectory, open_study, records_of
 
 ROOT = Path(__file__).parents[2]
-SIZES = ("small", "medium", "large", "xl", "2.7B")
+STUDIES = ("e2e", "precision", "memory", "attention", "warmup", "compile")
+TRACED = ("cs336-2025/small", "cs336-2025/medium")
+MINUTES = 25.0
 LARGEST_FIXTURE_BYTES = 2**20
 
 
-def spec_for(size: str, device: str, **changes: object) -> RunSpec:
-    """A cell: a size of the 2025 handout, or a preset by its full name."""
-    model = size if size == "tiny" else f"cs336-2025/{size}"
-    return RunSpec(model=model, device=device).changed(**changes)
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Figures of one source: what they are is told at the top of ``published.toml``."""
+
+    study: str
+    source: str
+    spec: dict[str, Any]
+    key: str
+    value: str
+    values: dict[str, float]
+    unit: str = "ms"
+
+    def figure(self, spec: RunSpec) -> float | None:
+        """The one of a cell of this spec, if there is one."""
+        same = all(_short(getattr(spec, key)) == str(value) for key, value in self.spec.items())
+        return self.values.get(_short(getattr(spec, self.key))) if same else None
 
 
-def timing_rows(sizes: list[str], device: str, context: int) -> Iterator[str]:
-    """Measured medians beside the published ones."""
-    published = tomllib.loads((ROOT / "tests" / "gpu" / "published.toml").read_text())
-    yield "| size | precision | step | median ms | ± | published ms | ratio | status |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for size, precision, step in itertools.product(
-        sizes, ("fp32", "bf16"), ("inference", "forward+backward")
-    ):
-        spec = spec_for(size, device, precision=precision, step=step, context=context)
-        record = run(spec, ["timing"]).record
-        known = published.get(precision, {}).get(step, {}).get(size, [])
-        cited = " / ".join(f"{ms:.1f}" for ms in known) or "–"
-        if record.timing is None:
-            reason = record.passes[0].detail
-            yield f"| {size} | {precision} | {step} | – | – | {cited} | – | {reason} |"
+def _short(value: object) -> str:
+    """``large`` for ``cs336-2025/large``."""
+    return str(value).rpartition("/")[2]
+
+
+def load_published(path: Path = ROOT / "tests" / "gpu" / "published.toml") -> list[Published]:
+    """Every table of the file."""
+    return msgspec.convert(tomllib.loads(path.read_text())["tables"], list[Published])
+
+
+def fill(
+    names: Sequence[str],
+    device: str,
+    variant: str,
+    published: Sequence[Published],
+    minutes: float,
+    say: Callable[[str], object],
+) -> Iterator[StudyDirectory]:
+    """Run each study for as long as it may take, and yield it."""
+    end = time.monotonic() + 60 * minutes
+    for at, name in enumerate(names):
+        study = with_overrides(with_variant(load_study(name), variant), {"device": device})
+        known = [one for one in published if one.study == name]
+        cells = expand(study)
+        cited = [cell for cell in cells if _is_cited(cell, known)]
+        directory = open_study(study)
+        share = max(0.0, end - time.monotonic()) / (len(names) - at)
+        for event in run_study(directory, [*cited, *cells], max_minutes=share / 60):
+            if isinstance(event, CellEnded):
+                say(f"{name} {event.done}/{event.total} {event.status} {event.cell.words}\n")
+        yield directory
+
+
+def _is_cited(cell: Cell, published: Sequence[Published]) -> bool:
+    return cell.spec is not None and any(one.figure(cell.spec) is not None for one in published)
+
+
+def beside(
+    cells: Sequence[Cell], records: Mapping[str, Record], published: Sequence[Published]
+) -> Table:
+    """Each published figure beside the measured one; empty where there is none yet."""
+    rows = []
+    for one, cell in itertools.product(published, cells):
+        figure = one.figure(cell.spec) if cell.spec else None
+        if figure is None:
             continue
-        median = record.timing.step.median_ms
-        ratio = " / ".join(f"{median / ms:.2f}" for ms in known) or "–"
-        yield (
-            f"| {size} | {precision} | {step} | {median:.2f} | "
-            f"{record.timing.step.half_width:.2%} | {cited} | {ratio} | {record.status} |"
-        )
-
-
-def memory_rows(sizes: list[str], device: str, contexts: list[int]) -> Iterator[str]:
-    """Predicted and measured peaks, and whether the ledgers close."""
-    yield "| size | context | precision | step | predicted | measured | error | unnamed on card |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for size, context, precision, step in itertools.product(
-        sizes, contexts, ("fp32", "bf16"), ("inference", "train")
-    ):
-        spec = spec_for(size, device, precision=precision, step=step, context=context)
-        record = run(spec, ["memory"]).record
-        memory = record.memory
-        if memory is None or memory.predicted_peak_bytes is None:
-            yield (
-                f"| {size} | {context} | {precision} | {step} | – | – | – | "
-                f"{record.passes[0].detail} |"
+        record = records.get(cell.id)
+        found = evaluate(record, one.value) if record else None
+        measured = converted(found, source_unit(one.value), one.unit) if is_number(found) else None
+        status = "waits" if record is None else record.status
+        rows.append(
+            (
+                cell.words,
+                f"{one.value.removeprefix('timing.')}, {one.unit}",
+                status if measured is None else f"{measured:.4g}",
+                f"{figure:g}",
+                None if measured is None else f"{measured / figure:.2f}",
+                one.source,
             )
-            continue
-        error = memory.predicted_peak_bytes / memory.peak_allocated_bytes - 1
-        residual = next((row.bytes for row in memory.card if row.name == "residual"), None)
-        yield (
-            f"| {size} | {context} | {precision} | {step} | "
-            f"{format_bytes(memory.predicted_peak_bytes)} | "
-            f"{format_bytes(memory.peak_allocated_bytes)} | {error:+.1%} | "
-            f"{'–' if residual is None else format_bytes(residual)} |"
         )
+    return Table(
+        name="published",
+        title="Beside published figures",
+        columns=("cell", "quantity", "measured", "published", "ratio", "source"),
+        rows=tuple(rows),
+    )
 
 
-def trace_rows(sizes: list[str], device: str) -> Iterator[str]:
+def study_lines(report: Report, published: Table) -> Iterator[str]:
+    """One study: its tables, and what was published of it."""
+    study, progress = report.study, report.progress
+    yield from (f"## {escaped(study.name)}: {escaped(study.title)}", "")
+    size = f", variant {study.variant}" if study.variant else ""
+    yield f"{progress.done} of {progress.total} cells have their value{size}."
+    yield from (f"\n**{escaped(caution)}**" for caution in report.cautions)
+    for table in (*report.tables, published):
+        if table.rows:
+            yield from ("", f"### {escaped(table.title)}", "", table_as_markdown(table))
+    yield ""
+
+
+def traced_lines(models: Sequence[str], device: str, end: float) -> Iterator[str]:
     """How much of the step the kernel table explains, and what tracing cost."""
-    yield "| size | compile | bare ms | traced | explained | with module | unlinked |"
+    yield from ("## Traces, bf16 train, context 128", "")
+    yield "| model | compile | bare ms | traced | explained | with module | unlinked |"
     yield "|---|---|---|---|---|---|---|"
-    for size, compile_mode in itertools.product(sizes, ("off", "default")):
-        spec = spec_for(size, device, precision="bf16", compile=compile_mode)
+    for model, mode in itertools.product(models, ("off", "default")):
+        if time.monotonic() > end:
+            yield f"| {model} | {mode} | – | – | – | – | not run: out of time |"
+            continue
+        spec = RunSpec(model=model, device=device, precision="bf16").changed(compile=mode)
         record = run(spec, ["timing", "trace"]).record
         if record.kernels is None or record.timing is None:
-            yield f"| {size} | {compile_mode} | – | – | – | – | {record.passes[-1].detail} |"
+            detail = escaped(record.passes[-1].detail)
+            yield f"| {model} | {mode} | – | – | – | – | {detail} |"
             continue
         coverage = record.kernels.coverage
         yield (
-            f"| {size} | {compile_mode} | {record.timing.step.median_ms:.2f} | "
+            f"| {model} | {mode} | {record.timing.step.median_ms:.2f} | "
             f"{record.kernels.perturbation or 0:.3f}× | {coverage.explained:.2%} | "
             f"{coverage.with_module:.2%} | {coverage.unlinked} |"
         )
+    yield ""
 
 
 def keep_fixtures(device: str, folder: Path) -> list[str]:
@@ -113,40 +177,70 @@ def keep_fixtures(device: str, folder: Path) -> list[str]:
     return kept
 
 
-def heading(record: Record, title: str) -> Iterator[str]:
+def title_lines(record: Record, title: str) -> Iterator[str]:
     """What was measured on; nothing that names the machine's owner."""
-    yield f"# {title}"
-    yield ""
+    yield from (f"# {title}", "")
     for group in ("device", "nvidia", "torch", "cpu", "settings"):
         for key, value in (record.environment.get(group) or {}).items():
             yield f"- {group} {key}: {value}"
+    yield ""
 
 
-def main() -> int:
+def validate(options: argparse.Namespace, device: str) -> Path:
+    """The page's path; it is written anew after every study, so that an end keeps what there is."""
+    published = load_published()
+    end = time.monotonic() + 60 * options.minutes
+    parts: list[str] = []
+    title, path = "", Path()
+    for directory in fill(
+        options.studies, device, options.variant, published, options.minutes, sys.stderr.write
+    ):
+        report = report_of(directory)
+        records = records_of(directory, report.cells)
+        if records and not title:
+            first = next(iter(records.values()))
+            title = device_name(first.environment) or "CPU"
+            parts += title_lines(first, title)
+        mine = [one for one in published if one.study == report.study.name]
+        parts += study_lines(report, beside(report.cells, records, mine))
+        if title:
+            path = _write(options.out, title, parts)
+    if not title:
+        raise SysbenchError(f"no cell ended within {options.minutes:g} minutes")
+    if options.traced:
+        parts += traced_lines(options.traced, device, end)
+        folder = options.out / "tests" / "fixtures" / path.stem
+        parts.append(f"Fixtures kept: {', '.join(keep_fixtures(device, folder)) or 'none'}.")
+        path = _write(options.out, title, parts)
+    return path
+
+
+def _write(out: Path, title: str, parts: Sequence[str]) -> Path:
+    name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    path = out / "docs" / "validation" / f"{name}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(parts).rstrip() + "\n")
+    return path
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--sizes", default=",".join(SIZES))
-    parser.add_argument("--contexts", default="128,256,512")
+    parser.add_argument("--studies", type=_words, default=[*STUDIES])
+    parser.add_argument("--variant", default="", help="a size of the studies, such as small")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all studies together")
+    parser.add_argument("--traced", type=_words, default=[*TRACED], help="models; empty for none")
+    parser.add_argument("--home", type=Path, help="keeps the runs; a second start goes on there")
     parser.add_argument("--out", type=Path, default=ROOT)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     device = resolve_device(options.device)
-    sizes = options.sizes.split(",")
-    contexts = [int(text) for text in options.contexts.split(",")]
-    with tempfile.TemporaryDirectory() as home:
-        os.environ.setdefault("SYSBENCH_HOME", home)
-        first = run(RunSpec(device=device, step="inference"), ["timing"]).record
-        title = device_name(first.environment) or "CPU"
-        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-        lines = [*heading(first, title), "", f"## Step time, batch 4, context {contexts[-1]}", ""]
-        lines += timing_rows(sizes, device, contexts[-1])
-        lines += ["", "## Peak memory, batch 4", "", *memory_rows(sizes, device, contexts)]
-        lines += ["", "## Traces, bf16 train, context 128", "", *trace_rows(sizes[:3], device)]
-        kept = keep_fixtures(device, options.out / "tests" / "fixtures" / name)
-        lines += ["", f"Fixtures kept: {', '.join(kept) or 'none'}."]
-    path = options.out / "docs" / "validation" / f"{name}.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n")
-    sys.stdout.write(f"{path}\n")
+    with tempfile.TemporaryDirectory() as passing:
+        os.environ["SYSBENCH_HOME"] = str((options.home or Path(passing)).absolute())
+        sys.stdout.write(f"{validate(options, device)}\n")
     return 0
 
 

@@ -21,6 +21,8 @@ from sysbench.tui.widgets.table_view import TableView
 from ..half_filled import half_filled
 from .conftest import until
 
+RESULT_FIRST = True
+
 TWO_CELLS = """
 title = "Two contexts"
 passes = ["timing"]
@@ -111,6 +113,21 @@ async def test_views_are_turned_by_a_key(app: SysbenchApp, directory: StudyDirec
         await pilot.press("v", "v")
         assert screen.query_one("#words").display
         assert not screen.query_one(LinePlot).display
+
+
+async def test_another_study_begins_with_its_first_table(
+    app: SysbenchApp, directory: StudyDirectory
+) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot, "autocast-dtypes")
+        bar = screen.views.bar
+        assert str(bar.render()).startswith("[Plot]")  # nothing ran: it has no table
+        assert "autocast-dtypes" in str(screen.query_one("#heading").render())
+        await opened(app, pilot, "half")
+        assert str(bar.render()).startswith("[Times]")
+        assert screen.query_one(TableView).display
+        await pilot.press("v", "v")
+        assert str(bar.render()).startswith(" Times  Plot [Says]")
 
 
 async def test_the_report_is_written_where_one_says(

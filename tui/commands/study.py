@@ -24,12 +24,11 @@ from ...core.studies.schema import load_study, study_files
 from ...core.studies.state import list_studies, open_study
 from ...core.studies.study import Study
 from ...core.supervisor import Cancellation
-from ..numerals import elapsed
 from .layout import Line, blank, prose, table_lines, titled
 from .output import page_width, print_json, print_lines
 from .signals import cancelled_by_signals
 from .spec_arguments import parse_settings
-from .study_progress import StudyProgress
+from .study_progress import StudyProgress, forecast
 from .study_show import show_study, study_lines
 
 CANCELLED, UNFILLED = 130, 1
@@ -149,13 +148,15 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
     if as_json:
         print_json([*_objects(table)])
         return 0
-    seconds = sum(one.seconds for cell, one in known if cell.spec)
-    print_lines(_forecast_lines(study, cells, table, seconds))
+    run = [one for cell, one in known if cell.spec]
+    is_least = not all(one.is_timed for one in run)
+    takes = forecast(sum(one.seconds for one in run), is_least=is_least)
+    print_lines(_forecast_lines(study, cells, table, takes))
     return 0
 
 
 def _forecast_lines(
-    study: Study, cells: Sequence[Cell], table: Table, seconds: float
+    study: Study, cells: Sequence[Cell], table: Table, takes: str
 ) -> Iterator[Line]:
     width = page_width()
     yield from titled(table.title, table_lines(table, width))
@@ -163,7 +164,7 @@ def _forecast_lines(
     sizes = [peak for _, peak, fits, *_ in table.rows if fits is False and is_number(peak)]
     first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
     told = f"{len(sizes)} of {len(cells)} are predicted not to fit{first}"
-    yield from prose(f"about {elapsed(seconds)}; {told}", width)
+    yield from prose(f"{takes}; {told}", width)
     for caution in cautions_of(study, cells, {}):
         yield from prose(f"! {caution}", width, hang=2, style="yellow")
     if study.variants and not study.variant and resolve_device("auto") == "cpu":

@@ -41,7 +41,7 @@ class StudyProgress:
                 left = event.total - event.done
                 self._say(
                     f"{event.total} cells, {event.done} have their value; "
-                    f"{left} to run, about {elapsed(event.seconds)}"
+                    f"{left} to run, {forecast(event.seconds, is_least=event.is_least)}"
                 )
             case CellStarted():
                 self._draw(f"cell {event.number}  {literal(event.cell.words)}")
@@ -65,6 +65,11 @@ class StudyProgress:
             sys.stderr.write(f"\r\x1b[2K{bar}")
             sys.stderr.flush()
         self._bar = bar
+
+
+def forecast(seconds: float, *, is_least: bool) -> str:
+    """``about 0:24``, or ``at least`` where of some cells only the start is known."""
+    return f"{'at least' if is_least else 'about'} {elapsed(seconds)}"
 
 
 def _bar(event: CellEnded) -> str:

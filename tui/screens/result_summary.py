@@ -122,7 +122,8 @@ def refusal(oom: Oom) -> Iterator[Pair]:
         yield "  in one piece", f"{amount(oom.largest_free_bytes)} of what the allocator held"
     if told := held(oom):
         yield "held", told
-        yield "  mostly", largest_rows(oom) or oom.missing["ledger"]
+        if mostly := largest_rows(oom) or oom.missing.get("ledger"):
+            yield "  mostly", mostly
     if oom.predicted_peak_bytes is not None:
         yield "predicted", f"{amount(oom.predicted_peak_bytes)} at the peak of a step"
     for fit in oom.would_fit:

@@ -8,36 +8,25 @@ from typing import Any, ClassVar
 from textual import getters, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.events import Resize
+from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ...core.errors import SysbenchError
+from ...core.export.markdown import table_as_markdown
 from ...core.studies.command import study_command
 from ...core.studies.grid import Cell, with_variant
 from ...core.studies.report import Report
 from ..study_watching import StudyWatch
 from ..widgets.command_line import CommandLine
-from ..widgets.line_plot import LinePlot
 from ..widgets.study_grid import Grid, StudyGrid
-from ..widgets.table_view import TableView
-from ..widgets.view_bar import ViewBar
 from .base import WorkScreen
 from .study_choice import Choice, choices, suggested_variant
 from .study_grid import Arrangement, arrange
-from .study_words import (
-    cell_words,
-    grid_cell,
-    grid_title,
-    heading,
-    introduction,
-    literal_lines,
-    said,
-)
+from .study_views import StudyViews
+from .study_words import cell_words, grid_cell, grid_title, heading, literal_lines
 
-PLOT, SAYS, NOTES = "plot", "says", "notes"
 START_SECONDS = 10.0
 """A runner that has not taken its lock by then has ended: it says why in its log."""
 
@@ -77,7 +66,7 @@ class StudiesScreen(WorkScreen):
 
     menu = getters.query_one("#list", OptionList)
     grid = getters.query_one(StudyGrid)
-    bar = getters.query_one(ViewBar)
+    views = getters.query_one(StudyViews)
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +85,7 @@ class StudiesScreen(WorkScreen):
         with Horizontal(id="upper"):
             chosen = OptionList(id="list", classes="panel", markup=False)
             chosen.border_title = "Studies"
-            chosen.border_subtitle = "n size · e export"
+            chosen.border_subtitle = "n size  e export"
             yield chosen
             with Vertical(id="study"):
                 yield Static(id="heading", markup=False)
@@ -104,14 +93,7 @@ class StudiesScreen(WorkScreen):
                 grid.add_class("panel")
                 yield grid
                 yield Static(id="cell", markup=False)
-                yield ViewBar(())
-                with Horizontal(id="lower"):
-                    table = TableView()
-                    table.add_class("panel")
-                    yield table
-                    yield LinePlot()
-                    with VerticalScroll(id="words"):
-                        yield Static(markup=False)
+                yield StudyViews()
         yield CommandLine("sysbench-tui study list")
 
     def on_mount(self) -> None:
@@ -119,10 +101,6 @@ class StudiesScreen(WorkScreen):
 
     def on_screen_resume(self) -> None:
         self._list_choices()
-
-    def on_resize(self, event: Resize) -> None:
-        super().on_resize(event)
-        self.call_after_refresh(self._show_view)
 
     def _list_choices(self) -> None:
         """The profiles, and the studies that were begun; the one in view stays."""
@@ -226,12 +204,8 @@ class StudiesScreen(WorkScreen):
             self.notify(event.reason, title="No tables", severity="error", markup=False)
             return
         self.report = event.report
-        names = [table.name for table in event.report.tables]
-        self.bar.names = [*names, PLOT, SAYS, NOTES]
-        if self.bar.active not in self.bar.names:
-            self.bar.active = self.bar.names[0]
         self._show_state()
-        self._show_view()
+        self.views.show(event.report, self.chosen)
 
     def _show_state(self) -> None:
         """Heading, grid and the cell under the cursor."""
@@ -265,48 +239,20 @@ class StudiesScreen(WorkScreen):
             return ()
         return tuple(self._arrangement.cells.get(self.grid.place, ()))
 
-    def _show_view(self) -> None:
-        """The part of the report that the bar names."""
-        report, view = self.report, self.bar.active
-        if report is None:
-            return
-        table, plot = self.query_one(TableView), self.query_one(LinePlot)
-        found = next((one for one in report.tables if one.name == view), None)
-        beside = self.has_class("-roomy")
-        table.display = found is not None or beside
-        plot.display = view == PLOT or (beside and found is not None)
-        self.query_one("#words").display = view in (SAYS, NOTES)
-        if found is None and table.table not in report.tables:
-            found = next(iter(report.tables), None)
-        if found is not None and found != table.table:
-            table.show(found)
-        names = [value.title for value in report.values]
-        figures = {figure.name: figure for figure in report.figures}
-        chosen = names[self.chosen] if self.chosen is not None else next(iter(figures), "")
-        plot.show(figures.get(chosen))
-        lines = said(report) if view == SAYS else introduction(report.study)
-        self.query_one("#words Static", Static).update(literal_lines("\n".join(lines)))
-
-    @on(ViewBar.Chosen)
-    def _clicked(self, event: ViewBar.Chosen) -> None:
-        self.bar.active = event.name
-        self._show_view()
-
     def action_view(self) -> None:
         """The next view."""
-        names = self.bar.names
-        if names:
-            self.bar.active = names[(names.index(self.bar.active) + 1) % len(names)]
-            self._show_view()
+        self.views.turn()
 
     def action_value(self) -> None:
         """The next value in the grid and the plot; after the last one the first of each cell."""
-        columns = zip(*self.report.numbers.values(), strict=True) if self.report else ()
+        if self.report is None:
+            return
+        columns = zip(*self.report.numbers.values(), strict=True)
         known = [at for at, column in enumerate(columns) if any(n is not None for n in column)]
         after = -1 if self.chosen is None else self.chosen
         self.chosen = next((at for at in known if at > after), None)
         self._show_state()
-        self._show_view()
+        self.views.show(self.report, self.chosen)
 
     def action_variant(self) -> None:
         """The study in its next size."""
@@ -372,9 +318,9 @@ class StudiesScreen(WorkScreen):
         return study_command(self.followed.study) if self.followed else "sysbench-tui study list"
 
     def copyable(self) -> tuple[str, str]:
-        table = self.query_one(TableView)
-        if table.display and table.table is not None:
-            return "the table as Markdown", table.markdown()
+        table = self.views.shown_table
+        if table is not None:
+            return "the table as Markdown", table_as_markdown(table)
         return super().copyable()
 
     def explanations(self) -> list[str]:

@@ -12,7 +12,7 @@ from ...core.export.figures import literal
 from ...core.studies.grid import Cell
 from ...core.studies.predict import Forecast
 from ...core.studies.report import Report
-from ...core.studies.state import CellStatus
+from ...core.studies.state import SETTLED, CellStatus
 from ...core.studies.study import Study
 from ...core.studies.values import Value
 from ..numerals import amount, elapsed
@@ -32,21 +32,24 @@ _SHOWN = {"waiting": "·", "refused": "refused", "too-large": "too large"}
 
 
 def heading(watch: StudyWatch, report: Report | None) -> Content:
-    """``precision · small Title  ● running  18/20 cells · 1 OOM · ETA 0:41``."""
+    """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``: what has no room
+    is the title."""
     progress, study = watch.progress, watch.study
     name = " · ".join(part for part in (study.name, study.variant, settled_axes(study)) if part)
     parts = [f"{progress.done}/{progress.total} cells"]
     counts = progress.counts
     parts += [f"{counts[status]} {words}" for status, words in _LABELS if counts[status]]
     if report is not None and not watch.is_over:
-        left = elapsed(report.seconds_left)
-        parts.append(f"ETA {left}" if progress.is_live else f"about {left} to go")
+        waiting = (one for one in watch.cells if progress.statuses[one.id] not in SETTLED)
+        is_known = all(report.forecasts[one.id].is_timed for one in waiting)
+        left = f"{'about' if is_known else 'at least'} {elapsed(report.seconds_left)}"
+        parts.append(f"ETA {left}" if progress.is_live else f"{left} to go")
     state, style = _state(watch)
     return Content.assemble(
-        (literal(name), "bold"),
-        f" {literal(study.title)}  ",
+        (f"{literal(name)}  ", "bold"),
         (f"{state}  ", style),
-        (" · ".join(parts), "$foreground 80%"),
+        f"{' · '.join(parts)}  ",
+        (literal(study.title), "$foreground 80%"),
     )
 
 
@@ -157,7 +160,7 @@ def _forecast(forecast: Forecast, *, is_done: bool) -> Iterator[str]:
         fits = "" if forecast.fits is not False else ": will not fit"
         yield f"predicted peak {least}{amount(forecast.peak_bytes)}{room}{fits}"
     if not is_done:
-        yield f"about {elapsed(forecast.seconds)}" + ("" if forecast.is_timed else " and its steps")
+        yield f"{'about' if forecast.is_timed else 'at least'} {elapsed(forecast.seconds)}"
 
 
 def introduction(study: Study) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import msgspec
 from rich.text import Text
 from textual import events, on
 from textual.binding import Binding, BindingType
@@ -107,10 +108,7 @@ class TableView(DataTable[Text]):
         if self.table is None:
             return ""
         rows = tuple(self.table.rows[index] for index in self.matching)
-        shown = Table(
-            name=self.table.name, title=self.table.title, columns=self.table.columns, rows=rows
-        )
-        return table_as_markdown(shown)
+        return table_as_markdown(msgspec.structs.replace(self.table, rows=rows))
 
     def room_beside(self, column: str) -> int:
         """Cells that `cell` adds to the text of a column."""

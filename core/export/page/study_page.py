@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...studies.report import Report
+from .charts import memory_chart
 from .document import document
 from .line_chart import line_chart
 from .markup import section, table, tag, text
@@ -46,6 +47,12 @@ def _sections(report: Report) -> Iterator[tuple[str, str]]:
     if report.figures:
         charts = map(line_chart, report.figures)
         yield "figures", section("Figures", *charts, anchor="figures")
+    if report.timelines:
+        drawn = (
+            tag("h3", text(words)) + memory_chart(timeline)
+            for words, timeline in report.timelines.items()
+        )
+        yield "timelines", section("Memory over time, by cell", *drawn, anchor="timelines")
     if report.study.notes:
         yield "notes", _paragraphs("Notes", report.study.notes, "notes")
     if report.environment.rows:

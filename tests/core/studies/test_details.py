@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.record import Compile, Record, Spread
+from sysbench.core.record import Compile, ModuleMemory, Record, Spread
+from sysbench.core.record_memory import Origin
 from sysbench.core.rundir import RunDirectory
 from sysbench.core.spec import RunSpec
 from sysbench.core.studies.cautions import cautions_of
@@ -135,3 +136,31 @@ def test_a_sentence_about_a_line_has_its_name(record: Record) -> None:
     records = {cell.id: timed(record, cell.spec, 10.0) for cell in cells if cell.spec}
     told = list(sentences_of(study, cells, records))
     assert told[:2] == ["Forward: FP32 is 1.00 times BF16.", "Train: FP32 is 1.00 times BF16."]
+
+
+def kept(record: Record, **changes: object) -> Record:
+    """The record with these parts of its memory, of a model of two blocks."""
+    assert record.memory is not None
+    memory = msgspec.structs.replace(record.memory, **changes)
+    return msgspec.structs.replace(record, memory=memory, spec=record.spec | {"layers": 2})
+
+
+def test_what_a_block_saves_adds_up_to_the_block(record: Record) -> None:
+    model, block = "m.py:90 forward", "m.py:60 forward"
+    origins = [
+        Origin("activations", "forward", 600, 4, ["aten::linear", "m.py:40 forward", block, model]),
+        Origin("activations", "forward", 200, 2, ["aten::add", block, model]),
+        Origin("activations", "forward", 50, 1, ["aten::rms_norm", "m.py:30 forward", model]),
+        Origin("parameters", "build", 9000, 3, ["aten::empty", model]),
+    ]
+    modules = [ModuleMemory("model", 0, 0, 0, 850), ModuleMemory("blocks", 0, 0, 0, 800)]
+    table = EACH["saved"](kept(record, origins=origins, modules=modules), [])
+    assert table is not None
+    assert table.rows == (
+        ("aten::linear", "m.py:40 forward", 2, 300, 0.75),
+        ("aten::add", block, 1, 100, 0.25),
+    )
+    freed = [ModuleMemory("model", 0, 0, 0, 850), ModuleMemory("blocks", 0, 0, 0, 801)]
+    other = EACH["saved"](kept(record, origins=origins, modules=freed), [])
+    assert other is not None
+    assert other.rows == ()

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from sysbench.core.studies.grid import with_variant
 from sysbench.core.studies.predict import Forecast
 from sysbench.core.studies.progress import Progress, seconds_left
 from sysbench.core.studies.report import report_of
 from sysbench.core.studies.schema import load_study
-from sysbench.core.studies.state import Entry
 from sysbench.core.studies.values import values_of
 
 from ...half_filled import half_filled
 
 
-def test_what_is_left_is_corrected_by_what_was_spent() -> None:
+def test_what_is_left_is_what_the_cells_without_a_value_take() -> None:
     progress = Progress(statuses={"a": "finished", "b": "running", "c": "waiting", "d": "oom"})
     forecasts = {id: Forecast(seconds=10.0) for id in "abcd"}
-    assert seconds_left(progress, {}, forecasts) == 20.0
-    entries = {
-        "a": Entry(cell="a", status="finished", seconds=4.0),
-        "d": Entry(cell="d", status="oom", seconds=6.0),
-    }
-    assert seconds_left(progress, entries, forecasts) == pytest.approx(10.0)
+    assert seconds_left(progress, forecasts) == 20.0
     assert (progress.done, progress.total, progress.running) == (2, 4, "b")
 
 

@@ -13,14 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from sysbench.core.quantities import format_bytes
 from sysbench.core.rundir import HOME_VARIABLE
 from sysbench.core.studies.grid import expand
 from sysbench.core.studies.report import Report, report_of
-from sysbench.core.studies.state import Entry, StudyDirectory, find_study
+from sysbench.core.studies.state import Entry, StudyDirectory, find_study, records_of
 
 STUDY = """
 title = "three sizes, the second one without the memory"
-passes = ["timing"]
+passes = ["trace", "memory"]
 [fixed]
 step = "inference"
 device = "cpu"
@@ -36,8 +37,8 @@ size = [
 [[tables]]
 name = "sizes"
 columns = [
-    { name = "Step (ms)", value = "timing.step.median_ms" },
-    { name = "Steps", value = "timing.step.n" },
+    { name = "Peak (MiB)", value = "memory.peak_allocated_bytes", unit = "MiB" },
+    { name = "Parameters", value = "parameters" },
 ]
 """
 PATIENCE_SECONDS = 90
@@ -105,14 +106,44 @@ def test_a_finished_cell_is_not_run_again(
 def test_the_cell_without_memory_says_so_and_its_neighbours_are_whole(report: Report) -> None:
     (table,) = report.tables
     by_size = {row[0]: row for row in table.rows}
-    at = table.columns.index("Step (ms)")
+    at = table.columns.index("Peak (MiB)")
     asked = report.ooms[next(iter(report.ooms))].requested_bytes
     assert asked
-    assert str(by_size["huge"][at]).startswith("OOM ")
+    assert by_size["huge"][at] == f"OOM {format_bytes(asked)}"
     for size in ("short", "long"):
         assert isinstance(by_size[size][at], float)
-        assert by_size[size][table.columns.index("Steps")] == 4
+        assert by_size[size][table.columns.index("Parameters")]
     assert any("ran out of memory" in sentence for sentence in report.sentences)
+
+
+def numbers(home: Path, name: str) -> dict[str, tuple[object, ...]]:
+    """By the size, what is the same whenever a cell is measured on this machine."""
+    directory = find_study(name, home)
+    cells = expand(directory.study())
+    records = records_of(directory, cells)
+    found: dict[str, tuple[object, ...]] = {}
+    for cell in cells:
+        record = records[cell.id]
+        memory, kernels = record.memory, record.kernels
+        if record.status == "finished":
+            assert memory is not None
+            assert kernels is not None
+            found[cell.point["size"]] = (
+                *(record.parameters, memory.peak_allocated_bytes, memory.ledger, memory.columns),
+                *(memory.modules, memory.baseline_bytes, kernels.counted_flops),
+            )
+    return found
+
+
+def test_the_neighbours_have_the_numbers_of_a_study_without_that_cell(
+    home: Path, report: Report, tmp_path: Path
+) -> None:
+    without = "".join(line for line in STUDY.splitlines(keepends=True) if "huge" not in line)
+    (tmp_path / "two.toml").write_text(without)
+    subprocess.run(**command(tmp_path, str(tmp_path / "two.toml")), capture_output=True, check=True)
+    alone = numbers(tmp_path, "two")
+    assert [*alone] == ["short", "long"]
+    assert numbers(home, "three") == alone
 
 
 def test_the_json_is_the_public_contract(

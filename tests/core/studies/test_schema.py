@@ -40,6 +40,9 @@ rows = ["context"]
 columns = [{ name = "ms", value = "timing.step.median_ms", where = { step = "train" } }]
 """
 
+RATIO = '{ name = "r", ratio = ["ms", "zz"] }'
+LINKED = '[{ label = "a", context = 32 }, { label = "a", batch = 2 }]'
+
 MISTAKES = {
     "no TOML": ("title = [", "is not TOML|TOML"),
     "unknown key": (GOOD.replace("title =", "titel ="), "titel"),
@@ -58,6 +61,25 @@ MISTAKES = {
     "no table": (GOOD.split("[[tables]]")[0], "tables"),
     "fixed and axis": ("[fixed]\ncontext = 3\n" + GOOD.replace('title = "t"', ""), "context"),
     "too many repeats": ("repeat = 1000\n" + GOOD, "repeat"),
+    "no axes": ("axes = {}" + GOOD.split("[axes]")[0] + GOOD[GOOD.index("[[") :], "axes"),
+    "no passes": ("passes = []\n" + GOOD, "timing"),
+    "text for a switch": ('timelines = "yes"\n' + GOOD, "true or false"),
+    "points of one label": (GOOD.replace("[32, 64]", LINKED), "no other point"),
+    "empty skip": (GOOD + "[[skip]]\n", "context, step"),
+    "tables of one name": (GOOD + GOOD[GOOD.index("[[") :], "no other one"),
+    "columns of one name": (
+        GOOD.replace("columns = [", 'columns = [{ name = "ms", value = "spec.batch" }, '),
+        "no other one",
+    ),
+    "text for a column": (GOOD.replace("columns = [{", 'columns = ["ms", {'), "columns"),
+    "ratio of an unknown column": (GOOD.replace("} }]", f"}} }}, {RATIO}]"), "any of ms"),
+    "path to a block": (GOOD.replace("step.median_ms", "step"), "median_ms"),
+    "path to entries": (GOOD.replace("step.median_ms", "phases"), "entries by their name"),
+    "parts of a number": (GOOD.replace('", where', '", format = "{mean}", where'), "no parts"),
+    "part that a value has not": (
+        GOOD.replace('step.median_ms"', 'step", format = "{men:.2f}"'),
+        "mean_ms",
+    ),
     "unknown table of a cell": (
         GOOD.split("[[tables]]")[0] + '[[tables]]\nname = "x"\neach = "wishes"\n',
         "each",
@@ -109,6 +131,13 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(SysbenchError) as caught:
         load_study(written(tmp_path / "mine.toml", text))
     assert len(str(caught.value).splitlines()) >= 2
+
+
+def test_one_mistake_is_told_once(tmp_path: Path) -> None:
+    for case in ("ratio of an unknown column", "no axes", "points of one label", "path to a block"):
+        with pytest.raises(SysbenchError) as caught:
+            load_study(written(tmp_path / "mine.toml", MISTAKES[case][0]))
+        assert len(str(caught.value).splitlines()) == 1
 
 
 def test_an_unknown_name_tells_the_known_ones() -> None:

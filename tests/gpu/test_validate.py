@@ -1,0 +1,99 @@
+"""The page of a GPU's figures, written here from real runs on the CPU."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from sysbench.core import Record, RunSpec, SysbenchError
+from sysbench.core.record import Memory, Timing
+from sysbench.core.rundir import HOME_VARIABLE, RunDirectory
+from sysbench.core.spec import parse_spec
+from sysbench.core.studies.formula import check_formula
+from sysbench.core.studies.grid import Cell
+from sysbench.core.studies.schema import load_study
+
+from .validate import STUDIES, Published, beside, load_published, main
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_published_figure_is_of_a_cell_that_is_run(name: str) -> None:
+    study = load_study(name)
+    specs = [
+        parse_spec({"device": "cuda:0"} | study.fixed | dict(ChainMap(*settings)))
+        for settings in product(*([one.settings for one in axis.points] for axis in study.axes))
+    ]
+    mine = [one for one in load_published() if one.study == name]
+    assert mine
+    for one in mine:
+        check_formula(one.value, one.unit, "")
+        found = [figure for spec in specs if (figure := one.figure(spec)) is not None]
+        assert sorted(found) == sorted(one.values.values()), one
+
+
+def test_no_published_figure_is_of_another_study() -> None:
+    assert {one.study for one in load_published()} == {*STUDIES}
+
+
+def published(record: Record, value: str, figure: float, unit: str) -> Published:
+    spec = {"step": record.spec["step"], "batch": record.spec["batch"]}
+    context = str(record.spec["context"])
+    return Published(
+        study="e2e",
+        source="somebody",
+        spec=spec,
+        key="context",
+        value=value,
+        unit=unit,
+        values={context: figure},
+    )
+
+
+def test_a_figure_stands_beside_the_measured_one_with_their_ratio(tiny_run: RunDirectory) -> None:
+    record = tiny_run.record()
+    timing, memory = record.timing, record.memory
+    assert isinstance(timing, Timing)
+    assert isinstance(memory, Memory)
+    spec = RunSpec(**record.spec)
+    ran = Cell(point={"model": "tiny"}, spec=spec, identity="a", passes=("timing",))
+    waits = Cell(point={"model": "other"}, spec=spec, identity="b", passes=("timing",))
+    figures = [
+        published(record, "timing.step.mean_ms", timing.step.mean_ms / 2, "ms"),
+        published(record, "memory.peak_allocated_bytes", 1.0, "MiB"),
+    ]
+    table = beside([ran, waits], {ran.id: record}, figures)
+    peak = memory.peak_allocated_bytes / 2**20
+    assert table.column("ratio") == ["2.00", None, f"{peak:.2f}", None]
+    assert table.column("measured") == [
+        *(f"{timing.step.mean_ms:.4g}", "waits", f"{peak:.4g}", "waits"),
+    ]
+    assert set(table.column("source")) == {"somebody"}
+
+
+def arguments(out: Path, minutes: str) -> list[str]:
+    chosen = ["--device", "cpu", "--variant", "small", "--studies", "accumulation", "--traced", ""]
+    return [*chosen, "--minutes", minutes, "--out", str(out), "--home", str(out / "home")]
+
+
+def test_the_page_of_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, "")  # restored afterwards
+    assert main(arguments(tmp_path, "5")) == 0
+    (path,) = (tmp_path / "docs" / "validation").iterdir()
+    page = path.read_text()
+    assert page.startswith("# ")
+    assert "1 of 1 cells have their value" in page
+    assert "10.0001" in page
+    assert str(tmp_path) not in page
+    path.unlink()
+    assert main(arguments(tmp_path, "0")) == 0  # what ended before is there without a minute
+    assert path.read_text() == page
+
+
+def test_without_any_time_there_is_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, "")
+    with pytest.raises(SysbenchError, match="0 minutes"):
+        main(arguments(tmp_path, "0"))
+    assert not (tmp_path / "docs").exists()
