@@ -13,7 +13,11 @@ class LedgerRow(msgspec.Struct, frozen=True):
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """One allocation alive at the peak. Times are milliseconds since recording began."""
+    """One allocation alive at the peak. Times are milliseconds since recording began.
+
+    ``bytes`` were asked for; ``block_bytes`` are these in the allocator's granules, null where
+    it has none.
+    """
 
     bytes: int
     category: str
@@ -22,6 +26,7 @@ class Allocation(msgspec.Struct, frozen=True):
     born_ms: float
     died_ms: float | None
     stack: list[str]
+    block_bytes: int | None = None
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -93,7 +98,8 @@ class Origin(msgspec.Struct, frozen=True):
     """What one place in the code holds at the peak: ``blocks`` allocations, ``bytes`` in all.
 
     ``stack`` is innermost first, empty where it is not known; the last origin of a list may
-    be the sum of all smaller ones, with the category ``smaller``.
+    be the sum of all smaller ones, with the category ``smaller``. ``block_bytes`` are as in an
+    `Allocation`.
     """
 
     category: str
@@ -101,3 +107,4 @@ class Origin(msgspec.Struct, frozen=True):
     bytes: int
     blocks: int
     stack: list[str]
+    block_bytes: int | None = None

@@ -17,9 +17,12 @@ from .glyphs import AsciiFilter, ascii_only
 from .modes import SCREENS_BY_MODE, palette
 from .polling import StripSampler
 from .session import Session
+from .stylesheet import OnceParsed
+from .terminal import has_hung_up
 from .themes import DARK
 
 if TYPE_CHECKING:
+    from .screens.result import ResultScreen
     from .watching import RunWatch
 
 REFRESH_SECONDS = 0.5
@@ -61,6 +64,7 @@ class SysbenchApp(App[None]):
 
     def __init__(self, sampler: StripSampler | None = None) -> None:
         super().__init__()
+        self.stylesheet = OnceParsed(variables=self.get_css_variables())
         self.session = Session(sampler or StripSampler())
         self.shown: RunDirectory | None = None
         self._ascii = [AsciiFilter()] if ascii_only() else []
@@ -112,10 +116,13 @@ class SysbenchApp(App[None]):
     def open_result(self, run: RunDirectory) -> None:
         """Show the record of a run."""
         self.shown = run
-        self.switch_mode("result")
+        self.action_mode("result")
 
     def _tick(self) -> None:
         """Twice a second: read what is new, let the visible screen paint it."""
+        if not self.is_headless and has_hung_up():
+            self.exit(None, 128 + signal.SIGHUP)
+            return
         ended = self.session.tick()
         if ended is not None:
             self.shown = ended
@@ -133,6 +140,8 @@ class SysbenchApp(App[None]):
         for screen in self.screen_stack[-1:]:
             if isinstance(screen, WorkScreen) and screen.is_mounted:
                 screen.paint()
+            if ended is not None or newcomer is not None:
+                screen.refresh_bindings()
 
     def _tell_end(self, run: RunDirectory) -> None:
         if self.current_mode == "live":
@@ -145,12 +154,26 @@ class SysbenchApp(App[None]):
             return True
         name = parameters[0]
         if name == self.current_mode:
-            return False
+            return self._outdated_result() is not None
         absent = {"live": self.watch_run is None, "result": self.shown is None}
         return not absent.get(str(name), False)
 
+    def _outdated_result(self) -> ResultScreen | None:
+        """The present screen if it shows another run than the one that ended since."""
+        if self.current_mode != "result":
+            return None
+        from .screens.result import ResultScreen
+
+        stack = self.screen_stack[:1]
+        results = (screen for screen in stack if isinstance(screen, ResultScreen))
+        return next((screen for screen in results if screen.is_outdated), None)
+
     def action_mode(self, name: str) -> None:
-        self.switch_mode(name)
+        screen = self._outdated_result()
+        if name == "result" and screen is not None:
+            screen.call_next(screen.open)
+        else:
+            self.switch_mode(name)
 
     def action_help(self) -> None:
         from .screens.help import HelpScreen

@@ -47,7 +47,7 @@ KIND_WORDS = {
     "nsys-export": "nsys export",
 }
 
-DECODING_WORDS = {"decode": "decoding", "analyse": "making the tables"}
+DECODING_WORDS = {"decode": "decoding", "rows": "reading rows", "analyse": "making the tables"}
 
 STAGE_MARKS = {"compile": "compile", "warmup": "warm", "measure": "measure"}
 """The stages worth a mark under a time axis; each pass is marked by its name."""
@@ -104,6 +104,9 @@ def file_words(inspection: Inspection) -> str:
 
 
 def decoding_words(step: Progressed) -> str:
-    """How far a file is read: ``decoding 12.0 MiB of 320 MiB``."""
+    """How far a file is read: ``decoding 12.0 MiB of 320 MiB``, ``reading rows 2,000 of 9,000``."""
     words = DECODING_WORDS.get(step.stage, step.stage)
-    return f"{words} {amount(step.done)} of {amount(step.total)}" if step.total else words
+    if not step.total:
+        return words
+    done, total = (f"{n:,}" if step.stage == "rows" else amount(n) for n in (step.done, step.total))
+    return f"{words} {done} of {total}"

@@ -66,9 +66,10 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     ) as error:
         # The decoder counts bytes and events from the last chunk's begin.
         reason = re.sub(r" \(byte \d+\)$", "", str(error))
-        raise DamagedFileError(
-            f"{path} is not a whole chrome trace: {reason}, after {collector.seen:,} events"
-        ) from error
+        if isinstance(error, EOFError) or "truncated" in reason:
+            reason = "it is cut off (copy it again, or record it anew)"
+        where = f", after {collector.seen:,} events" if collector.seen else ""
+        raise DamagedFileError(f"{path} is not a whole chrome trace: {reason}{where}") from error
 
 
 def _tell_nobody(done: int, size: int) -> None:

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from .intervals import Times
 from .nesting import NONE, Index, follow, nearest
 from .operands import parse_operands
-from .operator_cost import Cost, operator_cost
+from .operator_cost import COUNTED_CATEGORIES, Cost, operator_cost
 from .operator_names import classify_operator
 from .scopes import Scopes
 from .trace_events import Kind, Trace
-
-COUNTED_CATEGORIES = ("gemm", "attention", "convolution")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

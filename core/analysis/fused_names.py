@@ -35,7 +35,7 @@ OPERATOR = re.compile(
       | inductor_(?: random | randint | seeds | lookup_seed )
       | (?: all_reduce | all_gather_into_tensor | reduce_scatter_tensor | wait_tensor )
       | (?: bitwise | logical )_(?: and | or | not | xor )
-      | (?: ones | zeros | empty | full | rand )_like | new_(?: zeros | ones | full )
+      | (?: ones | zeros | empty | full | randn? | randint )_like | new_(?: zeros | ones | full )
       | (?: avg | max )_pool2d (?: _with_indices )? (?: _backward )? | _adaptive_avg_pool2d
       | clamp_(?: min | max ) | constant_pad_nd | floor_divide | masked_fill | split_with_sizes
       | scalar_tensor | tril_indices | upsample_nearest2d | var_mean | _to_copy | _scaled_mm
@@ -77,7 +77,7 @@ def fused_category(name: str) -> str | None:
             return category
     if operators and all(RANDOM.search(one) for one in operators):
         return "random"
-    reduces = kind in ("per", "red") or (
+    reduces = kind in ("per", "red", "mix", "spl") or (
         kind == "cpp" and any(REDUCTION.search(one) for one in operators)
     )
     return "reduce" if reduces else "elementwise"

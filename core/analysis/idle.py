@@ -8,15 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .activities import Activities
+from .idle_causes import BETWEEN, HOST_LATE, ON_SYNC, UNKNOWN
 from .intervals import Cover, Times
 from .nesting import NONE
 from .trace_events import HostEvents, Kind, Trace
-
-HOST_LATE = "host had not launched yet"
-ON_SYNC = "waiting on a sync"
-BETWEEN = "between launched kernels"
-UNKNOWN = "launch of the next kernel not recorded"
-OUTSIDE_OPERATORS = "host outside operators (Python, dispatch)"
 
 LAUNCH = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset|Enqueue")
 SYNC = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$")

@@ -78,6 +78,11 @@ class Residents:
         """The instant of the most live bytes from ``first`` to ``last``; of equals the first."""
         return first + int(np.argmax(self.live[first : last + 1]))
 
+    def block_bytes(self, index: int) -> int | None:
+        """An allocation in the allocator's granules; None where it has none."""
+        granule = self.history.granule
+        return -(-int(self.allocations.bytes[index]) // granule) * granule if granule > 1 else None
+
     def rows(self, instant: int) -> list[LedgerRow]:
         """The ledger: a row for every category of the history, summing to ``live`` there."""
         return [LedgerRow(name, int(at[instant])) for name, at in self.categories.items()]

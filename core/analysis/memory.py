@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from ..errors import DamagedFileError
 from ..record import Memory
 from ..record_memory import DeviceMemory
 from .allocations import History, pair
@@ -19,7 +20,7 @@ from .memory_tables import largest_alive, module_table
 from .memory_timeline import draw_timeline
 from .notes import Notes
 from .origins import origins_alive
-from .reconcile import rows_as_predicted
+from .predicted_rows import rows_as_predicted
 from .refusal import Refusal
 from .segments import Segments
 from .snapshot import Snapshot
@@ -127,13 +128,21 @@ def _missing(instants: Mapping[str, int]) -> dict[str, str]:
     return {}
 
 
-def describe_snapshot(snapshot: Snapshot) -> Memory:
-    """Someone else's snapshot: the same tables for its busiest device, without owners.
+def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
+    """Someone else's snapshot: the same tables for one of its devices, without owners.
+
+    Args:
+        device: Its number; without one, the busiest.
 
     Raises:
-        DamagedFileError: An event of it cannot be read.
+        DamagedFileError: An event of it cannot be read, or it has nothing of that device.
     """
-    device = snapshot.busiest_device
+    used = snapshot.used_devices
+    if device is None:
+        device = snapshot.busiest_device
+    elif device not in used:
+        known = ", ".join(map(str, used)) or "none"
+        raise DamagedFileError(f"no device {device} in the snapshot, which has {known}")
     reserved = snapshot.peak_reserved_bytes(device) or None
     missing = {
         "driver_used_bytes": "a snapshot knows only what its allocator holds",
@@ -148,7 +157,6 @@ def describe_snapshot(snapshot: Snapshot) -> Memory:
         missing=missing,
     )
     memory = describe_memory(recording, Notes())
-    used = snapshot.used_devices
     if len(used) < 2:
         return memory
     devices = [_describe_device(snapshot, each, each == device) for each in used]

@@ -42,6 +42,7 @@ def _describe(residents: Residents, index: int) -> Allocation:
         born_ms=residents.time_ms(born + 1),
         died_ms=residents.time_ms(died + 1) if died < len(history) else None,
         stack=readable(history.stacks[stack]) if stack >= 0 else [],
+        block_bytes=residents.block_bytes(index),
     )
 
 

@@ -110,6 +110,7 @@ def read_events(file: ExportFile) -> Events:
     """
     if not set(TABLES) & file.tables and "META_DATA_EXPORT" not in file.tables:
         raise DamagedFileError(f"{file.path} is a database, but nsys did not export it")
+    file.expect((*TABLES, NVTX))  # whose texts are read by themselves
     reader = _Reader(file)
     calls, ranges = reader.calls(), reader.ranges()
     work, graphs = joined([reader.kernels(), reader.copies(), reader.fills()]), reader.graphs()
@@ -170,10 +171,9 @@ class _Reader:
         )
 
     def ranges(self) -> Ranges:
-        rows = self.file.integers(
-            NVTX, ("start", "eventType"), ("end", "globalTid", "endGlobalTid", "domainId")
-        )
-        names = self._range_names()
+        more = ("end", "globalTid", "endGlobalTid", "domainId", "textId")
+        rows = self.file.integers(NVTX, ("start", "eventType"), more)
+        names = self._range_names(rows["textId"])
         kinds, thread = rows["eventType"], rows["globalTid"]
         process = self._process(thread)
         is_range = np.isin(kinds, (*PUSH_POP, *START_END)) & (thread != NULL)
@@ -196,10 +196,9 @@ class _Reader:
             crosses=(other_end != NULL) & (other_end != thread[kept]),
         )
 
-    def _range_names(self) -> list[str | None]:
+    def _range_names(self, ids: Integers) -> list[str | None]:
         """The registered text of each NVTX event, or else its own; null if it has neither."""
         names = self.file.texts(NVTX, "text")
-        ids = self.file.integers(NVTX, (), ("textId",))["textId"]
         strings = self.file.strings(ids)
         for row in np.flatnonzero(ids != NULL).tolist():
             names[row] = strings.get(int(ids[row]), names[row])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,7 +12,7 @@ from ..record_nsys import NsysFacts
 from .kernels import kernel_table
 from .nsys_clocks import clocks_of, devices_of
 from .nsys_events import Events, read_events
-from .nsys_file import ExportFile, open_export
+from .nsys_file import ExportFile, Progress, open_export
 from .nsys_projection import nvtx_of
 from .nsys_sums import work_summary
 from .nsys_trace import trace_of
@@ -34,6 +35,14 @@ class NsysExport(NsysFacts, frozen=True, kw_only=True):
         return Nsys(kernels=self.folded, **facts)
 
 
+class ExportContents(NamedTuple):
+    """What an export holds, read but not yet reckoned with."""
+
+    events: Events
+    models: dict[int, str]
+    versions: dict[str, str]
+
+
 def read_export(path: Path) -> NsysExport:
     """Read an export; an empty one has empty tables, and ``missing`` says why.
 
@@ -41,10 +50,27 @@ def read_export(path: Path) -> NsysExport:
         NotFoundError: There is no such file, or it may not be read.
         DamagedFileError: Not an export of nsys, damaged, or made to do harm.
     """
-    with open_export(path) as file:
-        events = read_events(file)
-        models = _models(file)
-        versions = file.facts("META_DATA_EXPORT")
+    return export_of(read_contents(path))
+
+
+def read_contents(path: Path, progress: Progress | None = None) -> ExportContents:
+    """Read what an export holds.
+
+    Args:
+        path: The export.
+        progress: Told the rows of its events read so far, and all of them.
+
+    Raises:
+        NotFoundError: There is no such file, or it may not be read.
+        DamagedFileError: Not an export of nsys, damaged, or made to do harm.
+    """
+    with open_export(path, progress) as file:
+        return ExportContents(read_events(file), _models(file), file.facts("META_DATA_EXPORT"))
+
+
+def export_of(contents: ExportContents) -> NsysExport:
+    """The tables of what an export holds."""
+    events, models, versions = contents
     schema = versions.get("EXPORT_SCHEMA_VERSION")
     missing = _missing(events, schema)
     ledger = time_ledger(trace_of(events))

@@ -8,7 +8,7 @@ it has more rows or more text than a file of its size has room for.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -29,13 +29,20 @@ STEPS_PER_BYTE = 32
 """Of SQLite's virtual machine, for all queries together: real exports take less than one a byte."""
 LONGEST_VALUE_BYTES = 2**26
 MOST_PARAMETERS = 500
+ROWS_AT_ONCE = 2**14
 
 Integers = NDArray[np.int64]
+Progress = Callable[[int, int], None]
+"""Told the rows read so far, and how many there are to read."""
 
 
 @contextmanager
-def open_export(path: Path) -> Iterator[ExportFile]:
+def open_export(path: Path, progress: Progress | None = None) -> Iterator[ExportFile]:
     """Open an export read-only; whatever SQLite objects to in the block is a damaged file.
+
+    Args:
+        path: The export.
+        progress: Told how far the reading of what is `expect`ed is.
 
     Raises:
         NotFoundError: There is no such file, or it may not be read.
@@ -47,7 +54,7 @@ def open_export(path: Path) -> Iterator[ExportFile]:
         # Immutable: no lock, no journal beside it is looked at, nothing is ever written.
         uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as database:
-            yield ExportFile(database, path, size)
+            yield ExportFile(database, path, size, progress)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
     except (sqlite3.Error, ValueError) as error:  # a name that is no text is a ValueError
@@ -61,8 +68,16 @@ class ExportFile:
         tables: The names of its plain tables.
     """
 
-    def __init__(self, database: sqlite3.Connection, path: Path, size: int) -> None:
+    def __init__(
+        self,
+        database: sqlite3.Connection,
+        path: Path,
+        size: int,
+        progress: Progress | None = None,
+    ) -> None:
         self.path = path
+        self._progress = progress
+        self._rows_read = self._rows_expected = 0
         self._database = database
         self._size = size
         self._most_rows = size // SMALLEST_ROW_BYTES
@@ -76,6 +91,10 @@ class ExportFile:
         # Views and virtual tables have no root page.
         query = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
         self.tables = {str(name) for (name,) in self._rows(query)}
+
+    def expect(self, tables: Sequence[str]) -> None:
+        """Say which tables will be read, each as often as it will be: of these is the progress."""
+        self._rows_expected = sum(self._last_row(table) for table in tables)
 
     def integers(
         self, table: str, required: Sequence[str], optional: Sequence[str] = ()
@@ -96,14 +115,17 @@ class ExportFile:
         terms += [f'COALESCE("{name}", {null})' if name in known else null for name in optional]
         # By no index: its order would be another one, for some columns and not for others.
         query = f'SELECT {", ".join(terms)} FROM "{table}" NOT INDEXED'
-        rows = self._rows(query) if known else ()
+        rows = self._rows(query) if known else iter(())
+        parts = []
         try:
-            values = np.fromiter(chain.from_iterable(rows), np.int64)
+            while len(part := np.fromiter(chain.from_iterable(self._some(rows)), np.int64)):
+                parts.append(part.reshape(-1, len(terms)))
+                self._tell(len(parts[-1]))
         except (TypeError, ValueError, OverflowError) as error:
             raise DamagedFileError(
                 f"{self.path} is damaged: its table {table} has a value that is no integer"
             ) from error
-        columns = values.reshape(-1, len(terms)).T.copy()
+        columns = np.concatenate([np.empty((0, len(terms)), np.int64), *parts]).T.copy()
         return dict(zip((*required, *optional), columns, strict=True))
 
     def texts(self, table: str, column: str) -> list[str | None]:
@@ -113,7 +135,11 @@ class ExportFile:
             return []
         term = f'"{column}"' if column in known else "NULL"
         rows = self._rows(f'SELECT {term} FROM "{table}" NOT INDEXED')
-        return [value if isinstance(value, str) else None for (value,) in rows]
+        texts: list[str | None] = []
+        while some := [value if isinstance(value, str) else None for (value,) in self._some(rows)]:
+            texts += some
+            self._tell(len(some))
+        return texts
 
     def strings(self, ids: Integers) -> dict[int, str]:
         """Texts of StringIds by their id; those that are not there are left out."""
@@ -143,6 +169,28 @@ class ExportFile:
         self._text_bytes = 0
         cursor = self._database.execute(query, parameters)
         return chain(islice(cursor, self._most_rows), self._nothing_of(cursor))
+
+    def _some(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """The next rows, of which the progress is then told."""
+        return islice(rows, ROWS_AT_ONCE)
+
+    def _tell(self, rows: int) -> None:
+        self._rows_read += rows
+        if self._progress is not None:
+            self._progress(self._rows_read, self._rows_expected)
+
+    def _last_row(self, table: str) -> int:
+        """The number of a table's last row: its rows, if none was deleted; 0 if it is not known.
+
+        Counting them would read the whole table, in one step that nothing can end.
+        """
+        if table not in self.tables:
+            return 0
+        try:
+            ((last,),) = self._database.execute(f'SELECT max(rowid) FROM "{table}"')
+        except sqlite3.OperationalError:  # it has no such numbers
+            return 0
+        return min(last, self._most_rows) if isinstance(last, int) and last > 0 else 0
 
     def _nothing_of(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
         """No rows, once it is known that there are no more."""

@@ -1,100 +1,20 @@
-"""A refusal of the allocator: what was alive then, and what would have fitted."""
+"""A refusal of the allocator as a record tells it, and what would have fitted."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from ..estimate.closed_form import predict, why_not_predicted
 from ..estimate.grid import FitKey, fit
 from ..events import OutOfMemory
-from ..record import LedgerRow, PassRecord, Record
+from ..record import PassRecord, Record
 from ..record_oom import Alive, Oom, WouldFit
 from ..spec import RunSpec
-from .allocations import History, pair
-from .attribution import NEVER
-from .ledger import Residents
-from .ledger import replay as replay_history
-from .memory import Recording
-from .memory_columns import UNSPLIT
-from .memory_tables import largest_alive
-from .memory_timeline import draw_timeline
-from .notes import Notes, PhaseMark
-from .origins import origins_alive
-from .refusal import Refusal
 
-LARGEST = 50
-ORIGINS = 200
 KEYS: tuple[FitKey, ...] = ("batch", "context")
 NOT_RECORDED = "only the memory pass records allocations, and it did not run out of memory"
-NOT_SEEN = "no allocator of torch's saw a refusal: this is the fullest instant of the phase"
-
-
-def what_was_alive(recording: Recording, notes: Notes) -> Alive:
-    """The ledger, the origins and the timeline up to the refusal that ended a recording.
-
-    Args:
-        notes: Of the worker, up to the step that did not end.
-    """
-    history, refusal = recording.history, recording.refusal
-    allocated_bytes = recording.counters.end_allocated
-    count = (
-        _fullest(history, notes) if refusal is None else history.last_before(refusal.time_ns) + 1
-    )
-    residents = _until(history, count, notes, refusal)
-    ledger = [row for row in residents.rows(count) if row.bytes]
-    if allocated_bytes is not None:
-        beyond = allocated_bytes - int(residents.live[count])
-        ledger += [LedgerRow(UNSPLIT, beyond)] if beyond else []
-    step = notes.phases[-1].step
-    span = residents.span(step) if step in notes.steps else (0, count)
-    refused_ns = residents.notes.phases[-1].time_ns
-    modules = [mark.module for mark in notes.modules if mark.time_ns <= refused_ns]
-    return Alive(
-        op=refusal.op if refusal else None,
-        module=modules[-1] if modules else None,
-        free_bytes=_free(recording, int(residents.live[count])),
-        ledger=ledger,
-        origins=origins_alive(residents, count, ORIGINS),
-        largest=largest_alive(residents, count, LARGEST),
-        timeline=draw_timeline(residents, *span),
-        refused_ms=residents.since_start_ms(refused_ns),
-        missing={} if refusal else {"op": NOT_SEEN},
-    )
-
-
-def _free(recording: Recording, live_bytes: int) -> int | None:
-    """What was free then: what is at the end, less what was given back on the way there."""
-    if recording.free_at_end is None:
-        return None
-    allocations = pair(recording.history)
-    at_end = int(allocations.curve(allocations.rounded(recording.history.granule))[-1])
-    return max(0, recording.free_at_end - (live_bytes - at_end))
-
-
-def _fullest(history: History, notes: Notes) -> int:
-    """How many events it takes to the most live bytes since the last phase began."""
-    allocations = pair(history)
-    live = allocations.curve(allocations.rounded(history.granule))
-    first = history.last_before(notes.phases[-1].time_ns) + 1
-    return first + int(np.argmax(live[first:]))
-
-
-def _until(history: History, count: int, notes: Notes, refusal: Refusal | None) -> Residents:
-    """The first ``count`` events; what they leave alive, the step would have given back."""
-    columns = ("time_ns", "address", "change", "stack")
-    before = replace(history, **{name: getattr(history, name)[:count] for name in columns})
-    step = notes.phases[-1].step
-    last_ns = max(int(before.time_ns[-1]) if count else 0, notes.phases[-1].time_ns)
-    residents = replay_history(before, _ended(notes, step, NEVER))
-    return replace(residents, notes=_ended(notes, step, refusal.time_ns if refusal else last_ns))
-
-
-def _ended(notes: Notes, step: int, time_ns: int) -> Notes:
-    return msgspec.structs.replace(notes, phases=[*notes.phases, PhaseMark(time_ns, step, "")])
 
 
 def describe_oom(event: OutOfMemory, alive: Alive | None, spec: RunSpec) -> Oom:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from .operands import TENSORS, Operand, broadcast, result_bytes
 from .operator_names import classify_operator
 
+COUNTED_CATEGORIES = ("gemm", "attention", "convolution")
 MOVES_ONLY = ("roll", "flip", "tril", "triu", "where", "masked_fill")
 BOOLEAN = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite")
 """Elementwise operators whose result is a byte per element."""

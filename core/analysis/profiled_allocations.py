@@ -10,6 +10,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -25,6 +26,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 CHUNK_BYTES = 2**20
 MEMORY, REFUSED = "[memory]", "[OutOfMemory]"
 CPU = 0
+FUNCTIONS_KEPT = 4096
 PYTHON = "python_function"
 OPERATOR = "cpu_op"
 BACKWARD_NODE = "autograd::engine::evaluate_function: "
@@ -188,9 +190,15 @@ def _stack(opened: list[_Event]) -> Stack:
     frames: list[Frame] = []
     for event in reversed(opened):
         if event.cat == PYTHON:
-            match = FUNCTION.fullmatch(event.name)
-            if match is not None:  # not a built-in function, nor a module's class
-                frames.append(Frame(match["file"], int(match["line"]), match["name"]))
+            if (frame := _frame(event.name)) is not None:
+                frames.append(frame)
         elif not frames:
             called = [Frame("", 0, event.name.removeprefix(BACKWARD_NODE))]
     return (*called, *frames)
+
+
+@lru_cache(FUNCTIONS_KEPT)
+def _frame(function: str) -> Frame | None:
+    """None for a built-in function and a module's class, which have no place in a file."""
+    match = FUNCTION.fullmatch(function)
+    return None if match is None else Frame(match["file"], int(match["line"]), match["name"])

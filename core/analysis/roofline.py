@@ -17,7 +17,7 @@ from ..quantities import format_count
 from ..record import KernelRow, Kernels, Timing
 from ..record_roof import Roof
 from .attention_parts import is_product
-from .event_costs import COUNTED_CATEGORIES
+from .operator_cost import COUNTED_CATEGORIES
 
 ATTENTION_PRODUCTS = "attention products"
 

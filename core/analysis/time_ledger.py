@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 
 from .activities import Activities, device_activities, host_activities
-from .idle import OUTSIDE_OPERATORS, count_launches, idle_causes, lost_launches
+from .idle import count_launches, idle_causes, lost_launches
+from .idle_causes import OUTSIDE_OPERATORS
 from .intervals import Cover, Times, exclusive
 from .scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
 from .trace_events import Trace

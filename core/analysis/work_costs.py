@@ -13,7 +13,6 @@ from ..record import KernelRow, Kernels
 from .activities import launches_of
 from .classify import classify
 from .event_costs import (
-    COUNTED_CATEGORIES,
     EventCosts,
     borrowed_costs,
     census,
@@ -23,6 +22,7 @@ from .event_costs import (
 from .intervals import Times
 from .kernels import fold_layers
 from .nesting import NONE, Index, follow, nearest
+from .operator_cost import COUNTED_CATEGORIES
 from .scopes import Scopes, host_scopes
 from .time_ledger import TimeLedger, Window, steps_window
 from .trace_events import Kind, Trace

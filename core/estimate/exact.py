@@ -1,4 +1,4 @@
-"""Exact mode: a step played on fake tensors in a process of its own. No torch here."""
+"""Exact mode: a step played on meta tensors in a process of its own. No torch here."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     Attributes:
         phases: In order of time.
         block_ledger: The rows of ``ledger`` as blocks of CUDA's allocator; None on the CPU.
-        seconds: What the estimator took, torch and its fake tensors imported already.
-        import_seconds: What importing them took, once for a process.
+        seconds: What the estimator took, torch imported already.
+        import_seconds: What importing it took, once for a process.
     """
 
     phases: list[PhasePrediction]
@@ -82,8 +82,8 @@ class Answer(msgspec.Struct, kw_only=True):
 class Estimator:
     """Exact predictions, each made once.
 
-    The process starts with the first question, imports torch, and ends with `close`; answers
-    are kept beyond it. Whatever becomes of the process, this one only sees an exception.
+    The process starts with the ``with`` block or the first question, imports torch, and ends with
+    `close`; answers are kept beyond it. Whatever becomes of it, this one only sees an exception.
 
     Args:
         timeout_seconds: How long an answer may take.
@@ -96,6 +96,7 @@ class Estimator:
         self._known: dict[str, ExactPrediction] = {}
 
     def __enter__(self) -> Self:
+        self._process = self._process or self._start()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -163,7 +164,7 @@ class Estimator:
             stdout=subprocess.PIPE,
             stderr=self._words,
             start_new_session=True,
-            # Fake tensors need neither a device nor threads.
+            # Meta tensors need neither a device nor threads.
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         )
 

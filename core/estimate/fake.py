@@ -6,6 +6,7 @@ input, or with the process PID that started it.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -36,6 +37,19 @@ def exact_prediction(spec: RunSpec) -> ExactPrediction:
     return _added_up(spec, extended(small, large, spec.layers), how)
 
 
+def quick_prediction(spec: RunSpec) -> ExactPrediction:
+    """The same without importing torch's compiler, where this torch can do without."""
+    # Late, as above.
+    from .without_compiler import without_compiler
+
+    try:
+        with without_compiler():
+            return exact_prediction(spec)
+    except Exception:
+        # Perhaps it wants more of its compiler than there was.
+        return exact_prediction(spec)
+
+
 def _added_up(spec: RunSpec, played: Played, how: str) -> ExactPrediction:
     closed = predict(spec)
     phases = [
@@ -58,7 +72,7 @@ def _added_up(spec: RunSpec, played: Played, how: str) -> ExactPrediction:
         peak_phase=peak.phase,
         peak_place=_place(spec, peak),
         phases=phases,
-        method=f"exact: the step on fake tensors{how}",
+        method=f"exact: the step on meta tensors{how}",
         formulas={"parameters": closed.formulas["parameters"]},
     )
 
@@ -98,18 +112,23 @@ def main() -> int:
     # What torch prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
+    # Importing makes a million objects, none of them garbage, and collecting in the midst of a step
+    # would end storages out of turn.
+    gc.disable()
     began = time.perf_counter()
-    # FakeTensorMode and the optimizers import torch._dynamo, as large as the rest of torch.
     import torch
-    import torch._dynamo
+
+    from . import fake_step  # noqa: F401
 
     import_seconds = time.perf_counter() - began
     die_with_parent(int(sys.argv[1]))
     torch.set_num_threads(1)
+    gc.freeze()
     for line in sys.stdin.buffer:
         answer = msgspec.json.encode(_answer(line, import_seconds)) + b"\n"
         while answer:
             answer = answer[answers.write(answer) :]
+        gc.collect()
     return 0
 
 
@@ -117,7 +136,7 @@ def _answer(line: bytes, import_seconds: float) -> Answer:
     try:
         spec = msgspec.json.decode(line, type=RunSpec)
         began = time.perf_counter()
-        prediction = exact_prediction(spec)
+        prediction = quick_prediction(spec)
     except Exception as error:
         traceback.print_exc()
         cause = error.__cause__ or error

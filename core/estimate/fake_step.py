@@ -1,4 +1,4 @@
-"""Plays one steady step of a spec on fake tensors."""
+"""Plays one steady step of a spec on tensors without data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from functools import partial
 
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..spec import RunSpec
 from .backward_memory import GRADIENTS
@@ -20,15 +19,12 @@ EMBEDDING, HEAD = Place(0, "embedding"), Place(0, "head")
 
 def play(spec: RunSpec) -> Played:
     """The step with all of the spec's layers; optimizer state is in place."""
-    with FakeTensorMode():
-        workload = FakeWorkload(spec)
-        if workload.optimizer is not None:
-            workload.step(lambda phase: None)
-        tracker = StorageTracker()
-        _own_residents(tracker, workload)
-        _watch(tracker, workload)
-        with tracker:
-            workload.step(tracker.enter)
+    workload = FakeWorkload(spec)
+    tracker = StorageTracker()
+    _own_residents(tracker, workload)
+    _watch(tracker, workload)
+    with tracker:
+        workload.step(tracker.enter)
     return tracker.played(spec.layers)
 
 

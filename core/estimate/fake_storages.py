@@ -1,4 +1,4 @@
-"""Follows every storage of a step on fake tensors from birth to death, and counts its work."""
+"""Follows every storage of a step from birth to death, and counts its work."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from .closed_form import ROWS
-from .fake_work import flops_of, hidden_bytes, moved_bytes, product_of
+from .fake_work import flops_of, hidden_bytes, moved_bytes, product_of, tensors_in
 from .forward_memory import COPIES, LOGITS
 from .played import Moment, Played, Product
 from .tape import ACTIVATIONS, TEMPORARIES
@@ -114,8 +113,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default:
-            return func(*args, **kwargs)
         if torch.is_inference_mode_enabled():
             # Without autograd, operations come here before they are taken apart.
             with self:
@@ -126,7 +123,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         self._count(func, args, kwargs, result)
         category = self._category(func, args)
-        new = [leaf for leaf in _tensors(result) if _address(leaf) not in self._of]
+        new = [leaf for leaf in tensors_in(result) if _address(leaf) not in self._of]
         for leaf in new:
             self._follow(leaf, category)
         hidden = hidden_bytes(func.overloadpacket, result)
@@ -144,7 +141,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 index = bisect_right(self._first_nodes, node._sequence_nr()) - 1
                 self._place = self._forward_places[max(0, index)]
         elif self.phase in OF_PARAMETERS:
-            lives = (self._of.get(_address(leaf)) for leaf in _tensors(args))
+            lives = (self._of.get(_address(leaf)) for leaf in tensors_in(args))
             owned = (life.place for life in lives if life is not None and life.place is not None)
             self._place = next(owned, self._place)
 
@@ -200,10 +197,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 requested[row] += sign * life.bytes
                 rounded[row] += sign * -(-life.bytes // GRANULE) * GRANULE
             yield Moment(phase, place.block, place.name, tuple(requested), tuple(rounded))
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_iter(values) if isinstance(leaf, Tensor))
 
 
 def _address(tensor: Tensor) -> int:

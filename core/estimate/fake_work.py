@@ -1,4 +1,4 @@
-"""How much one operation computes and how many bytes it moves, from its fake tensors."""
+"""How much one operation computes and how many bytes it moves, from its meta tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from .played import Product
@@ -35,8 +34,7 @@ def flops_of(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
 
 def product_of(flops: int, func: Any, args: Sequence[Any], result: Any) -> Product:
     """A matrix product with what it reads and writes."""
-    operand = next(leaf for leaf in tree_iter(args) if isinstance(leaf, Tensor))
-    dtype = str(operand.dtype).removeprefix("torch.")
+    dtype = str(tensors_in(args)[0].dtype).removeprefix("torch.")
     return Product(dtype, flops, moved_bytes(func, args, result))
 
 
@@ -54,8 +52,7 @@ def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:
     is_new = all(about.alias_info is None for about in schema.returns)
     return sum(
         min(leaf.numel() * leaf.itemsize, leaf.untyped_storage().nbytes())
-        for leaf in tree_iter((args, written, result if is_new else None))
-        if isinstance(leaf, Tensor)
+        for leaf in tensors_in((args, written, result if is_new else None))
     )
 
 
@@ -67,3 +64,12 @@ def hidden_bytes(packet: Any, result: Any) -> int:
     if packet is not _aten._safe_softmax:
         return 0
     return int(result.numel() + result.numel() // result.shape[-1])
+
+
+def tensors_in(values: Any) -> list[Tensor]:
+    """The tensors among an operation's operands or results, where they stand singly or in lists."""
+    if isinstance(values, Tensor):
+        return [values]
+    if isinstance(values, (list, tuple)):
+        return [tensor for value in values for tensor in tensors_in(value)]
+    return []

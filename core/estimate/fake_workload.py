@@ -1,64 +1,60 @@
-"""The worker's own workload on fake tensors: every shape and dtype, no memory, no arithmetic."""
+"""The worker's own workload on tensors without data: every shape and dtype, no arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any
 
-import torch
-from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from ..models.transformer import Transformer
+from ..models import transformer
 from ..spec import RunSpec
 from ..worker import workload
-from .fake_cuda import cuda_semantics, replaced
-
-
-class FakeTransformer(Transformer):
-    """The model without what fake tensors refuse: random values, and swapping a tensor's data."""
-
-    def apply(self, fn: Callable[[nn.Module], None]) -> Self:
-        """Leaves the weights as they come: fake ones have no values."""
-        return self
-
-    def to(self, dtype: torch.dtype) -> Self:  # type: ignore[override]
-        """New parameters and buffers of another dtype."""
-        for module in self.modules():
-            for name, parameter in list(module.named_parameters(recurse=False)):
-                setattr(module, name, nn.Parameter(parameter.detach().to(dtype)))
-            for name, buffer in list(module.named_buffers(recurse=False)):
-                if buffer.is_floating_point():
-                    setattr(module, name, buffer.to(dtype))
-        return self
+from .fake_device import device_semantics, replaced
+from .fake_optimizer import FakeOptimizer
 
 
 class FakeWorkload(workload.Workload):
-    """To be made and stepped under a FakeTensorMode, on any machine.
+    """To be made and stepped on any machine.
 
     Attributes:
-        asked: The spec that is imitated; ``spec`` is what runs here, eagerly and on the CPU.
+        asked: The spec that is imitated; ``spec`` is what runs here, eagerly.
     """
 
     def __init__(self, asked: RunSpec) -> None:
         self.asked = asked
-        with replaced(workload, "Transformer", FakeTransformer):
+        with (
+            replaced(transformer, "initialise", lambda module: None),
+            replaced(workload, "make_optimizer", FakeOptimizer),
+            _WithoutData(),
+        ):
             super().__init__(_runnable(asked))
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
-        if self.asked.on_cuda:
-            with cuda_semantics(self.asked):
-                yield
-        else:
-            with super()._casting():
-                yield
+        with device_semantics(self.asked):
+            yield
+
+
+class _WithoutData(TorchFunctionMode):
+    """Makes tensors without data, whichever device is asked for; by default they have some."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if "device" in kwargs:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
 
 
 def _runnable(spec: RunSpec) -> RunSpec:
-    """The eager CPU spec on which CUDA's ways are put."""
-    if not spec.on_cuda:
-        return spec.changed(compile="off")
+    """The eager spec without autocast, on which a device's ways are put."""
     return spec.changed(
         device="cpu",
         compile="off",

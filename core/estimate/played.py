@@ -1,4 +1,4 @@
-"""One step as it was played on fake tensors, and the same step with more layers.
+"""One step as it was played on meta tensors, and the same step with more layers.
 
 Blocks repeat each other, so at every place of a step the live bytes are affine in the number
 of layers and in the block's index. Two shallow models therefore give any deep one exactly: the

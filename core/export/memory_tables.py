@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any, TypedDict
 
 from ..quantities import format_bytes
 from ..record import LedgerRow, Memory
-from ..record_memory import DeviceMemory
+from ..record_memory import Allocation, DeviceMemory, Origin
 from .table import Table, facts
+
+
+class _Columns(TypedDict):
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
 
 
 def memory_table(memory: Memory) -> Table:
@@ -35,7 +42,8 @@ def recording_notes(memory: Memory) -> list[str]:
     if memory.baseline_blocks:
         count, held = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
         blocks = "block is" if count == 1 else "blocks are"
-        notes.append(f"{count:,} {blocks} older than the recording: {held}")
+        why = "" if memory.events_dropped else " (it began late, or its ring of events wrapped)"
+        notes.append(f"{count:,} {blocks} older than the recording: {held}{why}")
     if memory.peak_reserved_bytes is not None and (
         memory.peak_reserved_bytes < memory.peak_allocated_bytes
     ):
@@ -43,8 +51,10 @@ def recording_notes(memory: Memory) -> list[str]:
     if memory.events_dropped:
         notes.append(f"the ring of events wrapped: the first {memory.events_dropped:,} are lost")
     if memory.devices:
-        shown = next(one.device for one in memory.devices if one.is_described)
-        notes.append(f"{len(memory.devices)} devices: this is number {shown}, the busiest")
+        shown = next(one for one in memory.devices if one.is_described)
+        busiest = shown.events == max(one.events for one in memory.devices)
+        rank = "the busiest" if busiest else "not the busiest"
+        notes.append(f"{len(memory.devices)} devices: this is number {shown.device}, {rank}")
     return notes
 
 
@@ -53,7 +63,7 @@ def devices_table(memory: Memory) -> Table:
     columns = tuple(DeviceMemory.__struct_fields__)
     return Table(
         name="devices",
-        title="Devices of the snapshot, each with its own peak",
+        title="Devices of the snapshot, each with its own peak: `inspect --device N` shows another",
         columns=columns,
         rows=tuple(tuple(getattr(one, name) for name in columns) for one in memory.devices),
     )
@@ -186,11 +196,19 @@ def origins_table(memory: Memory) -> Table:
     return Table(
         name="origins",
         title="Alive at the peak, by category, phase and stack (bytes as requested)",
-        columns=("bytes", "blocks", "category", "phase", "stack"),
-        rows=tuple(
+        **origin_columns(memory.origins),
+    )
+
+
+def origin_columns(origins: Sequence[Origin]) -> _Columns:
+    """Columns and rows of a table of origins."""
+    return _beside_blocks(
+        ("bytes", "blocks", "category", "phase", "stack"),
+        [
             (row.bytes, row.blocks, row.category, row.phase, " < ".join(row.stack))
-            for row in memory.origins
-        ),
+            for row in origins
+        ],
+        [row.block_bytes for row in origins],
     )
 
 
@@ -199,12 +217,30 @@ def largest_table(memory: Memory) -> Table:
     return Table(
         name="largest",
         title="Largest allocations alive at the peak",
-        columns=("bytes", "category", "phase", "module", "born_ms", "died_ms", "stack"),
-        rows=tuple(
-            (
-                *(row.bytes, row.category, row.phase, row.module, row.born_ms, row.died_ms),
-                " < ".join(row.stack),
-            )
-            for row in sorted(memory.largest, key=lambda row: -row.bytes)
-        ),
+        **largest_columns(memory.largest),
     )
+
+
+def largest_columns(
+    largest: Sequence[Allocation], times: tuple[str, ...] = ("born_ms", "died_ms")
+) -> _Columns:
+    """Columns and rows of a table of allocations."""
+    rows = sorted(largest, key=lambda row: -row.bytes)
+    columns = ("bytes", "category", "phase", "module", *times)
+    return _beside_blocks(
+        (*columns, "stack"),
+        [(*(getattr(row, name) for name in columns), " < ".join(row.stack)) for row in rows],
+        [row.block_bytes for row in rows],
+    )
+
+
+def _beside_blocks(
+    columns: tuple[str, ...], rows: Sequence[tuple[Any, ...]], held: Sequence[int | None]
+) -> _Columns:
+    """With the blocks' bytes beside those requested, the first column, where they are known."""
+    if all(one is None for one in held):
+        return {"columns": columns, "rows": tuple(rows)}
+    return {
+        "columns": ("bytes", "block_bytes", *columns[1:]),
+        "rows": tuple((row[0], one, *row[1:]) for row, one in zip(rows, held, strict=True)),
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..analysis.oom import out_of_memory
 from ..record import Record
 from ..record_oom import Oom
+from .memory_tables import largest_columns, origin_columns
 from .table import Table, facts
 
 FACTS = (
@@ -70,11 +71,7 @@ def oom_origins_table(oom: Oom) -> Table:
     return Table(
         name="oom_origins",
         title="Alive at the refusal, by category, phase and stack (bytes as requested)",
-        columns=("bytes", "blocks", "category", "phase", "stack"),
-        rows=tuple(
-            (row.bytes, row.blocks, row.category, row.phase, " < ".join(row.stack))
-            for row in oom.origins
-        ),
+        **origin_columns(oom.origins),
     )
 
 
@@ -83,9 +80,5 @@ def oom_largest_table(oom: Oom) -> Table:
     return Table(
         name="oom_largest",
         title="Largest allocations alive at the refusal",
-        columns=("bytes", "category", "phase", "module", "born_ms", "stack"),
-        rows=tuple(
-            (row.bytes, row.category, row.phase, row.module, row.born_ms, " < ".join(row.stack))
-            for row in oom.largest
-        ),
+        **largest_columns(oom.largest, times=("born_ms",)),
     )

@@ -1,4 +1,4 @@
-"""The decoding process: ``python -P -m sysbench.core.inspection FILE ENTRY LIMIT_BYTES``.
+"""The decoding process: ``python -P -m sysbench.core.inspection FILE ENTRY LIMIT_BYTES [DEVICE]``.
 
 It writes messages to standard output, the tables into the entry's folder, and lives no
 longer than standard input is held open.
@@ -30,14 +30,15 @@ LARGEST_TABLES_BYTES = 64 * 2**20
 """A file whose tables are larger was made to be so: real ones have a few megabytes."""
 
 
-def main(file: str, entry: str, limit_bytes: str) -> int:
+def main(file: str, entry: str, limit_bytes: str, device: str = "") -> int:
     """Decode the file into the entry and tell how it went; returns the exit code."""
     die_with_parent(os.getppid())
     die_with_input()
     limit_memory(int(limit_bytes))
     path = Path(file)
     try:
-        _write(read_tables(path, _Teller().tell), Entry(Path(entry)))
+        tables = read_tables(path, _Teller().tell, int(device) if device else None)
+        _write(tables, Entry(Path(entry)))
     except Exception as error:  # A foreign file can raise anything; the log has it all.
         traceback.print_exc()
         _send(Refused(_reason(error, path, int(limit_bytes))))

@@ -32,20 +32,22 @@ class Decoding:
         entry: Where the tables are, when `run` has returned.
     """
 
-    def __init__(self, path: Path, limit_bytes: int = 0) -> None:
+    def __init__(self, path: Path, limit_bytes: int = 0, device: int | None = None) -> None:
         """
         Args:
             path: The file.
             limit_bytes: What the process may take, 0 for half of this machine's memory and
                 16 GiB at most: a million events take one.
+            device: Of a snapshot of several, whose tables; None for the busiest.
 
         Raises:
             ForeignFileError: It cannot be read, or is of no kind that is known.
         """
         self.path = path.absolute()
         format_of(self.path)  # what cannot be read is refused here already
-        self.entry = entry_of(self.path)
+        self.entry = entry_of(self.path, device)
         self._limit_bytes = limit_bytes or min(MOST_BYTES, memory_capacity_bytes() // 2)
+        self._device = [] if device is None else [str(device)]
         self._lock = Lock()
         self._cancelled = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,7 +97,7 @@ class Decoding:
                 self._process.kill()
 
     def _arguments(self) -> list[str]:
-        return [str(self.path), str(self.entry.path), str(self._limit_bytes)]
+        return [str(self.path), str(self.entry.path), str(self._limit_bytes), *self._device]
 
     def _read_again(self) -> Inspection:
         inspection = self.entry.read()

@@ -60,17 +60,17 @@ class Entry:
             return None
 
 
-def entry_of(path: Path) -> Entry:
+def entry_of(path: Path, device: int | None = None) -> Entry:
     """Where the inspection of a file is kept, whether it was made or not.
 
-    Another size or time of change of the file is another entry.
+    Another size or time of change of the file is another entry, and so is a chosen device.
 
     Raises:
         OSError: There is no such file.
     """
     facts = path.stat()
     name = os.fsencode(path.resolve())
-    parts = [name, facts.st_size, facts.st_mtime_ns, _version()]
+    parts = [name, facts.st_size, facts.st_mtime_ns, device, _version()]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     return Entry(entries_folder() / key)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shlex
+import shutil
 import stat
 import zlib
 from pathlib import Path
@@ -19,6 +20,11 @@ GZIP, PICKLE, SQLITE, ZIP = b"\x1f\x8b", b"\x80", b"SQLite format 3\x00", b"PK"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEAD_BYTES = 4096
 REPORT_ENDINGS = (".nsys-rep", ".qdrep")
+
+ARTIFACTS = ("*.json.gz", "*.pickle", "*.sqlite")
+"""What the passes of a run leave that can be inspected, in their folders."""
+OWN = ("run.json", "record.json", "events.jsonl", "kernels.json", "notes.json", "nsys.json")
+"""JSON in a run's folder that is no chrome trace."""
 
 READABLE = "a chrome trace (.json, .json.gz), a memory snapshot (pickle) or an nsys SQLite export"
 
@@ -38,12 +44,15 @@ def format_of(path: Path) -> Format:
     text = _unpacked(path) if packed else head
     if packed and text.startswith((PICKLE, SQLITE)):
         raise ForeignFileError(f"{path} is packed; unpack it (gunzip -k) and inspect that")
+    if path.name in OWN and (run := _run_around(path)):
+        raise ForeignFileError(f"{path} is a file of a run, {_to_see(run)}")
     if text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith((b"{", b"[")):
         return "chrome-trace"
-    if path.name.endswith(REPORT_ENDINGS):
+    if head and path.name.endswith(REPORT_ENDINGS):
         words = ("nsys", "export", "--type", "sqlite", "-o", path.with_suffix(".sqlite"), path)
+        where = "" if shutil.which("nsys") else " where there is an nsys (here is none)"
         raise ForeignFileError(
-            f"{path} is a report that only nsys reads; export it, and inspect the export:\n"
+            f"{path} is a report that only nsys reads; export it{where}, and inspect the export:\n"
             f"  {shlex.join(map(str, words))}"
         )
     raise ForeignFileError(f"{path} is {_guess(head)}, not {READABLE}")
@@ -53,8 +62,9 @@ def _head(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            what = "the folder of a run: see `sysbench-tui show`" if _is_run(path) else "a folder"
-            raise ForeignFileError(f"{path} is {what}; name a file in it")
+            run = _run_around(path / "any file")
+            what = f"a folder of a run, {_to_see(run)}" if run else "a folder; name a file in it"
+            raise ForeignFileError(f"{path} is {what}")
         if not stat.S_ISREG(mode):
             raise ForeignFileError(f"{path} is not a regular file; save it to one first")
         with path.open("rb") as file:
@@ -64,8 +74,18 @@ def _head(path: Path) -> bytes:
         raise ForeignFileError(f"{path} cannot be read: {reason}") from error
 
 
-def _is_run(path: Path) -> bool:
-    return (path / "run.json").is_file()
+def _run_around(path: Path) -> Path | None:
+    """The folder of the run that a file is in, or a pass of it."""
+    folders = path.absolute().parents[:2]
+    return next((one for one in folders if (one / "run.json").is_file()), None)
+
+
+def _to_see(run: Path) -> str:
+    """What to do with a run: what shows it, and which of its files are for inspection."""
+    files = sorted(file for pattern in ARTIFACTS for file in run.glob(f"*/{pattern}"))
+    names = ", ".join(str(file.relative_to(run)) for file in files)
+    text = f"which is shown by:\n  {shlex.join(('sysbench-tui', 'show', str(run)))}"
+    return f"{text}\nand of which can be inspected: {names}" if names else text
 
 
 def _unpacked(path: Path) -> bytes:

@@ -8,7 +8,7 @@ from ..errors import DamagedFileError
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
-    """So much of a stage is done; 0 of 0 where that cannot be told."""
+    """So much of a stage is done, in its unit; 0 of 0 where that cannot be told."""
 
     stage: str
     done: int

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from ..analysis.chrome_trace import read_trace
 from ..analysis.kernels import kernel_table
 from ..analysis.memory import describe_profiled, describe_snapshot
-from ..analysis.nsys_export import read_export
+from ..analysis.nsys_export import export_of, read_contents
 from ..analysis.profiled_allocations import (
     has_profiled_allocations,
     read_profiled_allocations,
@@ -24,8 +27,12 @@ from .inspection import Inspection
 from .kinds import format_of
 
 Progress = Callable[[str, int, int], None]
-"""Told the stage, ``decode`` or ``analyse``, how much of it is done and of how much; 0 of 0
-where that cannot be told."""
+"""Told the stage, how much of it is done and of how much: ``decode`` in bytes, ``rows`` of an nsys
+export in these; ``analyse`` cannot tell, 0 of 0."""
+
+MOST_RANGES = 20_000
+"""Rows kept of an nsys export. Where each call of an operator has a name of its own, a second of
+training makes 3,000 of them."""
 
 
 class Tables(NamedTuple):
@@ -35,18 +42,24 @@ class Tables(NamedTuple):
     layers: Kernels | None
 
 
-def read_tables(path: Path, progress: Progress) -> Tables:
+def read_tables(path: Path, progress: Progress, device: int | None = None) -> Tables:
     """All tables of a file. Time and memory are those that the file asks for.
+
+    Args:
+        device: Of a memory snapshot, whose tables; None for the busiest.
 
     Raises:
         DamagedFileError: It cannot be read; the message says why.
         MemoryError: It takes more than this process may have.
     """
-    match format_of(path):
+    kind = format_of(path)
+    if device is not None and kind != "memory-snapshot":
+        raise DamagedFileError("a device can be chosen of a memory snapshot alone")
+    match kind:
         case "chrome-trace":
             return _read_trace(path, progress)
         case "memory-snapshot":
-            return _read_snapshot(path, progress)
+            return _read_snapshot(path, progress, device)
         case "nsys-export":
             return _read_export(path, progress)
 
@@ -56,7 +69,9 @@ def _read_trace(path: Path, progress: Progress) -> Tables:
     try:
         trace = read_trace(path, lambda done, total: progress("decode", done, total))
     except DamagedFileError as error:
-        memory = _profiled_memory(path)
+        memory = None
+        with suppress(DamagedFileError):  # the first reason is the better one
+            memory = _profiled_memory(path)
         if memory is None:
             raise
         return Tables(_profiled(path, memory, missing={"kernels": str(error)}), None)
@@ -106,35 +121,41 @@ def _profiled_memory(path: Path) -> Memory | None:
     return describe_profiled(history) if len(history) else None
 
 
-def _read_snapshot(path: Path, progress: Progress) -> Tables:
+def _read_snapshot(path: Path, progress: Progress, device: int | None) -> Tables:
     snapshot = read_snapshot(path, lambda done, total: progress("decode", done, total))
     progress("analyse", 0, 0)
     inspection = Inspection(
         kind="memory-snapshot",
         file=_name(path),
         file_bytes=path.stat().st_size,
-        memory=describe_snapshot(snapshot),
+        memory=describe_snapshot(snapshot, device),
         missing={"kernels": "a memory snapshot has no times of kernels"},
     )
     return Tables(inspection, None)
 
 
 def _read_export(path: Path, progress: Progress) -> Tables:
-    progress("decode", 0, 0)
-    export = read_export(path)
+    contents = read_contents(path, lambda done, total: progress("rows", done, total))
+    progress("analyse", 0, 0)
+    export = export_of(contents)
+    rows, elsewhere, missing = export.nvtx.rows, export.nvtx.elsewhere, export.missing
+    if (most := max(len(rows), len(elsewhere))) > MOST_RANGES:
+        missing = missing | {"nvtx.rows": f"the first {MOST_RANGES:,} of {most:,}"}
     inspection = Inspection(
         kind="nsys-export",
         file=_name(path),
         file_bytes=path.stat().st_size,
         kernels=export.folded,
-        nvtx=export.nvtx,
+        nvtx=msgspec.structs.replace(
+            export.nvtx, rows=rows[:MOST_RANGES], elsewhere=elsewhere[:MOST_RANGES]
+        ),
         clocks=export.clocks,
         kernel_summary=export.kernel_summary,
         memory_summary=export.memory_summary,
         devices=export.devices,
         export_schema=export.schema,
         nsys_version=export.nsys_version,
-        missing=export.missing | {"memory": "nsys does not record the allocator"},
+        missing=missing | {"memory": "nsys does not record the allocator"},
     )
     return Tables(inspection, export.kernels)
 

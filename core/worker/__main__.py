@@ -133,7 +133,7 @@ def _run(job: Job, report: Report, parent: int) -> int:
     # Late, so that the first event is out before the second that importing torch takes.
     from .failures import report_failure
     from .limits import left_over, limit_memory
-    from .passes import measure_pass
+    from .passes import measure_of
     from .refusals import Refusals
     from .setup import describe_torch, prepare_torch
 
@@ -142,11 +142,12 @@ def _run(job: Job, report: Report, parent: int) -> int:
     try:
         settings = prepare_torch(job.spec)
         report(DeviceDescribed(facts={**describe_torch(job.spec), "settings": settings}))
+        measure = measure_of(job)
         limit_memory(job.spec)
         refusals = Refusals(job.spec)
         if (message := left_over(job.spec)) is not None:
             report(Noticed(message=message))
-        measure_pass(job, report)
+        measure(job, report)
     except Exception as error:
         report_failure(error, job.spec, report, refusals)
         return 1

@@ -14,9 +14,10 @@ from torch.autograd.profiler import profile
 from ..analysis.card import CardReading
 from ..analysis.memory import Recording
 from ..analysis.profiled_allocations import decode_profiled_allocations, decode_refusal
+from ..errors import WorkerFailed
 from ..rundir import write_atomically
 from .job import Job
-from .limits import lift_memory_limit, memory_left
+from .limits import ROOM_BYTES, lift_memory_limit
 
 CLEAR_PEAK_RESIDENT = "5"
 """What to write into ``clear_refs`` to restart the peak resident set: proc(5)."""
@@ -56,9 +57,9 @@ class CpuRecorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is not None:
-            self._free_at_end = memory_left()
-            lift_memory_limit()  # what was recorded is still to be decoded
+        left = lift_memory_limit()  # what was recorded is still to be decoded
+        if left is not None:
+            self._free_at_end = max(0, left - ROOM_BYTES)
         try:
             self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         except (RuntimeError, MemoryError):
@@ -86,7 +87,10 @@ class CpuRecorder:
 
         Raises:
             OSError: The artifact could not be written.
+            WorkerFailed: The profiler kept nothing: it was refused memory itself.
         """
+        if self._profile.kineto_results is None:
+            raise WorkerFailed("the profiler ran out of memory, too, and kept nothing")
         plain = self._path.with_suffix("")
         self._profile.export_chrome_trace(str(plain))  # type: ignore[no-untyped-call]
         data = plain.read_bytes()

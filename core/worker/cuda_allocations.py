@@ -140,9 +140,10 @@ class CudaRecorder:
         write_atomically(self._path, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 
     def _take_out_of_memory(self, *_: int) -> None:
-        """The allocator is about to raise, perhaps not for the first time; all is still held."""
-        if self._path.exists():
-            return
+        """The allocator is about to raise, and all is still held.
+
+        Of several times the last counts: it is the one that nobody knew how to do without.
+        """
         self._take_snapshot()
         self._counters = Counters(end_allocated=torch.cuda.memory_allocated(self._device))
         with suppress(OSError):  # a full disk must not hide that memory ran out
@@ -170,6 +171,7 @@ def _process_shares(device: torch.device) -> dict[int, int]:
             uuid = torch.cuda.get_device_properties(device).uuid
             handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
             processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            processes += pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:

@@ -6,6 +6,7 @@ import linecache
 import os
 import re
 import traceback
+from collections.abc import Iterator
 
 import msgspec
 import torch
@@ -14,12 +15,19 @@ from ..events import OutOfMemory, WorkerFailed
 from ..quantities import BINARY_UNITS
 from ..spec import RunSpec
 from .job import Report
+from .limits import lift_memory_limit
 from .refusals import AllocatorState, Refusals, state_now
 from .workload import StepError
 
 CPU_REFUSAL = re.compile(r"tried to allocate (\d+) bytes")
 CUDA_REFUSAL = re.compile(r"Tried to allocate ([0-9.]+) ([KMGT]iB)")
-NATIVE_REFUSALS = ("std::bad_alloc", "Cannot allocate memory", "could not create a memory")
+NATIVE_REFUSALS = (
+    *("std::bad_alloc", "Cannot allocate memory", "could not create a memory"),
+    *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
+)
+"""Of the C++ library, of the host's libraries, and of what asks CUDA past torch's allocator."""
+
+NOT_SAID = "whoever was refused, Python or a library, does not say how much"
 STACK_FRAMES = 12
 
 
@@ -31,6 +39,8 @@ def report_failure(
     Args:
         refusals: What the allocator told; without, its state is read now.
     """
+    if spec.memory_limit:
+        lift_memory_limit()
     phase, cause = _phase_and_cause(error)
     text = str(cause)
     if is_out_of_memory(cause):
@@ -48,9 +58,23 @@ def report_failure(
 
 
 def _phase_and_cause(error: Exception) -> tuple[str, Exception]:
-    if isinstance(error, StepError) and isinstance(error.__cause__, Exception):
-        return error.phase, error.__cause__
-    return "build", error
+    """Of the errors that led to one another, the phase of the step and the first to count.
+
+    A refusal can lead to others on the way out; the one that says what was asked for counts.
+    """
+    chain = list(_chain(error))
+    phase = next((one.phase for one in chain if isinstance(one, StepError)), "build")
+    causes = [one for one in chain if not isinstance(one, StepError)] or [error]
+    if is_out_of_memory(causes[0]):
+        refusals = (one for one in causes if is_out_of_memory(one) and requested_bytes(str(one)))
+        return phase, next(refusals, causes[0])
+    return phase, causes[0]
+
+
+def _chain(error: BaseException | None) -> Iterator[Exception]:
+    while isinstance(error, Exception):
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _out_of_memory(
@@ -60,6 +84,7 @@ def _out_of_memory(
     frames = _own_frames(cause)
     known = msgspec.structs.asdict(state)
     known["requested_bytes"] = state.requested_bytes or requested_bytes(text)
+    known["missing"] = state.missing | {"requested_bytes": NOT_SAID}
     return OutOfMemory(
         phase=phase,
         limit_bytes=spec.memory_limit or None,

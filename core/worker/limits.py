@@ -6,15 +6,21 @@ import ctypes
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import torch
+from torch.autograd.profiler import profile
 
 from ..quantities import format_bytes
 from ..spec import RunSpec
 
 M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 * 2**10
 """The parameter's number in malloc.h, and the value that glibc begins with: mallopt(3)."""
+
+ROOM_BYTES = 4 * 2**20
+"""What the memory pass gives back when memory runs out, so that there is some to tell it with."""
 
 OMP_VARIABLE = "OMP_NUM_THREADS"
 
@@ -35,15 +41,23 @@ def limit_memory(spec: RunSpec) -> None:
         return
     import resource
 
-    # Threads reserve stacks; optimizers and autocast import much of torch: both count as
-    # data and neither is a tensor, so they come before the look at what the process holds.
-    torch.ones(2**16).sum()
-    if spec.step == "train" or spec.precision in ("bf16", "fp16"):
-        importlib.import_module("torch._dynamo")
+    _take_what_is_no_tensor()
     _return_what_is_freed()
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     held = psutil.Process().memory_info().data
     resource.setrlimit(resource.RLIMIT_DATA, (held + spec.memory_limit, hard))
+
+
+def _take_what_is_no_tensor() -> None:
+    """Take now what would count as data later, before the look at what the process holds.
+
+    Threads reserve stacks, the profiler's among them; optimizers, autocast and the profiler
+    import much of torch.
+    """
+    torch.ones(2**16).sum()
+    importlib.import_module("torch._dynamo")
+    with profile(use_kineto=True):
+        pass
 
 
 def _return_what_is_freed() -> None:
@@ -57,22 +71,29 @@ def _return_what_is_freed() -> None:
         mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
-def lift_memory_limit() -> None:
-    """Take the CPU's cap away: memory ran out, and telling how needs some."""
+def lift_memory_limit() -> int | None:
+    """Take the CPU's cap away; returns the bytes that it had left, None where nothing capped.
+
+    What comes after the steps needs memory that is no tensor's; so does telling that it ran out.
+    """
     import resource
 
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    cap, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-
-
-def memory_left() -> int | None:
-    """Bytes by which the data segment may still grow; None where nothing caps it."""
-    import resource
-
-    cap, _ = resource.getrlimit(resource.RLIMIT_DATA)
     if cap == resource.RLIM_INFINITY:
         return None
     return max(0, cap - int(psutil.Process().memory_info().data))
+
+
+@contextmanager
+def without_limit(spec: RunSpec) -> Iterator[None]:
+    """What is taken inside and kept does not count against the spec's limit on the CPU."""
+    if not spec.memory_limit:
+        yield
+        return
+    lift_memory_limit()
+    yield
+    limit_memory(spec)
 
 
 def left_over(spec: RunSpec) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..analysis.notes import Notes
-from ..analysis.oom import what_was_alive
+from ..analysis.oom_alive import what_was_alive
 from ..errors import SysbenchError
 from ..events import Noticed, ResultReported, StageEntered
 from ..rundir import write_atomically

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .job import Job, Report
 
 
-def measure_pass(job: Job, report: Report) -> None:
-    """Run the job's pass; its block goes out as an event."""
+def measure_of(job: Job) -> Callable[[Job, Report], None]:
+    """What runs the job's pass and reports its block."""
     # Each imports what only it needs; a pass should not pay for another.
     if job.capture:
-        from . import capturing
-
-        capturing.measure(job, report)
+        from .capturing import measure
     elif job.name == "timing":
-        from . import timing
-
-        timing.measure(job, report)
+        from .timing import measure
     elif job.name == "trace":
-        from . import tracing
-
-        tracing.measure(job, report)
+        from .tracing import measure
     elif job.name == "numerics":
-        from . import numerics
-
-        numerics.measure(job, report)
+        from .numerics import measure
     else:
-        from . import snapshot
-
-        snapshot.measure(job, report)
+        from .snapshot import measure
+    return measure

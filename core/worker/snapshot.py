@@ -14,6 +14,7 @@ from .cpu_allocations import CpuRecorder
 from .cuda_allocations import CudaRecorder
 from .failures import ran_out_of_memory
 from .job import Job, Report
+from .limits import ROOM_BYTES, without_limit
 from .out_of_memory import report_alive
 from .stepping import SteppedWorkload
 from .tags import Tagger
@@ -41,8 +42,6 @@ def measure(job: Job, report: Report) -> None:
     report(StageEntered(stage="build"))
     recorder = CudaRecorder(job) if job.spec.on_cuda else CpuRecorder(job)
     tagger = Tagger()
-    if not job.spec.on_cuda:
-        _rehearse(job.spec)
     try:
         step_ms = _record(job, recorder, tagger, report)
     except Exception as error:
@@ -66,25 +65,39 @@ def _record(
     job: Job, recorder: CudaRecorder | CpuRecorder, tagger: Tagger, report: Report
 ) -> float:
     """Build, warm up, take the steady step; returns its milliseconds."""
+    with without_limit(job.spec):
+        if not job.spec.on_cuda:
+            _rehearse(job.spec)
+        room = bytearray(ROOM_BYTES)
     with recorder:
-        tagger.enter("build")
-        workload = make_workload(job.spec)
-        tagger.enter("")
-        recorder.read("after build")
-        with tagger.watching(workload):
-            report(StageEntered(stage="warmup"))
-            for index in range(WARMUP_STEPS):
-                _step(workload, tagger, index)
-                if index == 0:
-                    recorder.read("first step", of_peak=True)
-                report(StepCounted(done=index + 1, total=STEPS))
-            report(StageEntered(stage="measure"))
-            recorder.begin_steady_step()
-            began_ns = time.perf_counter_ns()
-            _step(workload, tagger, STEADY_STEP)
-            recorder.end_steady_step()
-            step_ms = (time.perf_counter_ns() - began_ns) / 1e6
-            report(StepCounted(done=STEPS, total=STEPS))
+        try:
+            tagger.enter("build")
+            workload = make_workload(job.spec)  # alive until the recording ends
+            tagger.enter("")
+            recorder.read("after build")
+            return _take_steps(workload, recorder, tagger, report)
+        except BaseException:
+            del room  # not by a call: the CPU's recorder notes calls, and that takes memory
+            raise
+
+
+def _take_steps(
+    workload: SteppedWorkload, recorder: CudaRecorder | CpuRecorder, tagger: Tagger, report: Report
+) -> float:
+    with tagger.watching(workload):
+        report(StageEntered(stage="warmup"))
+        for index in range(WARMUP_STEPS):
+            _step(workload, tagger, index)
+            if index == 0:
+                recorder.read("first step", of_peak=True)
+            report(StepCounted(done=index + 1, total=STEPS))
+        report(StageEntered(stage="measure"))
+        recorder.begin_steady_step()
+        began_ns = time.perf_counter_ns()
+        _step(workload, tagger, STEADY_STEP)
+        recorder.end_steady_step()
+        step_ms = (time.perf_counter_ns() - began_ns) / 1e6
+        report(StepCounted(done=STEPS, total=STEPS))
     return step_ms
 
 

@@ -33,8 +33,11 @@ class StepError(Exception):
     """
 
     def __init__(self, phase: str) -> None:
-        super().__init__(f"in the {phase} phase")
+        super().__init__()
         self.phase = phase
+
+    def __str__(self) -> str:
+        return f"in the {self.phase} phase"
 
 
 class SteppedWorkload(ABC):
@@ -80,17 +83,16 @@ class SteppedWorkload(ABC):
         Raises:
             StepError: From whatever went wrong, with the phase in which it did.
         """
-        reached = "start"
+        failure = StepError("start")  # now, since making it takes memory
 
         def begin(phase: str) -> None:
-            nonlocal reached
-            reached = phase
+            failure.phase = phase
             enter(phase)
 
         try:
             self._step(begin)
         except Exception as error:
-            raise StepError(reached) from error
+            raise failure from error
 
     @contextmanager
     def _casting(self) -> Iterator[None]:

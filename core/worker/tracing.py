@@ -26,6 +26,7 @@ from .compile_graphs import made_kernels, watched_graphs
 from .compile_ranges import part_ranges
 from .compiling import compiled_modules
 from .job import Job, Report
+from .limits import lift_memory_limit
 from .ranges import PhaseRanges, module_ranges, profiler_range
 from .stepping import SteppedWorkload
 from .workload import make_workload
@@ -89,7 +90,7 @@ def _record(
     plan = schedule(wait=0, warmup=1, active=1)
     with (
         part_ranges(graphs, profiler_range),
-        profile(activities=activities, schedule=plan, acc_events=True) as profiler,
+        profile(activities=activities, schedule=plan) as profiler,
     ):
         workload.step(enter)
         _synchronise(spec)
@@ -99,6 +100,7 @@ def _record(
                 workload.step(enter)
                 report(StepCounted(done=done + 1, total=steps))
             _synchronise(spec)
+        lift_memory_limit()  # the profiler has its events still to sort
     _export(profiler, path)
 
 
@@ -108,7 +110,7 @@ def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
     Noting them costs 0.3 µs an operator, up to a tenth of a small model's step: the traced
     steps are spared that.
     """
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as shapes:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes:
         workload.step(PhaseRanges(profiler_range))
         _synchronise(workload.spec)
     _export(shapes, path)

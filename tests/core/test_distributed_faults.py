@@ -17,9 +17,9 @@ from sysbench.core.rundir import RunDirectory, create_run
 from sysbench.core.spec import RunSpec
 from sysbench.core.supervisor import Cancellation, supervise
 
-ENDLESS = RunSpec(
-    device="cpu", ranks=2, parallel="flat", threads=1, warmup=1, steps=1_000_000, context=16
-)
+TRAINING = RunSpec(device="cpu", ranks=2, parallel="flat", threads=1, warmup=1)
+# Ranks that need no model start sooner, and wait for each other all the same.
+ENDLESS = TRAINING.changed(workload="all-reduce", parallel="none", payload_mib=16, steps=1_000_000)
 MOST_SECONDS = 30
 
 
@@ -79,7 +79,7 @@ def test_a_killed_rank_ends_the_pass_by_its_name() -> None:
 
 
 def test_out_of_memory_in_a_rank_is_typed_and_names_it() -> None:
-    spec = ENDLESS.changed(batch=32, context=512, memory_limit=300 * 2**20)
+    spec = TRAINING.changed(batch=32, context=512, memory_limit=300 * 2**20)
     run = create_run(spec, ["timing"])
     events = list(supervise(run))
     (ended,) = (event for event in events if isinstance(event, PassEnded))

@@ -25,21 +25,17 @@ def test_the_example_of_the_readme_runs() -> None:
     assert names["result"].record.status == "finished"  # type: ignore[attr-defined]
 
 
-def test_events_are_an_iterator_that_drives_the_run() -> None:
+def test_events_drive_the_run_whose_tables_are_data_frames_with_units_in_their_columns() -> None:
     spec = RunSpec(device="cpu", steps=6, warmup=1, step="inference")
     measured, events = start(spec, ["timing"])
     seen = list(events)
     assert isinstance(seen[-1], RunEnded)
     assert any(isinstance(event, StepsTimed) for event in seen)
     assert [type(event) for event in measured.events()] == [type(event) for event in seen]
-
-
-def test_tables_are_data_frames_with_units_in_their_columns() -> None:
-    result = run(RunSpec(device="cpu", steps=6, warmup=1, step="inference"), ["timing"])
-    frame = result.tables()["timing"]
+    frame = measured.tables()["timing"]
     assert frame["median_ms"].gt(0).all()
-    assert open_run("last").record == result.record
-    assert [entry.id for entry in Library().entries("tiny inference")] == [result.id]
+    assert open_run("last").record == measured.record
+    assert [entry.id for entry in Library().entries("tiny inference")] == [measured.id]
     assert Library().entries("tiny train") == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,23 +15,32 @@ import psutil
 import pytest
 
 from sysbench.core.errors import DeviceBusyError
-from sysbench.core.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
+from sysbench.core.events import (
+    AnyEvent,
+    Noticed,
+    PassEnded,
+    PassStarted,
+    RunEnded,
+    StageEntered,
+    StepsTimed,
+)
 from sysbench.core.launch import start_detached, stop
 from sysbench.core.library import Library
-from sysbench.core.record import Record
 from sysbench.core.record_builder import settled_record
-from sysbench.core.rundir import RunDirectory, create_run
+from sysbench.core.rundir import HOME_VARIABLE, RunDirectory, create_run
 from sysbench.core.spec import PassName, RunSpec
 from sysbench.core.supervisor import Cancellation, supervise
 
-ENDLESS = RunSpec(device="cpu", steps=1_000_000, warmup=1, step="inference", threads=1)
+ENDLESS = RunSpec(
+    device="cpu", steps=1_000_000, warmup=1, step="inference", threads=1, batch=1, context=16
+)
 SHORT = ENDLESS.changed(steps=12)
 PATIENCE_SECONDS = 60
 
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SYSBENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
     return tmp_path / "home"
 
 
@@ -39,16 +49,19 @@ def new_run(spec: RunSpec, *passes: PassName) -> RunDirectory:
 
 
 def play(
-    run: RunDirectory, on_steps: Callable[[int], None], cancel: Cancellation | None = None
+    run: RunDirectory,
+    harm: Callable[[int], None],
+    cancel: Cancellation | None = None,
+    at: type[AnyEvent] = StepsTimed,
 ) -> list[AnyEvent]:
-    """Supervise in this process; call ``on_steps`` with the worker's pid at the first steps."""
+    """Supervise in this process; call ``harm`` once, with the worker's pid, at such an event."""
     events, pid, done = [], 0, False
     for event in supervise(run, cancel=cancel):
         events.append(event)
         if isinstance(event, PassStarted):
             pid = event.pid
-        if isinstance(event, StepsTimed) and not done:
-            on_steps(pid)
+        if isinstance(event, at) and not done:
+            harm(pid)
             done = True
     return events
 
@@ -77,9 +90,7 @@ def live_worker(run: RunDirectory) -> int | None:
     return None
 
 
-@pytest.fixture
-def detached() -> Iterator[RunDirectory]:
-    """An endless run under a detached supervisor, already measuring."""
+def detached_run() -> Iterator[RunDirectory]:
     run = new_run(ENDLESS)
     pid = start_detached(run)
     try:
@@ -91,29 +102,43 @@ def detached() -> Iterator[RunDirectory]:
             os.waitpid(pid, 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
-def test_a_worker_killed_by_a_signal_is_told_by_name(number: signal.Signals) -> None:
+@pytest.fixture
+def detached() -> Iterator[RunDirectory]:
+    """An endless run under a detached supervisor, already measuring."""
+    yield from detached_run()
+
+
+@pytest.mark.parametrize(
+    ("number", "at", "stage", "said"),
+    [
+        (signal.SIGKILL, StageEntered, "import", ""),
+        (signal.SIGABRT, StageEntered, "import", "Aborted"),
+        (signal.SIGSEGV, StepsTimed, "measure", "Segmentation fault"),
+    ],
+)
+def test_a_worker_killed_by_a_signal_is_told_by_name_and_leaves_its_stack_in_the_log_tail(
+    number: signal.Signals, at: type[AnyEvent], stage: str, said: str
+) -> None:
     run = new_run(ENDLESS)
-    ended, run_ended = the_end(play(run, lambda pid: os.kill(pid, number)))
+    ended, run_ended = the_end(play(run, lambda pid: os.kill(pid, number), at=at))
     assert (ended.outcome, run_ended.status) == ("killed", "killed")
     assert number.name in ended.detail
+    assert ended.detail.endswith(f"in stage {stage}")
     record = run.record()
     assert record.status == "killed"
     assert record.missing["timing"] == ended.detail
-
-
-def test_a_crash_leaves_the_python_stack_in_the_log_tail() -> None:
-    run = new_run(ENDLESS)
-    play(run, lambda pid: os.kill(pid, signal.SIGSEGV))
-    assert any("Segmentation fault" in line for line in run.record().passes[0].log_tail)
+    assert said in "\n".join(record.passes[0].log_tail)
 
 
 def test_a_silent_worker_is_ended_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SYSBENCH_HANG_SECONDS", "8")
-    run = new_run(ENDLESS)
-    ended, run_ended = the_end(play(run, lambda pid: os.kill(pid, signal.SIGSTOP)))
+    def silence(pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        # From here on: importing may take longer, and is silent, too.
+        monkeypatch.setenv("SYSBENCH_HANG_SECONDS", "1")
+
+    ended, run_ended = the_end(play(new_run(ENDLESS), silence))
     assert (ended.outcome, run_ended.status) == ("hung", "hung")
-    assert "8 s" in ended.detail
+    assert "for 1 s" in ended.detail
     assert "measure" in ended.detail
 
 
@@ -125,7 +150,7 @@ def test_cancelling_ends_the_worker_and_is_told() -> None:
         pids.append(pid)
         cancel.set()
 
-    ended, run_ended = the_end(play(new_run(ENDLESS), cancel_now, cancel))
+    ended, run_ended = the_end(play(new_run(ENDLESS), cancel_now, cancel, at=StageEntered))
     assert (ended.outcome, run_ended.status) == ("cancelled", "cancelled")
     assert not psutil.pid_exists(pids[0])
 
@@ -150,72 +175,75 @@ def test_a_failing_pass_keeps_what_earlier_passes_measured() -> None:
     ]
 
 
-def test_no_worker_survives_a_killed_supervisor(detached: RunDirectory) -> None:
+def test_a_killed_supervisor_takes_its_worker_along_and_leaves_a_record_that_says_so(
+    detached: RunDirectory,
+) -> None:
     worker = live_worker(detached)
     supervisor = detached.supervisor_pid()
     assert worker is not None
     assert supervisor is not None
     os.kill(supervisor, signal.SIGKILL)
     os.waitpid(supervisor, 0)
+    assert settled_record(detached).status == "killed"
+    assert [entry.status for entry in Library().entries()] == ["killed"]
     wait_until(lambda: not psutil.pid_exists(worker), "the worker to die")
     assert not detached.is_live()
 
 
-def test_a_killed_supervisor_leaves_a_record_that_says_so(detached: RunDirectory) -> None:
-    supervisor = detached.supervisor_pid()
-    assert supervisor is not None
-    os.kill(supervisor, signal.SIGKILL)
-    os.waitpid(supervisor, 0)
-    assert settled_record(detached).status == "killed"
-    assert [entry.status for entry in Library().entries()] == ["killed"]
+class TestBesideALiveRun:
+    """Nothing here may touch the one run that is going on."""
+
+    @pytest.fixture(scope="class")
+    def live(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(HOME_VARIABLE, str(tmp_path_factory.mktemp("home")))
+            yield from detached_run()
+
+    @pytest.fixture(autouse=True)
+    def its_home(self, own_home: Path, live: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(HOME_VARIABLE, str(live.path.parents[1]))
+
+    def test_with_a_damaged_record_it_is_still_running(self, live: RunDirectory) -> None:
+        whole = live.record_path.read_bytes()
+        live.record_path.write_bytes(b"{")
+        assert settled_record(live).status == "running"
+        live.record_path.write_bytes(whole)
+
+    def test_a_second_run_is_refused_with_the_holder(self, live: RunDirectory) -> None:
+        second = new_run(SHORT)
+        with pytest.raises(DeviceBusyError, match=str(live.supervisor_pid())):
+            list(supervise(second, wait=False))
+        assert second.record().status == "cancelled"
+
+    def test_two_supervisors_cannot_run_the_same_run(self, live: RunDirectory) -> None:
+        with pytest.raises(DeviceBusyError):
+            next(supervise(RunDirectory(live.path)))
 
 
-def test_a_live_run_with_a_damaged_record_is_still_running(detached: RunDirectory) -> None:
-    detached.record_path.write_bytes(b"{")
-    assert settled_record(detached).status == "running"
-
-
-def test_stop_ends_a_detached_run_as_cancelled(detached: RunDirectory) -> None:
-    assert stop(detached)
+def test_a_second_run_waits_until_the_first_is_stopped_as_cancelled(detached: RunDirectory) -> None:
+    second = new_run(SHORT)
+    told: list[AnyEvent] = []
+    for event in supervise(second):
+        if isinstance(event, Noticed) and not told:
+            told.append(event)
+            assert stop(detached)
+    assert told
+    assert second.record().status == "finished"
     wait_until(lambda: not detached.is_live(), "the supervisor to end")
     assert detached.record().status == "cancelled"
     assert not stop(detached)
 
 
-def test_a_second_run_is_refused_with_the_holder(detached: RunDirectory) -> None:
-    second = new_run(SHORT)
-    with pytest.raises(DeviceBusyError, match=str(detached.supervisor_pid())):
-        list(supervise(second, wait=False))
-    assert second.record().status == "cancelled"
-
-
-def test_a_second_run_waits_for_the_first(detached: RunDirectory) -> None:
-    second = new_run(SHORT)
-    told: list[AnyEvent] = []
-    for event in supervise(second):
-        if type(event).__name__ == "Noticed" and not told:
-            told.append(event)
-            stop(detached)
-    assert told
-    assert second.record().status == "finished"
-
-
-def test_two_supervisors_cannot_run_the_same_run(detached: RunDirectory) -> None:
-    with pytest.raises(DeviceBusyError):
-        next(supervise(RunDirectory(detached.path)))
-
-
-def test_out_of_memory_on_the_cpu_names_phase_and_bytes() -> None:
-    spec = RunSpec(device="cpu", batch=32, context=512, memory_limit=300 * 2**20)
-    run = new_run(spec, "timing")
-    ended, run_ended = the_end(play(run, lambda pid: None))
+def test_out_of_memory_on_the_cpu_names_phase_and_bytes(oom_run: RunDirectory) -> None:
+    ended, run_ended = the_end(list(oom_run.tail().read()))
     assert (ended.outcome, run_ended.status) == ("oom", "oom")
-    oom = run.record().passes[0].oom
-    assert oom is not None
+    first = oom_run.record().passes[0]
+    assert (first.name, first.outcome) == ("timing", "oom")
+    assert first.oom is not None
     # One score matrix: batch × heads × context² × 4 bytes.
-    assert oom.requested_bytes == 32 * 4 * 512 * 512 * 4
-    assert oom.phase == "forward"
-    assert any("naive_attention" in frame for frame in oom.stack)
+    assert first.oom.requested_bytes == 32 * 4 * 512 * 512 * 4
+    assert first.oom.phase == "forward"
+    assert any("naive_attention" in frame for frame in first.oom.stack)
 
 
 def supervise_with(run: RunDirectory, setup: str) -> None:
@@ -231,7 +259,7 @@ def supervise_with(run: RunDirectory, setup: str) -> None:
 
 
 def test_a_file_that_may_not_grow_ends_the_run_as_disk_full() -> None:
-    run = new_run(ENDLESS)
+    run = new_run(ENDLESS.changed(context=1))
     limit = 20_000
     supervise_with(run, f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))")
     assert run.events_path.stat().st_size <= limit
@@ -275,37 +303,37 @@ def test_a_full_disk_ends_the_run_and_still_holds_its_record(
     assert run.record().status == "disk-full"
 
 
-def finished_run() -> tuple[RunDirectory, Record]:
-    run = new_run(SHORT)
-    for _ in supervise(run):
-        pass
-    return run, run.record()
+@pytest.fixture
+def finished(tiny_run: RunDirectory, own_home: Path) -> RunDirectory:
+    """A copy of a finished run, to be damaged."""
+    return RunDirectory(shutil.copytree(tiny_run.path, own_home / "runs" / tiny_run.id))
 
 
-def test_torn_and_foreign_event_lines_are_skipped_and_counted() -> None:
-    run, record = finished_run()
-    whole = len(list(run.tail().read()))
-    with run.events_path.open("ab") as file:
+def test_torn_and_foreign_event_lines_are_skipped_and_counted(finished: RunDirectory) -> None:
+    record = finished.record()
+    whole = len(list(finished.tail().read()))
+    with finished.events_path.open("ab") as file:
         file.write(b'{"event":"Martian","t_ns":1}\n\xff\xfe\n{"event":"RunEnded","sta')
-    tail = run.tail()
+    tail = finished.tail()
     assert len(list(tail.read())) == whole
     assert tail.skipped == 2
-    run.record_path.unlink()
-    rebuilt = settled_record(run)
+    finished.record_path.unlink()
+    rebuilt = settled_record(finished)
     assert rebuilt.timing == record.timing
     assert rebuilt.status == "finished"
 
 
-def test_a_record_cut_in_half_is_rebuilt_from_the_events() -> None:
-    run, record = finished_run()
-    data = run.record_path.read_bytes()
-    run.record_path.write_bytes(data[: len(data) // 2])
-    assert settled_record(run).timing == record.timing
+def test_a_record_cut_in_half_is_rebuilt_from_the_events(finished: RunDirectory) -> None:
+    data = finished.record_path.read_bytes()
+    record = finished.record()
+    finished.record_path.write_bytes(data[: len(data) // 2])
+    assert settled_record(finished).timing == record.timing
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"not a database" * 100])
-def test_the_library_is_rebuilt_when_missing_or_damaged(damage: bytes | None) -> None:
-    finished_run()
+def test_the_library_is_rebuilt_when_missing_or_damaged(
+    finished: RunDirectory, damage: bytes | None
+) -> None:
     before = Library().entries()
     assert len(before) == 1
     if damage is None:

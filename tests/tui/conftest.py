@@ -16,9 +16,11 @@ from textual.pilot import Pilot
 
 from sysbench.core.rundir import RunDirectory
 from sysbench.core.telemetry.sample import HostSample, Sample
+from sysbench.tui import app as tui_app
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.polling import StripSampler
 from sysbench.tui.screens.result import ResultScreen
+from sysbench.tui.screens.result_tab import ResultTab
 
 WAIT_SECONDS = 60.0
 
@@ -51,10 +53,18 @@ def quiet_environment(monkeypatch: pytest.MonkeyPatch, sysbench_home: Path) -> I
     time.tzset()
 
 
+class ResultFirst(SysbenchApp):
+    """Begins with Result: the form of Run is never mounted unless a test goes there."""
+
+    CSS_PATH = str(Path(tui_app.__file__).with_name("app.tcss"))
+    DEFAULT_MODE = "result"
+
+
 @pytest.fixture
-def app() -> SysbenchApp:
-    """The workstation with a canned sensor."""
-    return SysbenchApp(CannedSampler())
+def app(request: pytest.FixtureRequest) -> SysbenchApp:
+    """The workstation with a canned sensor; in modules with ``RESULT_FIRST`` it begins there."""
+    first = ResultFirst if getattr(request.module, "RESULT_FIRST", False) else SysbenchApp
+    return first(CannedSampler())
 
 
 @pytest.fixture
@@ -65,14 +75,35 @@ def own_run(tiny_run: RunDirectory, sysbench_home: Path) -> RunDirectory:
     return RunDirectory(target)
 
 
-def is_shown(screen: ResultScreen, tab: str) -> bool:
-    """Whether a tab of the result is in view and built."""
-    return screen.tab is not None and screen.bar.active == tab
-
-
 async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
     """Let the app go on until a condition holds; fail the test if it never does."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not true():
         assert time.monotonic() < deadline, "waited in vain"
         await pilot.pause(0.05)
+
+
+async def open_result(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory) -> ResultScreen:
+    """Open a run; returns when its first tab is there."""
+    app.open_result(run)
+    await until(pilot, lambda: isinstance(app.screen, ResultScreen))
+    screen = app.screen
+    assert isinstance(screen, ResultScreen)
+    await until(pilot, lambda: screen.tab and not screen.is_outdated)
+    await pilot.pause()
+    return screen
+
+
+def is_shown(screen: ResultScreen, tab: str) -> bool:
+    """Whether a tab of the result is in view and built."""
+    return screen.tab is not None and screen.bar.active == tab
+
+
+async def open_tab(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory, name: str) -> ResultTab:
+    """Open a run and go to a tab by its key; returns when the tab's own keys work."""
+    screen = await open_result(pilot, app, run)
+    await pilot.press(str(screen.bar.names.index(name) + 1))
+    await until(pilot, lambda: is_shown(screen, name))
+    await pilot.pause()
+    assert screen.tab is not None
+    return screen.tab

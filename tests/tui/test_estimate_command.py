@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -194,3 +196,13 @@ def test_a_process_that_fails_is_one_message_and_exit_code_1(
     monkeypatch.setattr(Estimator, "predict", predict_one)
     assert main(("estimate", "--exact")) == 1
     assert capsys.readouterr().err.endswith("killed by SIGKILL\n")
+
+
+def test_nothing_slow_is_imported_before_the_process_of_exact_mode_starts() -> None:
+    code = (
+        "import sys, sysbench.tui.cli, sysbench.tui.commands.estimate; "
+        "print({'numpy', 'pandas', 'textual', 'torch'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -20,6 +22,8 @@ from sysbench.tui.screens.result_nsys import NsysTab
 from sysbench.tui.widgets.path_suggester import completed
 
 from .conftest import WAIT_SECONDS, until
+
+RESULT_FIRST = True
 
 EVENT = '{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 5}'
 
@@ -151,6 +155,23 @@ async def test_escape_ends_the_decoding_and_its_process(app: SysbenchApp, tmp_pa
         await until(pilot, lambda: not child.is_running())
         assert "cancelled" in text_of(screen, "#message")
         assert screen.query_one("#file", Input).value == str(path)
+
+
+async def test_the_rows_of_an_export_fill_the_bar(app: SysbenchApp, nsys_export: Path) -> None:
+    with closing(sqlite3.connect(nsys_export)) as database:
+        database.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 1000000) "
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT i, i + 1, 1, i, 1 FROM n"
+        )
+        database.commit()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, app, nsys_export)
+        bar = screen.query_one(ProgressBar)
+        await until(pilot, lambda: bar.total is not None)
+        assert "reading rows" in text_of(screen, "#stage")
+        assert "of 1,000,004 · esc cancels" in text_of(screen, "#stage")
+        await pilot.press("escape")
+        assert "cancelled" in text_of(screen, "#message")
 
 
 async def test_leaving_the_app_ends_the_decoding(app: SysbenchApp, tmp_path: Path) -> None:

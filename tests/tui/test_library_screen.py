@@ -13,6 +13,8 @@ from sysbench.tui.screens.result import ResultScreen
 
 from .conftest import until
 
+RESULT_FIRST = True
+
 ENTRY = Entry(
     id="a",
     created_ns=0,

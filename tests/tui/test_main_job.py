@@ -11,7 +11,7 @@ from textual.widgets import Input, OptionList, Static
 
 from sysbench.core.export_kinds import EXPORTS
 from sysbench.core.launch import start_detached, stop
-from sysbench.core.rundir import create_run, list_runs
+from sysbench.core.rundir import RunDirectory, create_run, list_runs
 from sysbench.core.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.library import LibraryScreen
@@ -19,9 +19,10 @@ from sysbench.tui.screens.live import LiveScreen
 from sysbench.tui.screens.result import TABS, ResultScreen
 from sysbench.tui.screens.run import RunScreen
 
-from .conftest import is_shown, until
+from .conftest import is_shown, open_result, until
 
-SPEC = RunSpec(model="tiny", steps=6, warmup=1, context=32, batch=1)
+# One thread: with more, a busy machine makes operators wait for each other.
+SPEC = RunSpec(model="tiny", steps=6, warmup=1, context=32, batch=1, threads=1)
 
 
 async def test_from_the_form_to_the_artifacts(
@@ -114,7 +115,9 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
     assert run.record().status == "cancelled"
 
 
-async def test_a_run_that_is_started_elsewhere_is_followed(app: SysbenchApp) -> None:
+async def test_a_run_that_is_started_elsewhere_is_followed(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.pause()
         long = SPEC.changed(device="cpu", steps=100_000, max_seconds=3600.0)
@@ -124,16 +127,19 @@ async def test_a_run_that_is_started_elsewhere_is_followed(app: SysbenchApp) -> 
             await until(pilot, lambda: app.session.live)
             assert app.watch_run is not None and app.watch_run.run.id == run.id
             assert isinstance(app.screen, RunScreen), "what a person is doing is not taken away"
+            result = await open_result(pilot, app, own_run)
         finally:
             await until(pilot, run.is_live)
             stop(run)
             os.waitpid(pid, 0)
+        await until(pilot, lambda: not app.session.live)
+        await pilot.pause()
+        assert result.record is not None and result.record.id == own_run.id
+        await pilot.press("f4")
+        await until(pilot, lambda: result.record is not None and result.record.id == run.id)
 
 
-async def test_an_export_that_cannot_be_says_why(app: SysbenchApp, own_run: object) -> None:
-    from sysbench.core.rundir import RunDirectory
-
-    assert isinstance(own_run, RunDirectory)
+async def test_an_export_that_cannot_be_says_why(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         app.open_result(own_run)
         await until(pilot, lambda: isinstance(app.screen, ResultScreen))

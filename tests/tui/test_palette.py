@@ -13,9 +13,9 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.palette import WorkstationCommands
 from sysbench.tui.screens.help import HelpScreen
-from sysbench.tui.screens.result import TABS, ResultScreen
+from sysbench.tui.screens.result import TABS
 
-from .conftest import is_shown, until
+from .conftest import is_shown, open_result, until
 
 
 async def titles(app: SysbenchApp) -> list[str]:
@@ -32,18 +32,14 @@ async def test_commands_are_areas_and_sentences_and_valid_now(
         assert all(re.fullmatch(r"[a-z]+: [A-Z].+", title) for title in found)
         assert "run: Start" in found
         assert not {"go: Open Run", "go: Open Live"} & set(found)
-        app.open_result(own_run)
-        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
+        await open_result(pilot, app, own_run)
         found = await titles(app)
         assert "result: Show kernels" in found and "run: Start" not in found
 
 
 async def test_the_palette_runs_a_command(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
-        app.open_result(own_run)
-        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
-        result = app.screen
-        assert isinstance(result, ResultScreen)
+        result = await open_result(pilot, app, own_run)
         await pilot.press("ctrl+p", *"show memory")
         await pilot.pause(0.5)
         await pilot.press("enter")
@@ -52,10 +48,7 @@ async def test_the_palette_runs_a_command(app: SysbenchApp, own_run: RunDirector
 
 async def test_every_tab_explains_itself(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
-        app.open_result(own_run)
-        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
-        result = app.screen
-        assert isinstance(result, ResultScreen)
+        result = await open_result(pilot, app, own_run)
         for number, name in enumerate(TABS, 1):
             await pilot.press(str(number))
             await until(pilot, partial(is_shown, result, name))
@@ -77,8 +70,7 @@ async def test_the_footer_has_few_keys_each_with_an_id_and_a_tooltip(
             app.action_mode(mode)
             await pilot.pause()
             check_footer(app)
-        app.open_result(own_run)
-        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
+        await open_result(pilot, app, own_run)
         for number in range(1, len(TABS) + 1):
             await pilot.press(str(number))
             await pilot.pause()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Input, Log, Static
 
 from sysbench.core.record import PassRecord
@@ -12,31 +11,16 @@ from sysbench.core.rundir import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.explain import ExplainScreen
 from sysbench.tui.screens.memory_words import cursor_text
-from sysbench.tui.screens.result import TABS, ResultScreen
+from sysbench.tui.screens.result import TABS
 from sysbench.tui.screens.result_kernels import KernelsTab
 from sysbench.tui.screens.result_memory import MemoryTab
-from sysbench.tui.screens.result_tab import ResultTab
 from sysbench.tui.widgets.stack_bar import StackBar
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.timeline import TimelineView
 
-from .conftest import is_shown, until
+from .conftest import CannedSampler, open_tab, until
 
-
-async def show(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory, tab: str) -> ResultTab:
-    """Open a run at a tab and wait until its keys work."""
-    app.open_result(run)
-    await until(pilot, lambda: isinstance(app.screen, ResultScreen))
-    screen = app.screen
-    assert isinstance(screen, ResultScreen)
-    await until(pilot, lambda: screen.tab)
-    await pilot.pause()
-    await pilot.press(str(TABS.index(tab) + 1))
-    await until(pilot, lambda: is_shown(screen, tab))
-    await pilot.pause()
-    found = screen.tab
-    assert found is not None
-    return found
+RESULT_FIRST = True
 
 
 def shown(table: TableView, column: str) -> list[str]:
@@ -56,7 +40,7 @@ async def test_the_summary_begins_with_the_worst_finding(
     app: SysbenchApp, own_run: RunDirectory
 ) -> None:
     async with app.run_test(size=(100, 40)) as pilot:
-        tab = await show(pilot, app, own_run, "summary")
+        tab = await open_tab(pilot, app, own_run, "summary")
         record = tab.record
         text = str(tab.query_one("#findings", Static).content)
         verdict = record.findings[0].verdict if record.findings else "No rule found"
@@ -66,7 +50,7 @@ async def test_the_summary_begins_with_the_worst_finding(
 
 async def test_kernels_sort_filter_and_turn_phases(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
-        tab = await show(pilot, app, own_run, "kernels")
+        tab = await open_tab(pilot, app, own_run, "kernels")
         assert isinstance(tab, KernelsTab)
         table, kernels = tab.table, tab.record.kernels
         assert kernels is not None
@@ -98,7 +82,7 @@ async def test_kernels_sort_filter_and_turn_phases(app: SysbenchApp, own_run: Ru
 
 async def test_a_row_is_told_in_full_and_explained(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
-        tab = await show(pilot, app, own_run, "kernels")
+        tab = await open_tab(pilot, app, own_run, "kernels")
         assert isinstance(tab, KernelsTab)
         await pilot.press("down")
         await pilot.pause()
@@ -130,7 +114,7 @@ async def test_names_with_markup_and_escapes_are_literal(
     gpu_run.log_path("timing").parent.mkdir()
     gpu_run.log_path("timing").write_text("[/] \x1b[31m[bold]\n")
     async with app.run_test(size=(160, 48)) as pilot:
-        tab = await show(pilot, app, gpu_run, "kernels")
+        tab = await open_tab(pilot, app, gpu_run, "kernels")
         assert isinstance(tab, KernelsTab)
         names = shown(tab.table, "name")
         assert set(hostile[:3]) <= set(names)
@@ -140,7 +124,7 @@ async def test_names_with_markup_and_escapes_are_literal(
             await pilot.pause()
             assert str(tab.query_one("#detail", Static).content).isprintable()
         for name in TABS:
-            await show(pilot, app, gpu_run, name)
+            await open_tab(pilot, app, gpu_run, name)
         await pilot.press("7")
         await pilot.pause()
         assert app.screen.query_one(Log).lines[0].startswith("[/] ")
@@ -148,7 +132,7 @@ async def test_names_with_markup_and_escapes_are_literal(
 
 async def test_the_category_bar_adds_up(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
-        tab = await show(pilot, app, own_run, "kernels")
+        tab = await open_tab(pilot, app, own_run, "kernels")
         kernels = tab.record.kernels
         assert kernels is not None
         parts = tab.query_one(StackBar).parts
@@ -158,7 +142,7 @@ async def test_the_category_bar_adds_up(app: SysbenchApp, own_run: RunDirectory)
 
 async def test_the_memory_cursor_tells_what_lives(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
-        tab = await show(pilot, app, own_run, "memory")
+        tab = await open_tab(pilot, app, own_run, "memory")
         assert isinstance(tab, MemoryTab)
         view = tab.query_one(TimelineView)
         assert app.focused is view
@@ -178,7 +162,7 @@ async def test_the_memory_cursor_tells_what_lives(app: SysbenchApp, own_run: Run
 
 async def test_memory_tables_turn(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
-        tab = await show(pilot, app, own_run, "memory")
+        tab = await open_tab(pilot, app, own_run, "memory")
         assert isinstance(tab, MemoryTab)
         seen = []
         for _ in tab.tables:
@@ -193,37 +177,28 @@ async def test_memory_tables_turn(app: SysbenchApp, own_run: RunDirectory) -> No
         assert both[0] == "view-ledger" and len(both) == 2
 
 
-@pytest.mark.parametrize(
-    ("tab", "block"),
-    [
-        ("timing", "timing"),
-        ("kernels", "kernels"),
-        ("memory", "memory"),
-        ("telemetry", "telemetry"),
-    ],
-)
-async def test_a_tab_without_data_says_why(
-    app: SysbenchApp, gpu_run: RunDirectory, tab: str, block: str
-) -> None:
+async def test_a_tab_without_data_says_why(app: SysbenchApp, gpu_run: RunDirectory) -> None:
+    names = ("timing", "kernels", "memory", "telemetry")
     record = gpu_run.record()
     passes = [
         PassRecord(one.name, "oom", "asked 512 MiB in backward", 1.0) for one in record.passes
     ]
-    blank = msgspec.structs.replace(record, passes=passes, status="oom", **{block: None})
-    gpu_run.write_record(blank)
+    blank = dict.fromkeys(names)
+    gpu_run.write_record(msgspec.structs.replace(record, passes=passes, status="oom", **blank))
     async with app.run_test(size=(80, 24)) as pilot:
-        found = await show(pilot, app, gpu_run, tab)
-        assert found.is_blank
-        text = str(found.query_one(".blank", Static).content)
-        assert "out of memory" in text and "asked 512 MiB" in text
-        for key in ("slash", "p", "w", "s", "y", "question_mark", "escape"):
-            await pilot.press(key)
-        await pilot.pause()
+        for name in names:
+            found = await open_tab(pilot, app, gpu_run, name)
+            assert found.is_blank
+            text = str(found.query_one(".blank", Static).content)
+            assert "out of memory" in text and "asked 512 MiB" in text
+            for key in ("slash", "p", "w", "s", "y", "question_mark", "escape"):
+                await pilot.press(key)
+            await pilot.pause()
 
 
 async def test_columns_fall_away_from_the_right(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(200, 50)) as pilot:
-        tab = await show(pilot, app, own_run, "kernels")
+        tab = await open_tab(pilot, app, own_run, "kernels")
         assert isinstance(tab, KernelsTab)
         wide = [key.value for key in tab.table.columns]
         await pilot.resize_terminal(80, 24)
@@ -236,7 +211,7 @@ async def test_columns_fall_away_from_the_right(app: SysbenchApp, own_run: RunDi
 
 async def test_copying_takes_the_rows_in_view(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
-        tab = await show(pilot, app, own_run, "kernels")
+        tab = await open_tab(pilot, app, own_run, "kernels")
         await pilot.press("slash", *"softmax", "enter", "y")
         await pilot.pause()
         lines = app.clipboard.splitlines()
@@ -245,9 +220,10 @@ async def test_copying_takes_the_rows_in_view(app: SysbenchApp, own_run: RunDire
         assert all("softmax" in line for line in lines[2:])
 
 
-async def test_again_fills_the_form_with_the_spec(app: SysbenchApp, own_run: RunDirectory) -> None:
+async def test_again_fills_the_form_with_the_spec(own_run: RunDirectory) -> None:
+    app = SysbenchApp(CannedSampler())
     async with app.run_test(size=(100, 40)) as pilot:
-        await show(pilot, app, own_run, "summary")
+        await open_tab(pilot, app, own_run, "summary")
         await pilot.press("a")
         await until(pilot, lambda: app.current_mode == "run")
         await pilot.pause()

@@ -13,11 +13,13 @@ from sysbench.core.record_compile import EagerPart, GraphBreak, Recompile
 from sysbench.core.rundir import RunDirectory
 from sysbench.core.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.result import TABS, ResultScreen
+from sysbench.tui.screens.result import ResultScreen
 from sysbench.tui.screens.result_compile import CompileTab
 from sysbench.tui.widgets.table_view import TableView
 
-from .conftest import is_shown, until
+from .conftest import open_tab, until
+
+RESULT_FIRST = True
 
 NAME = "triton_poi_fused_add_mul_[/gelu]_0"
 CODE = f"""import torch
@@ -99,15 +101,9 @@ def compiled(run: RunDirectory, block: Compile) -> RunDirectory:
 
 
 async def opened(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory) -> CompileTab:
-    app.open_result(run)
-    await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
-    await pilot.press(str(TABS.index("compile") + 1))
-    screen = app.screen
-    assert isinstance(screen, ResultScreen)
-    await until(pilot, lambda: is_shown(screen, "compile"))
-    await pilot.pause()
-    assert isinstance(screen.tab, CompileTab)
-    return screen.tab
+    tab = await open_tab(pilot, app, run, "compile")
+    assert isinstance(tab, CompileTab)
+    return tab
 
 
 def text(tab: CompileTab, selector: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -14,26 +13,20 @@ from sysbench.core.rundir import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.kernel_answers import AnswersView
 from sysbench.tui.screens.kernel_words import row_words
-from sysbench.tui.screens.result import TABS, ResultScreen
 from sysbench.tui.screens.result_kernels import KernelsTab, RooflineView
 from sysbench.tui.widgets.kernel_table import KernelTable
 from sysbench.tui.widgets.tree_view import TreeView
 from sysbench.tui.widgets.view_bar import ViewBar
 
-from .conftest import is_shown, until
+from .conftest import open_tab, until
+
+RESULT_FIRST = True
 
 
 async def open_kernels(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory) -> KernelsTab:
-    app.open_result(run)
-    await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
-    screen = app.screen
-    assert isinstance(screen, ResultScreen)
-    await pilot.pause()
-    await pilot.press(str(TABS.index("kernels") + 1))
-    await until(pilot, lambda: is_shown(screen, "kernels"))
-    await pilot.pause()
-    assert isinstance(screen.tab, KernelsTab)
-    return screen.tab
+    tab = await open_tab(pilot, app, run, "kernels")
+    assert isinstance(tab, KernelsTab)
+    return tab
 
 
 async def open_tree(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory) -> KernelsTab:
@@ -159,21 +152,21 @@ async def test_too_little_explained_is_said_on_top(app: SysbenchApp, gpu_run: Ru
         assert tab.table.size.height >= 5
 
 
-@pytest.mark.parametrize(("perturbation", "moved"), [(1.05, False), (1.2, True), (0.8, True)])
 async def test_times_that_tracing_moved_are_struck_out(
-    app: SysbenchApp, gpu_run: RunDirectory, perturbation: float, moved: bool
+    app: SysbenchApp, gpu_run: RunDirectory
 ) -> None:
     record = gpu_run.record()
     assert record.kernels is not None
-    kernels = msgspec.structs.replace(record.kernels, perturbation=perturbation)
-    gpu_run.write_record(msgspec.structs.replace(record, kernels=kernels))
     async with app.run_test(size=(120, 40)) as pilot:
-        tab = await open_tree(pilot, app, gpu_run)
-        for view in (tab.table, tab.tree_view):
-            time, share, *_ = view.get_row_at(0)
-            assert str(time).startswith("~") == moved
-            assert ("strike" in str(time.style)) == moved
-            assert "strike" not in str(share.style) and "~" not in str(share)
+        for perturbation, moved in ((1.05, False), (1.2, True), (0.8, True)):
+            kernels = msgspec.structs.replace(record.kernels, perturbation=perturbation)
+            gpu_run.write_record(msgspec.structs.replace(record, kernels=kernels))
+            tab = await open_tree(pilot, app, RunDirectory(gpu_run.path))
+            for view in (tab.table, tab.tree_view):
+                time, share, *_ = view.get_row_at(0)
+                assert str(time).startswith("~") == moved
+                assert ("strike" in str(time.style)) == moved
+                assert "strike" not in str(share.style) and "~" not in str(share)
 
 
 async def test_hostile_names_are_literal_in_the_tree(

@@ -14,11 +14,13 @@ from sysbench.core.record import LedgerRow, decode_record, encode_record
 from sysbench.core.rundir import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.pick_run import PickRunScreen
-from sysbench.tui.screens.result import TABS, ResultScreen
+from sysbench.tui.screens.result import ResultScreen
 from sysbench.tui.screens.result_memory import MemoryTab
 from sysbench.tui.widgets.view_bar import ViewBar
 
-from .conftest import is_shown, until
+from .conftest import open_tab, until
+
+RESULT_FIRST = True
 
 
 @pytest.fixture
@@ -41,16 +43,9 @@ def other_run(own_run: RunDirectory) -> RunDirectory:
 
 
 async def open_memory(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory) -> MemoryTab:
-    app.open_result(run)
-    await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
-    screen = app.screen
-    assert isinstance(screen, ResultScreen)
-    await pilot.pause()
-    await pilot.press(str(TABS.index("memory") + 1))
-    await until(pilot, lambda: is_shown(screen, "memory"))
-    await pilot.pause()
-    assert isinstance(screen.tab, MemoryTab)
-    return screen.tab
+    tab = await open_tab(pilot, app, run, "memory")
+    assert isinstance(tab, MemoryTab)
+    return tab
 
 
 async def test_a_real_run_has_its_views_and_a_click_goes_to_one(

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from sysbench.core.record import PassRecord
 from sysbench.core.rundir import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.result import TABS, ResultScreen
+from sysbench.tui.screens.result import TABS
 from sysbench.tui.screens.result_nsys import NsysTab
 
-from .conftest import is_shown, until
+from .conftest import is_shown, open_result, until
+
+RESULT_FIRST = True
 
 
-@pytest.mark.parametrize("width", [80, 160])
-async def test_the_pass_has_a_tab(app: SysbenchApp, nsys_run: RunDirectory, width: int) -> None:
-    async with app.run_test(size=(width, 24)) as pilot:
-        app.open_result(nsys_run)
-        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
-        screen = app.screen
-        assert isinstance(screen, ResultScreen)
-        assert len(screen.bar.render().plain) <= width
-        assert screen.bar.render().plain.rstrip().endswith("Nsys")
+async def test_the_pass_has_a_tab(app: SysbenchApp, nsys_run: RunDirectory) -> None:
+    async with app.run_test() as pilot:
+        screen = await open_result(pilot, app, nsys_run)
+        for width in (80, 160):
+            await pilot.resize_terminal(width, 24)
+            await pilot.pause()
+            assert len(screen.bar.render().plain) <= width
+            assert screen.bar.render().plain.rstrip().endswith("Nsys")
         await pilot.press("9")
         await until(pilot, lambda: is_shown(screen, "nsys"))
         assert isinstance(screen.tab, NsysTab)
@@ -37,10 +37,7 @@ async def test_a_failed_pass_says_why(app: SysbenchApp, gpu_run: RunDirectory) -
     failed = PassRecord("nsys", "failed", "nsys is not there", 1.0)
     gpu_run.write_record(msgspec.structs.replace(record, passes=[*record.passes, failed]))
     async with app.run_test(size=(80, 24)) as pilot:
-        app.open_result(gpu_run)
-        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
-        screen = app.screen
-        assert isinstance(screen, ResultScreen)
+        screen = await open_result(pilot, app, gpu_run)
         await pilot.press("9")
         await until(pilot, lambda: is_shown(screen, "nsys"))
         assert screen.tab is not None and screen.tab.is_blank
@@ -49,10 +46,7 @@ async def test_a_failed_pass_says_why(app: SysbenchApp, gpu_run: RunDirectory) -
 
 async def test_other_runs_have_none(app: SysbenchApp, gpu_run: RunDirectory) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
-        app.open_result(gpu_run)
-        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
-        screen = app.screen
-        assert isinstance(screen, ResultScreen)
+        screen = await open_result(pilot, app, gpu_run)
         assert tuple(screen.bar.names) == TABS
         await pilot.press("9")
         await pilot.pause()

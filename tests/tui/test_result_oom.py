@@ -6,18 +6,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Static
 
 from sysbench.core.rundir import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.result import TABS, ResultScreen
 from sysbench.tui.screens.result_memory import MemoryTab
-from sysbench.tui.screens.result_tab import ResultTab
 from sysbench.tui.widgets.facts import Facts
 from sysbench.tui.widgets.timeline import TimelineView
 
-from .conftest import is_shown, until
+from .conftest import open_tab
+
+RESULT_FIRST = True
+SIZES = [(80, 24), (120, 36)]
 
 
 @pytest.fixture
@@ -28,38 +28,23 @@ def run(oom_run: RunDirectory, sysbench_home: Path) -> RunDirectory:
     return RunDirectory(target)
 
 
-async def tab_of(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory, name: str) -> ResultTab:
-    app.open_result(run)
-    await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
-    screen = app.screen
-    assert isinstance(screen, ResultScreen)
-    await pilot.press(str(TABS.index(name) + 1))
-    await until(pilot, lambda: is_shown(screen, name))
-    await pilot.pause()
-    assert screen.tab is not None
-    return screen.tab
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
-async def test_the_summary_leads_with_it(
-    app: SysbenchApp, run: RunDirectory, size: tuple[int, int]
-) -> None:
-    async with app.run_test(size=size) as pilot:
-        found = await tab_of(pilot, app, run, "summary")
+async def test_the_summary_leads_with_it(app: SysbenchApp, run: RunDirectory) -> None:
+    async with app.run_test() as pilot:
+        found = await open_tab(pilot, app, run, "summary")
         pairs = dict(found.query_one("#refusal", Facts).pairs)
         assert pairs["asked"].startswith("128 MiB in forward, by aten::")
         assert "naive_attention" in pairs["at"]
         assert pairs["held"].endswith("of 300 MiB allocated")
         assert pairs["largest batch"] == "7 of 32 asked, 293 MiB"
-        assert found.query_one("#refusal").region.y < size[1]
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            assert 0 < found.query_one("#refusal").region.y < size[1]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
-async def test_the_memory_tab_goes_up_to_the_refusal(
-    app: SysbenchApp, run: RunDirectory, size: tuple[int, int]
-) -> None:
-    async with app.run_test(size=size) as pilot:
-        found = await tab_of(pilot, app, run, "memory")
+async def test_the_memory_tab_goes_up_to_the_refusal(app: SysbenchApp, run: RunDirectory) -> None:
+    async with app.run_test() as pilot:
+        found = await open_tab(pilot, app, run, "memory")
         assert isinstance(found, MemoryTab)
         assert not found.is_blank
         head = str(found.query_one(".head", Static).content)
@@ -67,11 +52,14 @@ async def test_the_memory_tab_goes_up_to_the_refusal(
         timeline = found.query_one(TimelineView)
         assert timeline.sample == len(timeline.timeline.t_ms) - 1
         assert [*found.tables] == ["ledger", "stacks", "largest", "fits", "request"]
-        seen = []
-        for _ in found.tables:
-            seen.append(found.view)
-            await pilot.press("v")
-        assert seen == [*found.tables]
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            seen = []
+            for _ in found.tables:
+                seen.append(found.view)
+                await pilot.press("v")
+            assert seen == [*found.tables]
         await pilot.press("d")
         await pilot.pause()
         assert found.is_attached

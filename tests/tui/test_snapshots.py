@@ -15,10 +15,12 @@ from textual.pilot import Pilot
 from sysbench.core.rundir import RunDirectory
 from sysbench.core.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.result import TABS, ResultScreen
+from sysbench.tui.screens.result import TABS
 from sysbench.tui.screens.run import RunScreen
 
-from .conftest import is_shown, until
+from .conftest import CannedSampler, open_tab, until
+
+RESULT_FIRST = True
 
 FROZEN = Path(__file__).parents[1] / "fixtures" / "tiny-cpu"
 SIZES = [(80, 24), (160, 48)]
@@ -46,7 +48,9 @@ def frozen_run(sysbench_home: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirec
 
 
 @at_both_sizes
-def test_run_screen(snap_compare: Compare, app: SysbenchApp, size: tuple[int, int]) -> None:
+def test_run_screen(snap_compare: Compare, sysbench_home: Path, size: tuple[int, int]) -> None:
+    app = SysbenchApp(CannedSampler())
+
     async def fill(pilot: Pilot[None]) -> None:
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
@@ -79,12 +83,8 @@ def test_result_screen(
     tab: str,
 ) -> None:
     async def show(pilot: Pilot[None]) -> None:
-        app.open_result(frozen_run)
-        await until(pilot, lambda: isinstance(app.screen, ResultScreen) and app.screen.tab)
-        screen = app.screen
-        assert isinstance(screen, ResultScreen)
-        await pilot.press(str(TABS.index(tab) + 1))
-        await until(pilot, lambda: is_shown(screen, tab) and app.session.strip.latest)
+        await open_tab(pilot, app, frozen_run, tab)
+        await until(pilot, lambda: app.session.strip.latest)
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=show)

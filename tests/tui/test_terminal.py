@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from sysbench.core.events import StepsTimed
 from sysbench.core.launch import stop
 from sysbench.core.profiles_store import save_profile
 from sysbench.core.rundir import RunDirectory, list_runs
@@ -27,6 +28,10 @@ WAIT_SECONDS = 120.0
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
 CTRL_O, CTRL_R, ENTER = b"\x0f", b"\x12", b"\r"
+
+SHORT = RunSpec(model="tiny", steps=20, warmup=1, context=64, step="inference", threads=1)
+ENDLESS = SHORT.changed(steps=100_000, max_seconds=3600.0)
+"""Lives until it is stopped, however long the next workstation takes to start."""
 
 
 class Terminal:
@@ -72,34 +77,41 @@ class Terminal:
             self.read()
         return self.process.returncode
 
+    def hang_up(self) -> None:
+        """Go away. No signal tells it: this is not the controlling terminal of the process."""
+        os.close(self.master)
+        self.master = -1
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.master >= 0:
+            self.hang_up()
+
 
 @pytest.fixture
 def terminal(sysbench_home: Path) -> Iterator[Terminal]:
-    """The workstation, with a short profile saved."""
-    spec = RunSpec(model="tiny", steps=20, warmup=1, context=64, step="inference")
-    save_profile("short", spec, ["timing"])
+    """The workstation."""
     terminal = Terminal(sysbench_home)
     yield terminal
-    if terminal.process.poll() is None:
-        terminal.process.kill()
-        terminal.process.wait()
-    os.close(terminal.master)
+    terminal.end()
     for run in list_runs(sysbench_home):
         stop(run)
 
 
-def start_run(terminal: Terminal, home: Path) -> RunDirectory:
-    """Load the profile and start it, as a person would; returns when Live shows it."""
+def start_run(terminal: Terminal, home: Path, spec: RunSpec) -> RunDirectory:
+    """Load a profile of it and start that, as a person would; returns when Live shows it."""
+    save_profile("saved", spec, ["timing"])
     terminal.wait_for(b"What to run")
     terminal.wait_for(b"Fits")
     terminal.send(CTRL_O)
     terminal.wait_for(b"Load a profile")
     terminal.send(ENTER)
-    terminal.wait_for(b"steps=20")
+    terminal.wait_for(f"steps={spec.steps}".encode())
     terminal.send(CTRL_R)
     terminal.wait_for(b"Step time")
     (run,) = list_runs(home)
-    wait_until(run.is_live)
     return run
 
 
@@ -123,21 +135,38 @@ def test_a_signal_restores_the_terminal(terminal: Terminal, number: signal.Signa
 def test_a_run_outlives_its_terminal_and_is_found_again(
     terminal: Terminal, sysbench_home: Path, number: signal.Signals
 ) -> None:
-    run = start_run(terminal, sysbench_home)
+    run = start_run(terminal, sysbench_home, ENDLESS)
     os.kill(terminal.process.pid, number)
     terminal.wait_for_exit()
+    tail = run.tail()
+    list(tail.read())  # what the terminal saw
+    wait_until(lambda: any(isinstance(event, StepsTimed) for event in tail.read()))
     assert run.is_live()
 
     again = Terminal(sysbench_home)
     try:
         again.wait_for(b"is live")
         again.wait_for(b"Step time")
-        wait_until(lambda: not run.is_live())
+        again.send(b"x")
+        again.wait_for(b"Stop the run?")
+        again.send(b"s")
         again.wait_for(b"Summary")
-    finally:
         again.process.terminate()
         again.wait_for_exit()
-        os.close(again.master)
+    finally:
+        again.end()
+    record = run.record()
+    assert record.status == "cancelled"
+    assert {one.name: one.outcome for one in record.passes} == {"timing": "cancelled"}
+
+
+def test_a_terminal_that_is_gone_without_a_signal_ends_the_workstation_but_no_run(
+    terminal: Terminal, sysbench_home: Path
+) -> None:
+    run = start_run(terminal, sysbench_home, SHORT)
+    terminal.hang_up()
+    assert terminal.process.wait(WAIT_SECONDS) == 128 + signal.SIGHUP
+    wait_until(lambda: run.record_path.exists() and run.record().status != "running")
     record = run.record()
     assert record.status == "finished"
     assert {one.name: one.outcome for one in record.passes} == {"timing": "finished"}

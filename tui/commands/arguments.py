@@ -149,7 +149,7 @@ def _add_estimate(commands: _Commands) -> None:
         + "\n\nThe keys of --set are listed by `sysbench-tui run --help`.",
     )
     _add_spec(parser)
-    parser.add_argument("--exact", action="store_true", help="by the real code on fake tensors")
+    parser.add_argument("--exact", action="store_true", help="by the real code on meta tensors")
     parser.add_argument(
         "--capacity", metavar="SIZE", help="to fit into, such as 24GiB (default: the device's)"
     )
@@ -221,7 +221,8 @@ def _add_inspect(commands: _Commands) -> None:
             ("sysbench-tui inspect trace.json.gz --section roofline --peak 989.4,3350", ""),
             ("sysbench-tui inspect snapshot.pickle --json | jq .memory.ledger", ""),
             ("sysbench-tui inspect report.sqlite --section kernels --csv > kernels.csv", ""),
-        ),
+        )
+        + "\n\nexit codes: 0 shown, 2 not readable or no such section, 130 cancelled",
     )
     parser.add_argument("file", metavar="FILE", help="the file; only read, never changed")
     parser.add_argument("--section", choices=INSPECTED, help="print only this, in full")
@@ -239,6 +240,12 @@ def _add_inspect(commands: _Commands) -> None:
         default=0,
         metavar="SIZE",
         help="what decoding may take (default: half of the memory here, at most 16GiB)",
+    )
+    parser.add_argument(
+        "--device",
+        type=int,
+        metavar="N",
+        help="of a memory snapshot of several devices, whose tables (default: the busiest)",
     )
     _add_tree(parser)
 

@@ -26,7 +26,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Always 0 when the file could be read."""
     options = tree_options(arguments)
     peak = parse_peak(arguments.peak) if arguments.peak else None
-    decoding = Decoding(Path(arguments.file), arguments.memory_limit)
+    decoding = Decoding(Path(arguments.file), arguments.memory_limit, arguments.device)
     with decoding_progress() as show:
         found = decoding.run(show)
     if peak:

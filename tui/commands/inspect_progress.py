@@ -21,7 +21,8 @@ def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
         return
 
     def show(step: Progressed) -> None:
-        _write(f"{CLEAR_LINE}  {bar(step.share or 0.0)}  {decoding_words(step)}")
+        filled = "" if step.share is None else f"{bar(step.share)}  "
+        _write(f"{CLEAR_LINE}  {filled}{decoding_words(step)}")
 
     try:
         yield show

@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from ..app import SysbenchApp
+from ..widgets.key_bar import KeyBar
 from ..widgets.strip import LiveStrip
 
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
@@ -35,10 +35,10 @@ class WorkScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield LiveStrip(self.app.session.strip)
         yield from self.body()
-        yield Footer(compact=self.app.size.width < 100)
+        yield KeyBar(compact=self.app.size.width < 100)
 
     def on_resize(self, event: Resize) -> None:
-        self.query_one(Footer).compact = event.size.width < 100
+        self.query_one(KeyBar).compact = event.size.width < 100
 
     def body(self) -> ComposeResult:
         """The widgets between strip and footer."""

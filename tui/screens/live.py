@@ -41,7 +41,7 @@ class LiveScreen(WorkScreen):
     def __init__(self) -> None:
         super().__init__()
         self._shown: RunWatch | None = None
-        self._steps_shown = (0, 0)
+        self._steps_shown: tuple[float | None, ...] = ()
         self._samples_shown: object = None
         self._lines_shown = 0
 
@@ -82,8 +82,8 @@ class LiveScreen(WorkScreen):
             self._begin(watch)
         view = watch.view
         self._set("#passes", passes_line(view, watch.seconds, self.size.width))
-        steps = (len(view.warmup_ms), view.step_count)
-        if steps != self._steps_shown or not view.step_count:
+        steps = (view.first_step_ms, len(view.warmup_ms), view.step_count)
+        if steps != self._steps_shown:
             self._paint_steps(view)
             self._steps_shown = steps
         newest = view.samples[-1] if view.samples else None
@@ -98,7 +98,7 @@ class LiveScreen(WorkScreen):
     def _begin(self, watch: RunWatch) -> None:
         """Another run than the one shown: start over."""
         self._shown, self._lines_shown = watch, 0
-        self._steps_shown, self._samples_shown = (0, 0), None
+        self._steps_shown, self._samples_shown = (), None
         self.plot.show([])
         self._set("#heading", Content(headline(msgspec.to_builtins(watch.run.header().spec))))
         self.query_one(CommandLine).show(self.command())

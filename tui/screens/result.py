@@ -40,7 +40,9 @@ class ResultScreen(TabbedScreen):
             Binding(str(number), f"tab('{name}')", name.title(), show=False, id=f"result.{name}")
             for number, name in enumerate((*TABS, *MORE_TABS), 1)
         ),
-        Binding("e", "tab('export')", "Export", id="result.take", tooltip="Take it home"),
+        Binding(
+            "e", "tab('export')", "Export", show=False, id="result.take", tooltip="Take it home"
+        ),
         Binding("a", "again", "Again", show=False, id="result.again", tooltip="Back to the form"),
     ]
 
@@ -51,17 +53,22 @@ class ResultScreen(TabbedScreen):
         yield CommandLine()
 
     async def on_mount(self) -> None:
-        await self._open()
+        await self.open()
 
     async def on_screen_resume(self) -> None:
         # The first resume comes before the screen is composed.
         if self.is_mounted:
-            await self._open()
+            await self.open()
 
-    async def _open(self) -> None:
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the app has another run to show than this screen does."""
+        return self.app.shown is not None and self.app.shown is not self._run
+
+    async def open(self) -> None:
         """Show the app's run, if it is another one than before."""
         run = self.app.shown
-        if run is None or run is self._run:
+        if run is None or not self.is_outdated:
             return
         await self.clear()
         self._run = run

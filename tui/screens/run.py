@@ -9,7 +9,7 @@ from textual import getters, on, work
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import DescendantFocus
-from textual.widgets import Button, Footer, Static
+from textual.widgets import Button, Static
 from textual.worker import get_current_worker
 
 from ...core.errors import SysbenchError
@@ -18,6 +18,7 @@ from ...core.rundir import create_run
 from ...core.spec import PassName, RunSpec
 from ..widgets.command_line import CommandLine
 from ..widgets.form import FieldRow, Filled, SpecForm
+from ..widgets.key_bar import KeyBar
 from ..widgets.prediction import PredictionView, exact_words
 from .base import WorkScreen
 
@@ -68,7 +69,7 @@ class RunScreen(WorkScreen):
         )
         with self.app.batch_update():
             parts = Horizontal(what, outlook, id="upper"), CommandLine(), actions
-            await self.mount(*parts, before=self.query_one(Footer))
+            await self.mount(*parts, before=self.query_one(KeyBar))
         self.focus_next()
 
     @on(SpecForm.Edited)
@@ -126,7 +127,7 @@ class RunScreen(WorkScreen):
         self.app.follow(run)
 
     def action_exact(self) -> None:
-        """Play the form's step on fake tensors, in a process of its own."""
+        """Play the form's step on meta tensors, in a process of its own."""
         from ...core.estimate.exact import Estimator
 
         outlook = self.prediction.outlook
@@ -136,7 +137,7 @@ class RunScreen(WorkScreen):
             return
         self._stop_estimator()
         self.estimator = Estimator()
-        self.prediction.show_exact("exact: playing the step on fake tensors…")
+        self.prediction.show_exact("exact: playing the step on meta tensors…")
         self._predict_exactly(outlook, self.estimator)
 
     @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
@@ -188,7 +189,7 @@ class RunScreen(WorkScreen):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands = [
             ("run: Start", "start what the form says, detached", self.action_start),
-            ("run: Exact prediction", "the step on fake tensors, seconds", self.action_exact),
+            ("run: Exact prediction", "the step on meta tensors, seconds", self.action_exact),
             ("run: Save profile", "keep the form under a name", self.action_save),
             ("run: Load profile", "fill the form from a saved one", self.action_load),
         ]

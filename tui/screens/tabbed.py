@@ -42,12 +42,14 @@ class TabbedScreen(WorkScreen):
         """Show a tab, built if it is its first time, and give it the focus."""
         if self.record is None or self._run is None:
             return
-        if name not in self._built:
-            module = importlib.import_module(f"..result_{name}", __name__)
-            self._built[name] = module.TAB(self._run, self.record)
-            await self.place.mount(self._built[name])
-        for other, tab in self._built.items():
-            tab.display = other == name
+        # Painted once it is whole, not in pieces as they come.
+        with self.app.batch_update():
+            if name not in self._built:
+                module = importlib.import_module(f"..result_{name}", __name__)
+                self._built[name] = module.TAB(self._run, self.record)
+                await self.place.mount(self._built[name])
+            for other, tab in self._built.items():
+                tab.display = other == name
         self.tab = self._built[name]
         self.bar.active = name
         self.call_after_refresh(self.tab.start_focus)

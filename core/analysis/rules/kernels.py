@@ -6,7 +6,7 @@ from math import fsum
 
 from ...quantities import percent, signed_percent
 from ...record import Finding, Kernels, Record
-from ..idle import HOST_LATE, ON_SYNC
+from ..idle_causes import HOST_LATE, ON_SYNC
 from .rule import Rule
 
 PERTURBATION_LIMIT = 0.10

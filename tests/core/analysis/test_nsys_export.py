@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.idle import HOST_LATE, ON_SYNC
-from sysbench.core.analysis.nsys_export import NsysExport, read_export
+from sysbench.core.analysis.idle_causes import HOST_LATE, ON_SYNC
+from sysbench.core.analysis.nsys_export import NsysExport, read_contents, read_export
+from sysbench.core.analysis.nsys_file import ROWS_AT_ONCE
 from sysbench.core.analysis.scopes import GRAD_ACCUMULATE, STEPS_RANGE
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.export.nsys_tables import record_tables
@@ -362,6 +363,42 @@ def test_an_index_does_not_change_what_is_read(writer: Any) -> None:
         database.execute("CREATE INDEX by_text ON NVTX_EVENTS(text)")
         database.execute("CREATE INDEX by_id ON NVTX_EVENTS(textId)")
     assert read_export(path) == plain
+
+
+def calls(path: Path, count: int) -> None:
+    """Add so many calls that launched nothing."""
+    with sqlite3.connect(path) as database:
+        database.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT ?) "
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME "
+            "(start, end, eventClass, globalTid, correlationId, nameId, returnValue) "
+            "SELECT 1000 + i, 1001 + i, 0, ?, 1000 + i, 1, 0 FROM n",
+            (count, MAIN),
+        )
+
+
+def test_the_rows_read_are_told_of_all_rows(writer: Any) -> None:
+    writer.range("step", 0, 100)
+    writer.launch("k", 10, 200, 210)
+    path = writer.write()
+    calls(path, 2 * ROWS_AT_ONCE)
+    told: list[tuple[int, int]] = []
+    read_contents(path, lambda done, total: told.append((done, total)))
+    # A kernel, the calls, a range, and once more its text.
+    rows = 1 + (1 + 2 * ROWS_AT_ONCE) + 1 + 1
+    assert {total for _, total in told} == {rows}
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1][0] == rows and len(told) >= 5
+
+
+def test_a_table_without_numbers_of_rows_is_read_all_the_same(writer: Any) -> None:
+    writer.launch("k", 10, 200, 210)
+    path = writer.write()
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE NVTX_EVENTS (start PRIMARY KEY, eventType) WITHOUT ROWID")
+    told: list[tuple[int, int]] = []
+    contents = read_contents(path, lambda done, total: told.append((done, total)))
+    assert len(contents.events.work) == 1 and told[-1] == (2, 2)
 
 
 def test_a_name_that_is_not_there_is_said_not_dropped(writer: Any) -> None:

@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from sysbench.core.analysis.memory import describe_snapshot
 from sysbench.core.analysis.snapshot import snapshot_from
-from sysbench.core.export.memory_tables import devices_table, memory_table, recording_notes
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.export.memory_tables import (
+    devices_table,
+    largest_table,
+    memory_table,
+    origins_table,
+    recording_notes,
+)
 
 
 def moved(action: str, address: int, size: int) -> dict[str, Any]:
@@ -41,7 +49,9 @@ def test_blocks_older_than_the_recording_are_counted_and_are_its_baseline() -> N
     assert memory.baseline_blocks == 2  # one freed since, one that no event mentions
     assert memory.baseline_bytes == 1024 + 512
     assert memory.peak_allocated_bytes == 3072 + 512
-    assert recording_notes(memory) == ["2 blocks are older than the recording: 1.50 KiB"]
+    (note,) = recording_notes(memory)
+    assert note.startswith("2 blocks are older than the recording: 1.50 KiB")
+    assert "its ring of events wrapped" in note
     assert ("baseline_blocks", 2, "") in memory_table(memory).rows
     assert memory.devices == []
 
@@ -56,6 +66,26 @@ def test_dropped_events_are_said() -> None:
     memory = describe_snapshot(snapshot_from(snapshot))
     wrapped = msgspec.structs.replace(memory, events_dropped=1234)
     assert recording_notes(wrapped) == ["the ring of events wrapped: the first 1,234 are lost"]
+
+
+def test_requested_and_block_bytes_are_two_columns() -> None:
+    snapshot = {"segments": [], "device_traces": [[moved("alloc", 512, 9000)]]}
+    memory = describe_snapshot(snapshot_from(snapshot))
+    for table in (largest_table(memory), origins_table(memory)):
+        assert table.column("bytes") == [9000]
+        assert table.column("block_bytes") == [9216]
+    assert sum(row.block_bytes or 0 for row in memory.origins) == memory.peak_allocated_bytes
+
+
+def test_another_device_can_be_chosen() -> None:
+    other = [moved("alloc", 512, 9000)]
+    raw = {"segments": [], "device_traces": [WRAPPED, other, []]}
+    memory = describe_snapshot(snapshot_from(raw), 1)
+    assert memory.peak_allocated_bytes == 9216
+    assert devices_table(memory).column("is_described") == [False, True]
+    assert "2 devices: this is number 1, not the busiest" in recording_notes(memory)
+    with pytest.raises(DamagedFileError, match="no device 2 in the snapshot, which has 0, 1"):
+        describe_snapshot(snapshot_from(raw), 2)
 
 
 def test_each_of_several_devices_has_its_own_peak() -> None:

@@ -12,7 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sysbench.core.analysis.chrome_trace import read_trace
-from sysbench.core.analysis.idle import BETWEEN, HOST_LATE, ON_SYNC, OUTSIDE_OPERATORS, UNKNOWN
+from sysbench.core.analysis.idle_causes import (
+    BETWEEN,
+    HOST_LATE,
+    ON_SYNC,
+    OUTSIDE_OPERATORS,
+    UNKNOWN,
+)
 from sysbench.core.analysis.kernels import kernel_table
 from sysbench.core.analysis.time_ledger import TimeLedger, Window, time_ledger
 from sysbench.core.record import Kernels

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.profiler import profile, record_function
+from torch.autograd.profiler import profile, record_function
 
 from sysbench.core.worker.workload import Workload
 
@@ -25,7 +25,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def peaks_of(tmp_path: Path) -> Callable[..., dict[str, int]]:
-    """Gives phase to most live bytes in it, of a workload's third step.
+    """Gives phase to most live bytes in it, of a workload's second step.
 
     ``on_phase`` is called with each phase as it begins.
     """
@@ -33,8 +33,7 @@ def peaks_of(tmp_path: Path) -> Callable[..., dict[str, int]]:
     def measure(
         workload: Workload, on_phase: Callable[[str], None] = lambda phase: None
     ) -> dict[str, int]:
-        for _ in range(2):
-            workload.step(on_phase)
+        workload.step(on_phase)  # makes the optimizer's state
 
         def mark(phase: str) -> None:
             on_phase(phase)
@@ -42,7 +41,7 @@ def peaks_of(tmp_path: Path) -> Callable[..., dict[str, int]]:
                 pass
 
         resident = _resident_bytes(workload)
-        with profile(profile_memory=True, acc_events=True) as profiler:
+        with profile(use_kineto=True, profile_memory=True) as profiler:
             workload.step(mark)
         path = tmp_path / "trace.json"
         profiler.export_chrome_trace(str(path))

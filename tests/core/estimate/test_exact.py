@@ -74,16 +74,64 @@ def test_a_torch_that_cannot_be_imported_is_told_by_its_own_words(
         estimator.predict(RunSpec(device="cpu"))
 
 
+def printed(code: str) -> list[str]:
+    """Lines from an interpreter of its own: this one may have imported anything."""
+    command = [sys.executable, "-P", "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return result.stdout.splitlines()
+
+
+PREDICT = """
+import sys
+import msgspec
+from sysbench.core.estimate.fake import quick_prediction
+from sysbench.core.spec import RunSpec
+specs = [
+    RunSpec(device="cuda:0", precision="bf16", clip=1.0),
+    RunSpec(device="cuda:0", attention="sdpa", step="inference"),
+    RunSpec(device="cpu", precision="bf16", optimizer="adamw-foreach"),
+]
+print(msgspec.json.encode(list(map(quick_prediction, specs))).decode())
+print({"torch._dynamo", "torch._inductor", "pandas", "textual"} & set(sys.modules))
+"""
+
+
+def test_the_compiler_stays_out_and_its_stand_in_changes_no_prediction() -> None:
+    quick, imported = printed(PREDICT)
+    assert imported == "set()"
+    with_compiler, imported = printed(f"import torch._dynamo{PREDICT}")
+    assert "torch._dynamo" in imported
+    assert quick == with_compiler
+
+
+def test_a_torch_that_wants_more_of_its_compiler_gets_it() -> None:
+    code = """
+from sysbench.core.estimate import fake
+from sysbench.core.spec import RunSpec
+exact = fake.exact_prediction
+def choosy(spec):
+    import torch._dynamo
+    assert torch._dynamo.config.fake_tensor_cache_enabled
+    return exact(spec)
+fake.exact_prediction = choosy
+spec = RunSpec(device="cpu")
+print(fake.quick_prediction(spec) == exact(spec))
+"""
+    assert printed(code) == ["True"]
+
+
+def test_the_process_starts_before_the_question() -> None:
+    with Estimator() as estimator:
+        assert estimator.pid is not None
+
+
 def test_who_asks_never_imports_torch() -> None:
     code = (
         "import sys; from sysbench.core.estimate.exact import Estimator; "
         "import sysbench.core.estimate.grid, sysbench.core.estimate.roof_time; "
         "import sysbench.core.export.estimate_tables; print('torch' in sys.modules)"
     )
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "False"
+    assert printed(code) == ["False"]
 
 
 def test_a_question_keeps_all_that_changes_a_prediction() -> None:

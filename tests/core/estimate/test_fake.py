@@ -68,6 +68,40 @@ def test_every_optimizer_peaks_at_what_it_allocates(
         assert peak == pytest.approx(measured[phase], rel=0.005), phase
 
 
+class RealWorkload(Workload):
+    """Stands where the fake one does; its optimizer has its state."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(spec)
+        self.asked = spec
+        self.step(lambda phase: None)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "fp32", "attention": "naive", "optimizer": "adamw-loop"},
+        {"precision": "bf16", "attention": "sdpa", "optimizer": "adamw-foreach"},
+        {"precision": "bf16", "attention": "naive", "optimizer": "adamw-fused"},
+        {"precision": "bf16", "attention": "sdpa-math", "step": "forward+backward"},
+        {"precision": "bf16", "attention": "sdpa", "step": "inference"},
+        {"precision": "fp16", "attention": "naive", "step": "inference"},
+        {"precision": "bf16-pure", "attention": "sdpa", "optimizer": "sgd"},
+    ],
+    ids=lambda settings: " ".join(settings.values()),
+)
+def test_every_moment_is_the_moment_of_a_step_on_real_tensors(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = RunSpec(**SMALL, batch=2, context=10, device="cpu", **settings)
+    fake = play(spec)
+    monkeypatch.setattr("sysbench.core.estimate.fake_step.FakeWorkload", RealWorkload)
+    real = play(spec)
+    assert fake.moments == real.moments
+    assert (fake.saved_bytes, fake.moved_bytes) == (real.saved_bytes, real.moved_bytes)
+    assert fake.products == real.products
+
+
 @pytest.mark.parametrize(
     ("size", "context", "settings"),
     [

@@ -13,9 +13,9 @@ from sysbench.core.export.figures import (
     is_numeric,
     literal,
     one_figure,
-    signed_percent,
 )
 from sysbench.core.export.table import Table, facts
+from sysbench.core.quantities import signed_percent
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ def trace(tmp_path: Path) -> Path:
     return write_trace(tmp_path / "trace.json", 10)
 
 
-@pytest.fixture
-def long_trace(tmp_path: Path) -> Path:
-    """Takes seconds to decode, so that something can happen meanwhile."""
-    return write_trace(tmp_path / "long.json", 300_000)
+@pytest.fixture(scope="session")
+def long_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Takes seconds to decode, so that something can happen meanwhile. Do not change it."""
+    return write_trace(tmp_path_factory.mktemp("trace") / "long.json", 300_000)
 
 
 def write_trace(path: Path, kernels: int) -> Path:
@@ -80,3 +80,16 @@ def export(tmp_path: Path) -> Path:
             database.execute(f"INSERT INTO {name} VALUES ({marks})", list(row.values()))
         database.commit()
     return path
+
+
+@pytest.fixture
+def long_export(export: Path) -> Path:
+    """Read in many steps, so that something can happen between two."""
+    with closing(sqlite3.connect(export)) as database:
+        database.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 300000) "
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId)"
+            f" SELECT 2000 + i, 2001 + i, {(1 << 24) + 3}, 9 + i, 1 FROM n"
+        )
+        database.commit()
+    return export

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
 from sysbench.core.errors import ForeignFileError
+from sysbench.core.inspection import reading
 from sysbench.core.inspection.decoding import Decoding, DecodingCancelled
 from sysbench.core.inspection.entries import KEPT, entries_folder
 from sysbench.core.inspection.inspection import Inspection
@@ -80,6 +83,20 @@ class TestTables:
         assert (found.clocks.span_ns, found.clocks.busy_ns) == (700, 700)
         assert found.as_record().nsys is not None
 
+    def test_of_very_many_ranges_the_longest_are_kept(
+        self, export: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with closing(sqlite3.connect(export)) as database:
+            database.execute(
+                "INSERT INTO NVTX_EVENTS SELECT 490, 610, 59, 'aten::mm, op_id = 1', NULL, "
+                "globalTid, NULL, 0 FROM NVTX_EVENTS"
+            )
+            database.commit()
+        monkeypatch.setattr(reading, "MOST_RANGES", 1)
+        found = reading.read_tables(export, lambda stage, done, total: None).inspection
+        assert found.nvtx is not None and found.nvtx.ranges == 2
+        assert len(found.nvtx.rows) == 1 and found.missing["nvtx.rows"] == "the first 1 of 2"
+
     def test_a_name_that_is_no_text_is_made_visible(self, trace: Path) -> None:
         odd = trace.rename(Path(os.fsdecode(os.fsencode(trace) + b"\xff")))
         assert inspected(odd).file.endswith("trace.json\\udcff")
@@ -94,6 +111,14 @@ class TestEntries:
         assert first[0].share == 1
         assert Decoding(trace).run(second.append) == found
         assert not second
+
+    def test_the_rows_of_an_export_are_told(self, long_export: Path) -> None:
+        told: list[Progressed] = []
+        Decoding(long_export).run(told.append)
+        assert [step.stage for step in told[-2:]] == ["rows", "analyse"]
+        shares = [step.share for step in told[:-1]]
+        assert len(shares) > 1 and None not in shares
+        assert {step.total for step in told[:-1]} == {300_000 + 4}
 
     def test_a_changed_file_is_decoded_anew(self, trace: Path) -> None:
         before = inspected(trace)
@@ -120,6 +145,17 @@ class TestEntries:
         assert len(names) == KEPT
         assert not names & {"0", "1", "2", "3"}
 
+    def test_every_file_of_a_run_gives_tables_or_a_reason(self, tiny_run: RunDirectory) -> None:
+        read = []
+        for path in filter(Path.is_file, tiny_run.path.rglob("*")):
+            try:
+                inspected(path)
+            except ForeignFileError as error:
+                assert str(error).startswith(str(path)), error
+            else:
+                read.append(path.name)
+        assert sorted(read) == ["allocations.json.gz", "trace.json.gz"]
+
 
 class TestRefusals:
     def test_cut_off_files(self, trace: Path, snapshot: Path, export: Path) -> None:
@@ -132,6 +168,14 @@ class TestRefusals:
             path.write_bytes(data[: len(data) * 2 // 3])
             with pytest.raises(ForeignFileError, match=reason):
                 inspected(path)
+
+    def test_a_packed_trace_that_is_cut_off_says_so(
+        self, tiny_run: RunDirectory, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "torn.json.gz"
+        data = tiny_run.trace_path.read_bytes()
+        path.write_bytes(data[: len(data) // 2])
+        assert "it is cut off (copy it again" in refusal(path)
 
     @pytest.mark.parametrize(
         "text",
@@ -194,8 +238,9 @@ class TestRefusals:
 
 
 class TestCancelling:
-    def test_cancel_ends_the_process(self, long_trace: Path) -> None:
-        decoding = Decoding(long_trace)
+    @pytest.mark.parametrize("kind", ["long_trace", "long_export"])
+    def test_cancel_ends_the_process(self, kind: str, request: pytest.FixtureRequest) -> None:
+        decoding = Decoding(request.getfixturevalue(kind))
         seen: list[psutil.Process] = []
 
         def cancel(step: Progressed) -> None:

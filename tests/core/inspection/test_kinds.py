@@ -11,6 +11,7 @@ import pytest
 
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.inspection.kinds import format_of
+from sysbench.core.rundir import RunDirectory
 
 
 def misnamed(path: Path) -> Path:
@@ -50,13 +51,46 @@ def test_other_files_are_refused_with_the_reason(tmp_path: Path, data: bytes, re
     assert str(path) in str(caught.value) and caught.value.exit_code == 2
 
 
-def test_a_report_of_nsys_comes_with_the_line_that_exports_it(tmp_path: Path) -> None:
+def test_a_report_of_nsys_comes_with_the_line_that_exports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "my report.nsys-rep"
     path.write_bytes(b"\x00binary")
-    with pytest.raises(ForeignFileError) as caught:
-        format_of(path)
     command = f"nsys export --type sqlite -o '{tmp_path}/my report.sqlite' '{path}'"
-    assert command in str(caught.value)
+    for folder, hint in ((tmp_path, "here is none"), (_with_nsys(tmp_path / "bin"), "export it,")):
+        monkeypatch.setenv("PATH", str(folder))
+        with pytest.raises(ForeignFileError) as caught:
+            format_of(path)
+        assert command in str(caught.value) and hint in str(caught.value)
+    path.write_bytes(b"")
+    with pytest.raises(ForeignFileError, match="is empty"):
+        format_of(path)
+
+
+def _with_nsys(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "nsys").write_text("#!/bin/sh\n")
+    (folder / "nsys").chmod(0o755)
+    return folder
+
+
+def test_what_is_of_a_run_is_said_with_what_shows_it(tiny_run: RunDirectory) -> None:
+    for path in (
+        *(tiny_run.path, tiny_run.pass_folder("trace"), tiny_run.record_path),
+        *(tiny_run.events_path, tiny_run.header_path, tiny_run.pass_folder("trace/kernels.json")),
+    ):
+        with pytest.raises(ForeignFileError) as caught:
+            format_of(path)
+        lines = str(caught.value).splitlines()
+        assert lines[0].startswith(str(path)) and " of a run, which is shown by:" in lines[0]
+        assert lines[1] == f"  sysbench-tui show {tiny_run.path}"
+        assert "trace/trace.json.gz" in lines[2] and "memory/allocations.json.gz" in lines[2]
+
+
+def test_a_file_named_like_one_of_ours_is_read_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text('{"traceEvents": []}')
+    assert format_of(path) == "chrome-trace"
 
 
 def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:

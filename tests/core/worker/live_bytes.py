@@ -51,7 +51,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class Live(NamedTuple):
-    """Of a third step, in bytes: its peak, when its loss began (None without one), its end."""
+    """Of a second step, in bytes: its peak, when its loss began (None without one), its end."""
 
     peak: int
     forward_end: int | None
@@ -70,8 +70,7 @@ def live_of(spec: RunSpec) -> Live:
         workload = Workload(spec)
         for parameter in workload.model.parameters():
             counter.see(parameter)
-        for _ in range(2):
-            workload.step(_ignore)
+        workload.step(_ignore)  # makes the optimizer's state
         counter.peak = counter.live
         workload.step(enter)
         return Live(counter.peak, at.get("loss"), counter.live)

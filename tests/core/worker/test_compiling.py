@@ -41,21 +41,17 @@ PROJECTIONS = {
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="Inductor needs g++ here")
 
 
-def compiled_run(home: Path, passes: list[str], **changes: Any) -> tuple[RunDirectory, Record]:
+def compiled_run(
+    home: Path, passes: list[str], cache: Path, **changes: Any
+) -> tuple[RunDirectory, Record]:
     """A real run through Inductor's C++ backend, in a home that outlives the test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(HOME_VARIABLE, str(home))
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(home / "inductor"))
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes
         found = run(RunSpec(**(SMALL | changes)), passes)
         assert found.record.status == "finished", found.record.passes
         return found.directory, found.record
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Record]:
-    """The whole model as one graph, with its backward, traced."""
-    home = tmp_path_factory.mktemp("whole")
-    return compiled_run(home, ["trace"], step="forward+backward", layers=1)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +59,20 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Reco
     """Each block by itself, forward only, from empty caches."""
     home = tmp_path_factory.mktemp("blocks")
     changes = {"step": "inference", "compile_scope": "block", "compile_cache": "cold"}
-    return compiled_run(home, ["timing"], **changes)
+    return compiled_run(home, ["timing"], home / "unused", **changes)
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, blocks: tuple[RunDirectory, Record]
+) -> tuple[RunDirectory, Record]:
+    """The whole model as one graph, with its backward, traced.
+
+    The blocks' cache has none of its kernels, only what the compiler can do.
+    """
+    home = tmp_path_factory.mktemp("whole")
+    cache = blocks[0].pass_folder("timing") / "inductor-cache"
+    return compiled_run(home, ["trace"], cache, step="forward+backward", layers=1)
 
 
 def gemm_modules(record: Record, phase: str) -> set[str]:

@@ -18,7 +18,6 @@ from sysbench.core.record import LedgerRow, Memory
 from sysbench.core.spec import RunSpec, StepKind
 
 SCRIPT = Path(__file__).with_name("memory_cases.py")
-PROCESSES = 2
 
 CLOSES_WITHIN = 0.005
 PREDICTED_WITHIN = 0.02
@@ -90,24 +89,19 @@ SPECS = {
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    """All of them, measured by a few processes that take turns at the list."""
+    """All of them, measured by one process."""
     folder = tmp_path_factory.mktemp("cases")
-    names = [list(SPECS)[index::PROCESSES] for index in range(PROCESSES)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    running = []
-    for index, some in enumerate(names):
-        specs, results = folder / f"specs-{index}.json", folder / f"results-{index}.json"
-        specs.write_bytes(msgspec.json.encode([SPECS[name] for name in some]))
-        command = [sys.executable, "-P", str(SCRIPT), str(specs), str(results)]
-        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-        running.append((process, some, results))
-    found: dict[str, Case] = {}
-    for process, some, results in running:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors.decode()
-        read = msgspec.json.decode(results.read_bytes(), type=list[Case])
-        found |= dict(zip(some, read, strict=True))
-    return found
+    specs, results = folder / "specs.json", folder / "results.json"
+    specs.write_bytes(msgspec.json.encode(list(SPECS.values())))
+    done = subprocess.run(
+        [sys.executable, "-P", str(SCRIPT), str(specs), str(results)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(SPECS, msgspec.json.decode(results.read_bytes(), type=list[Case]), strict=True))
 
 
 @pytest.fixture(params=SPECS)

@@ -147,12 +147,85 @@ def test_what_the_closed_form_says_fits_does_fit_and_more_does_not() -> None:
     assert done.stdout.split("\n") == ["fits", "out of memory", ""]
 
 
+TIGHT_LIMITS = """
+import sys
+from pathlib import Path
+from sysbench.core.events import OutOfMemory, ResultReported
+from sysbench.core.spec import parse_spec
+from sysbench.core.worker.failures import report_failure
+from sysbench.core.worker.job import Job
+from sysbench.core.worker.limits import limit_memory
+from sysbench.core.worker.passes import measure_of
+
+name, folder, *limits = sys.argv[1:]
+for limit in limits:
+    spec = parse_spec(
+        {"device": "cpu", "batch": 1, "context": 8, "memory_limit": limit, "warmup": 1}
+    )
+    events = []
+    measure = measure_of(Job(spec=spec, name=name, folder=folder))
+    limit_memory(spec)
+    try:
+        measure(Job(spec=spec, name=name, folder=folder), events.append)
+    except Exception as error:
+        report_failure(error, spec, events.append)
+    for event in events:
+        if isinstance(event, OutOfMemory):
+            print(event.phase, event.requested_bytes)
+        if isinstance(event, ResultReported) and event.block != "oom":
+            print(event.block)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "limits"),
+    [
+        ("memory", "memory", ["1MiB", "8MiB", "10MiB", "14MiB", "40MiB"]),
+        ("trace", "kernels", ["4MiB", "40MiB"]),
+    ],
+)
+def test_a_tight_limit_ends_in_a_typed_refusal_or_a_result(
+    name: str, block: str, limits: list[str], tmp_path: Path
+) -> None:
+    """Python, C++ and the profiler need memory on the way out of a refusal, too."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", TIGHT_LIMITS, name, str(tmp_path), *limits],
+        env={"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = [line.split() for line in done.stdout.splitlines()]
+    assert len(told) == len(limits)
+    assert told.pop() == [block]
+    for phase, requested in told:
+        assert phase in ("build", "forward", "backward", "optimizer")
+        assert 0 < int(requested) < 2**20
+
+
 def reported(error: Exception, refusals: Refusals | None = None) -> OutOfMemory:
     events: list[AnyEvent] = []
     report_failure(error, RunSpec(device="cpu"), events.append, refusals)
     (event,) = events
     assert isinstance(event, OutOfMemory)
     return event
+
+
+def test_the_refusal_that_led_to_others_is_the_one_that_is_told() -> None:
+    """Cleaning up after one takes memory as well, and is refused in turn."""
+    step = StepError("optimizer")
+    step.__cause__ = MemoryError()
+    step.__cause__.__context__ = torch.OutOfMemoryError("Tried to allocate 2.00 MiB.")
+    last = RuntimeError("std::bad_alloc")
+    last.__context__ = step
+    event = reported(last)
+    assert (event.phase, event.requested_bytes) == ("optimizer", 2 * MIB)
+
+
+def test_a_refusal_that_does_not_say_how_much_has_a_reason() -> None:
+    event = reported(MemoryError())
+    assert event.requested_bytes is None
+    assert "does not say" in event.missing["requested_bytes"]
 
 
 def raised(call: Callable[[], object]) -> Exception:
@@ -258,6 +331,18 @@ class TestOnCuda:
         state = cuda_state(ON_CUDA.changed(memory_limit=1000 * MIB))
         assert (state.free_bytes, state.capacity_bytes) == (100 * MIB, 1000 * MIB)
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "CUDA error: out of memory",
+        ],
+    )
+    def test_a_refusal_past_torchs_allocator_is_one(self, cuda: Cuda, text: str) -> None:
+        event = reported(RuntimeError(text))
+        assert event.message == text
+        assert event.requested_bytes is None
+
     def test_in_backward_the_function_is_known(self, cuda: Cuda) -> None:
         refusals = Refusals(ON_CUDA)
         weight = torch.ones(2, requires_grad=True)
@@ -267,13 +352,12 @@ class TestOnCuda:
         assert refusals.last is not None
         assert refusals.last.op is not None and "Mul" in refusals.last.op
 
-    def test_the_first_refusal_is_written_and_no_other(self, cuda: Cuda, tmp_path: Path) -> None:
+    def test_the_last_refusal_is_the_one_that_is_written(self, cuda: Cuda, tmp_path: Path) -> None:
         with CudaRecorder(Job(spec=ON_CUDA, name="memory", folder=str(tmp_path))) as recorder:
+            cuda.refuse()  # and whoever asked made do with less
             cuda.refuse()
             written = (tmp_path / "snapshot.pickle").read_bytes()
-            cuda.refuse()
-        assert (tmp_path / "snapshot.pickle").read_bytes() == written
-        assert pickle.loads(written)["number"] == 1
+        assert pickle.loads(written)["number"] == 2
         recording = recorder.export()
         assert recording.refusal is not None
         assert recording.refusal.bytes == 64 * MIB

@@ -1,8 +1,8 @@
-"""What CUDA does otherwise than the CPU, put onto fake CPU tensors.
+"""What a device does in its own way, put onto tensors that are on none.
 
-Fake CUDA tensors that need gradients end the process where torch was built without CUDA, so the
-step runs on fake CPU ones, and each function that CUDA treats differently is answered here:
-autocast's casts by the lists in torch's documentation, one-kernel norms, attention kernels.
+Meta tensors, which fake ones are made of, have shapes and dtypes and no device that autocast or
+the choice of a kernel would know. So each function that a device treats in its own way is answered
+here: autocast's casts by the lists in torch's documentation, one-kernel norms, attention kernels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOWERED = frozenset(
     }
 )
 """Run in autocast's dtype."""
-WIDENED = frozenset(
+WIDENED_BY_CUDA = frozenset(
     {
         *(F.layer_norm, F.softmax, F.log_softmax, F.nll_loss),
         *(torch.softmax, torch.log_softmax, torch.exp, torch.log, torch.pow, torch.rsqrt),
@@ -37,17 +37,20 @@ WIDENED = frozenset(
     }
 )
 """Run in float32."""
+WIDENED_BY_CPU = frozenset({F.cross_entropy, F.nll_loss})
+"""The same on the CPU."""
 
 _aten = torch.ops.aten
 
 
 @contextmanager
-def cuda_semantics(spec: RunSpec) -> Iterator[None]:
-    """Run the forward pass and the loss as on a CUDA device; the cache of casts ends with it."""
+def device_semantics(spec: RunSpec) -> Iterator[None]:
+    """Run the forward pass and the loss as on the device; the cache of casts ends with it."""
     dtype = AUTOCAST_DTYPES.get(spec.precision)
     # The model asks torch whether autocast is on, which knows nothing of an emulated one.
     asking = replaced(transformer, "matmul_dtype", lambda x: dtype or x.dtype)
-    with asking, _CudaFunctions(dtype, spec.attention):
+    functions = CudaFunctions if spec.on_cuda else CpuFunctions
+    with asking, functions(dtype, spec.attention):
         yield
 
 
@@ -62,13 +65,15 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
         setattr(owner, name, original)
 
 
-class _CudaFunctions(TorchFunctionMode):
-    """Answers torch functions as CUDA would.
+class CpuFunctions(TorchFunctionMode):
+    """Answers torch functions as the CPU would.
 
     Args:
         dtype: Autocast's; None without autocast.
         attention: The spec's choice of kernel.
     """
+
+    widened: frozenset[Any] = WIDENED_BY_CPU
 
     def __init__(self, dtype: torch.dtype | None, attention: str) -> None:
         super().__init__()
@@ -88,17 +93,17 @@ class _CudaFunctions(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self._dtype is not None:
-            if func is F.cross_entropy:
-                # On no list: only the loss behind the log-softmax becomes float32.
-                return F.nll_loss(torch.log_softmax(args[0], 1).float(), args[1])
-            if func in LOWERED or func in WIDENED:
-                to = self._dtype if func in LOWERED else torch.float32
-                args, kwargs = tree_map(lambda value: self._cast(value, to), (args, kwargs))
-        if func is F.rms_norm:
-            return FusedNorm.apply(args[0], kwargs["weight"])  # type: ignore[no-untyped-call]
+        if self._dtype is not None and (func in LOWERED or func in self.widened):
+            to = self._dtype if func in LOWERED else torch.float32
+            args, kwargs = tree_map(lambda value: self._cast(value, to), (args, kwargs))
+        return self._answer(func, args, kwargs)
+
+    def _answer(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """What the function gives for operands that are cast."""
         if func is F.scaled_dot_product_attention:
-            return fused_attention(self._attention, args[0], args[1], args[2])
+            return cpu_attention(self._attention, args[0], args[1], args[2])
         return func(*args, **kwargs)
 
     def _cast(self, value: object, dtype: torch.dtype) -> object:
@@ -110,6 +115,24 @@ class _CudaFunctions(TorchFunctionMode):
         if value not in self._copies:
             self._copies[value] = value.to(dtype)
         return self._copies[value]
+
+
+class CudaFunctions(CpuFunctions):
+    """Answers torch functions as CUDA would."""
+
+    widened = WIDENED_BY_CUDA
+
+    def _answer(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if func is F.cross_entropy and self._dtype is not None:
+            # On no list: only the loss behind the log-softmax becomes float32.
+            return F.nll_loss(torch.log_softmax(args[0], 1).float(), args[1])
+        if func is F.rms_norm:
+            return FusedNorm.apply(args[0], kwargs["weight"])  # type: ignore[no-untyped-call]
+        if func is F.scaled_dot_product_attention:
+            return cuda_attention(self._attention, args[0], args[1], args[2])
+        return func(*args, **kwargs)
 
 
 class FusedNorm(torch.autograd.Function):
@@ -128,7 +151,18 @@ class FusedNorm(torch.autograd.Function):
         return torch.empty_like(x), torch.empty_like(weight)
 
 
-def fused_attention(attention: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def cpu_attention(attention: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention by the kernel that the CPU takes for that choice: flash but for math."""
+    kernel = (
+        _aten._scaled_dot_product_attention_math
+        if attention == "sdpa-math"
+        else _aten._scaled_dot_product_flash_attention_for_cpu
+    )
+    mixed: Tensor = kernel(q, k, v, dropout_p=0.0, is_causal=True)[0]
+    return mixed
+
+
+def cuda_attention(attention: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal attention by the kernel that CUDA takes for that choice.
 
     ``sdpa`` is flash for 16-bit inputs; float32 is left to the memory-efficient kernel.

@@ -1,0 +1,67 @@
+"""The footer: built anew for other keys, and only then."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.pilot import Pilot
+from textual.widgets import Input
+from textual.widgets._footer import FooterKey
+
+from sysbench.tui.widgets.key_bar import KeyBar
+
+
+class Searching(Input):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f8", "submit", "Search")]
+
+
+class Shown(App[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f9", "save", "Save")]
+
+    may_save = True
+
+    def compose(self) -> ComposeResult:
+        yield Input(id="first")
+        yield Input(id="second")
+        yield Searching(id="third")
+        yield KeyBar(compact=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.may_save if action == "save" else True
+
+
+def keys(app: App[None]) -> list[FooterKey]:
+    return list(app.query_one(KeyBar).query(FooterKey))
+
+
+async def refreshed(pilot: Pilot[None]) -> list[str]:
+    pilot.app.refresh_bindings()
+    await pilot.pause()
+    return [key.description for key in keys(pilot.app)]
+
+
+async def test_the_keys_stay_while_the_focus_moves_among_likes() -> None:
+    app = Shown()
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        before = keys(app)
+        assert [key.description for key in before] == ["Save", "palette"]
+        await pilot.press("tab")
+        await pilot.pause()
+        assert app.focused is app.query_one("#second")
+        assert keys(app) == before
+
+
+async def test_other_keys_are_shown() -> None:
+    app = Shown()
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        await pilot.press("tab", "tab")
+        await pilot.pause()
+        assert [key.description for key in keys(app)] == ["Search", "Save", "palette"]
+        app.may_save = False
+        assert await refreshed(pilot) == ["Search", "palette"]
+        app.may_save = True
+        assert await refreshed(pilot) == ["Search", "Save", "palette"]

@@ -1,0 +1,32 @@
+"""The footer with the keys that work now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.binding import Binding
+from textual.screen import Screen
+from textual.widgets import Footer
+
+ShownKey = tuple[Binding, bool, str]
+
+
+class KeyBar(Footer):
+    """Built anew only when it has other keys to show: Textual's own footer is each time that
+    the focus moves."""
+
+    def __init__(self, *, compact: bool) -> None:
+        super().__init__(compact=compact)
+        self._keys: list[ShownKey] = []
+
+    def bindings_changed(self, screen: Screen[Any]) -> None:
+        if not screen.app.app_focus:
+            return
+        keys = [
+            (binding, enabled, tooltip)
+            for _, binding, enabled, tooltip in screen.active_bindings.values()
+            if binding.show or binding.system
+        ]
+        if keys != self._keys:
+            self._keys = keys
+            super().bindings_changed(screen)
