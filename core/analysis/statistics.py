@@ -121,7 +121,7 @@ def stop_reason(
         return f"the {steps} steps asked for are done" if len(samples) >= steps else None
     enough = len(samples) >= LEAST_STEPS and elapsed_seconds >= LEAST_SECONDS
     if enough and half_width(samples) <= until:
-        return f"the median is known to ±{until:.2g} of itself"
+        return f"the median is known to ±{100 * until:.2g} %"
     if len(samples) >= max_steps:
         return f"the limit of {max_steps} steps was reached"
     if elapsed_seconds >= max_seconds:
