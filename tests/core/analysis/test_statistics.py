@@ -101,7 +101,7 @@ def test_warm_up_settles_when_the_last_three_agree() -> None:
 def test_stopping_needs_ten_steps_and_a_second() -> None:
     assert no_stop([1.0] * 9) is None
     assert no_stop([1.0] * 10, seconds=0.9) is None
-    assert "±0.005" in (no_stop([1.0] * 10) or "")
+    assert "±0.5 %" in (no_stop([1.0] * 10) or "")
 
 
 def test_stopping_at_limits_says_which() -> None:
