@@ -47,7 +47,6 @@ class SysbenchApp(App[None]):
             "mode('studies')",
             "Studies",
             id="mode.studies",
-            show=False,
             tooltip="Grids of runs, and the tables that they fill",
         ),
         Binding(
@@ -55,7 +54,6 @@ class SysbenchApp(App[None]):
             "mode('inspect')",
             "Inspect",
             id="mode.inspect",
-            show=False,
             tooltip="Anyone's trace, memory snapshot or nsys export",
         ),
         Binding("f1", "help", "Help", id="help", tooltip="Every key of this screen"),

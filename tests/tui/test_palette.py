@@ -81,7 +81,7 @@ def check_footer(app: SysbenchApp) -> None:
     shown = [one for one in app.screen.active_bindings.values() if one.binding.show]
     assert all(one.binding.id for one in shown if not one.binding.system)
     assert all(one.tooltip or one.binding.tooltip for one in shown)
-    keys = list(app.screen.query_one(Footer).query(FooterKey))
+    keys = [key for key in app.screen.query_one(Footer).query(FooterKey) if key.display]
     assert 5 <= len(keys) <= 10
     (palette,) = [key for key in keys if key.has_class("-command-palette")]
     others = [key for key in keys if key is not palette]

@@ -19,6 +19,7 @@ ABOUT = (
     ("Live", "watch step times settle; the run does not need this terminal"),
     ("Result", "verdict first, then timing, kernels, memory, telemetry, log, export"),
     ("Library", "every run of this machine; filter as you type"),
+    ("Studies", "experiments as grids of runs, and the tables that they fill"),
     ("Inspect", "anyone's chrome trace, memory snapshot or nsys export"),
 )
 KEY_WIDTH = 10

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import Screen
 from textual.widgets import Footer
+from textual.widgets._footer import FooterKey
 
 ShownKey = tuple[Binding, bool, str]
 
 
 class KeyBar(Footer):
     """Built anew only when it has other keys to show: Textual's own footer is each time that
-    the focus moves."""
+    the focus moves.
+
+    Keys of the ``spare`` actions have a class of that name: a screen may lack the room.
+    """
+
+    spare: ClassVar[tuple[str, ...]] = ("mode('studies')", "mode('inspect')")
 
     def __init__(self, *, compact: bool) -> None:
         super().__init__(compact=compact)
         self._keys: list[ShownKey] = []
+
+    def compose(self) -> ComposeResult:
+        for widget in super().compose():
+            if isinstance(widget, FooterKey) and widget.action.removeprefix("app.") in self.spare:
+                widget.add_class("-spare")
+            yield widget
 
     def bindings_changed(self, screen: Screen[Any]) -> None:
         if not screen.app.app_focus:
