@@ -183,7 +183,9 @@ def said(report: Report) -> Iterator[str]:
     yield from (f"! {caution}" for caution in report.cautions)
     yield from report.sentences
     if not report.sentences:
-        yield "The rows say nothing yet: no cell that a sentence needs has its value."
+        compares = any(column.ratio for layout in report.study.tables for column in layout.columns)
+        why = "no two cells that it compares have their values" if compares else "it compares none"
+        yield f"No sentence: a study's are about the ratios in its tables, and {why}."
 
 
 def literal_lines(text: str) -> Content:
