@@ -14,7 +14,7 @@ run: $(VENV)/.installed  ## open the workstation; without a terminal, measure th
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
 
 test: $(VENV)/.installed-test  ## the whole suite, on a machine without a GPU
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu" -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import walls
 	@$(BIN)/ruff check .
