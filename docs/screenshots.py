@@ -21,7 +21,8 @@ async def take_pictures() -> None:
     from sysbench.tui.app import SysbenchApp
     from sysbench.tui.screens.result import ResultScreen
 
-    spec = RunSpec(d_model=256, d_ff=1024, layers=4, heads=8, vocab=4096, context=256, threads=2)
+    sized = RunSpec(vocab=4096, d_model=256, d_ff=1024, layers=4, heads=8, context=256)
+    spec = sized.changed(threads=1, until=0.02)
     measured = await asyncio.to_thread(run, spec)
     app = SysbenchApp()
     async with app.run_test(size=SIZE) as pilot:
