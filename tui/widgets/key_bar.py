@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
 ShownKey = tuple[Binding, bool, str]
 
+SPARE = ("mode('inspect')", "mode('studies')", "explain", "copy")
+"""Actions whose keys give way, in this order, where there is no room for all; F1 has them."""
+
 
 class KeyBar(Footer):
     """Built anew only when it has other keys to show: Textual's own footer is each time that
-    the focus moves.
-
-    Keys of the ``spare`` actions have a class of that name: a screen may lack the room.
-    """
-
-    spare: ClassVar[tuple[str, ...]] = ("mode('studies')", "mode('inspect')")
+    the focus moves. Shows what has room."""
 
     def __init__(self, *, compact: bool) -> None:
         super().__init__(compact=compact)
         self._keys: list[ShownKey] = []
 
-    def compose(self) -> ComposeResult:
-        for widget in super().compose():
-            if isinstance(widget, FooterKey) and widget.action.removeprefix("app.") in self.spare:
-                widget.add_class("-spare")
-            yield widget
+    async def recompose(self) -> None:
+        await super().recompose()
+        self._fit()
+
+    def on_resize(self, event: Resize) -> None:
+        self._fit()
+
+    def _fit(self) -> None:
+        """Hide as many of the spare keys as it takes for the others to be seen."""
+        keys = list(self.query(FooterKey))
+        excess = sum(map(_width, keys)) - self.size.width
+        hidden: set[str] = set()
+        for action in SPARE:
+            if excess > 0:
+                hidden.add(action)
+                excess -= sum(_width(key) for key in keys if _action(key) == action)
+        for key in keys:
+            key.display = _action(key) not in hidden
 
     def bindings_changed(self, screen: Screen[Any]) -> None:
         if not screen.app.app_focus:
@@ -43,3 +54,11 @@ class KeyBar(Footer):
         if keys != self._keys:
             self._keys = keys
             super().bindings_changed(screen)
+
+
+def _action(key: FooterKey) -> str:
+    return key.action.removeprefix("app.")
+
+
+def _width(key: FooterKey) -> int:
+    return key.render().cell_len + key.gutter.width + key.styles.margin.width

@@ -65,3 +65,33 @@ async def test_other_keys_are_shown() -> None:
         assert await refreshed(pilot) == ["Search", "palette"]
         app.may_save = True
         assert await refreshed(pilot) == ["Search", "Save", "palette"]
+
+
+class Crowded(App[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f9", "save", "Save"),
+        Binding("f8", "copy", "Copy"),
+        Binding("f7", "explain", "Explain"),
+        Binding("f1", "help", "Help"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        yield KeyBar(compact=True)
+
+
+async def test_keys_without_room_give_way_in_turn_and_come_back() -> None:
+    app = Crowded()
+    async with app.run_test(size=(60, 5)) as pilot:
+        for width, shown in (
+            (60, ["Save", "Copy", "Explain", "Help", "palette"]),
+            (38, ["Save", "Copy", "Help", "palette"]),
+            (31, ["Save", "Help", "palette"]),
+            (60, ["Save", "Copy", "Explain", "Help", "palette"]),
+        ):
+            await pilot.resize_terminal(width, 5)
+            await pilot.pause()
+            await pilot.pause()
+            visible = [key for key in keys(app) if key.display]
+            assert [key.description for key in visible] == shown
+            edge = next(key for key in visible if key.description == "palette").region.x
+            assert all(key.region.right <= edge for key in visible if key.region.x != edge)
