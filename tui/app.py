@@ -142,6 +142,10 @@ class SysbenchApp(App[None]):
                 screen.refresh_bindings()
 
     def _tell_end(self, run: RunDirectory) -> None:
+        from .screens.ask import AskScreen
+
+        if isinstance(self.screen, AskScreen):
+            self.screen.dismiss(None)  # its question was what to do with the run
         if self.current_mode == "live":
             self.switch_mode("result")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from sysbench.core.launch import start_detached, stop
 from sysbench.core.rundir import RunDirectory, create_run, list_runs
 from sysbench.core.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.ask import AskScreen
 from sysbench.tui.screens.library import LibraryScreen
 from sysbench.tui.screens.live import LiveScreen
 from sysbench.tui.screens.result import TABS, ResultScreen
@@ -154,3 +156,23 @@ async def test_an_export_that_cannot_be_says_why(app: SysbenchApp, own_run: RunD
         box.value = "/nowhere/at/all/run.json"
         await pilot.press("enter")
         await until(pilot, lambda: "✗ json" in str(written.content))
+
+
+async def test_a_question_about_a_run_goes_when_the_run_does(app: SysbenchApp) -> None:
+    run = create_run(SPEC.changed(device="cpu", steps=100_000, max_seconds=3600.0), ["timing"])
+    pid = start_detached(run)
+    async with asyncio.timeout(60):
+        while not run.is_live():
+            await asyncio.sleep(0.05)
+    try:
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+            await pilot.press("x")
+            await until(pilot, lambda: isinstance(app.screen, AskScreen))
+            stop(run)
+            await until(pilot, lambda: isinstance(app.screen, ResultScreen))
+            await pilot.press("f3")
+            await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+    finally:
+        stop(run)
+        os.waitpid(pid, 0)
