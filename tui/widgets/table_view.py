@@ -33,6 +33,11 @@ def sort_key(value: Cell) -> tuple[int, float, str]:
     return (1, float(value), "")
 
 
+def _is_blank(table: Table, column: str) -> bool:
+    """Whether no row has anything there."""
+    return bool(table.rows) and all(cell in (None, "") for cell in table.column(column))
+
+
 class TableView(DataTable[Text]):
     """Shows a `Table`. All cells are literal text. Row keys are indices of ``table.rows``."""
 
@@ -129,6 +134,8 @@ class TableView(DataTable[Text]):
             return []
         room = (self.size.width or self.app.size.width) - 1
         names = [name for name in self._order or table.columns if name in table.columns]
+        if self._order:  # the room of a column that says nothing is another's
+            names = [name for name in names if not _is_blank(table, name)]
         widths: dict[str, int] = {}
         for name in names:
             at = table.columns.index(name)
