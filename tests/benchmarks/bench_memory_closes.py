@@ -22,10 +22,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "context": 32,
     },
 }
-PRECISIONS: dict[str, tuple[Precision, ...]] = {
-    "tiny": ("fp32", "bf16", "fp16", "bf16-pure"),
-    "30M": ("fp32", "bf16"),
-}
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "bf16-pure")
 ATTENTIONS: tuple[Attention, ...] = ("naive", "sdpa", "sdpa-math")
 
 
@@ -36,7 +33,7 @@ def main() -> None:
     for size, dimensions in SIZES.items():
         worst = [0.0, 0.0]
         for step in get_args(StepKind):
-            for precision in PRECISIONS[size]:
+            for precision in PRECISIONS:
                 for attention in ATTENTIONS:
                     spec = RunSpec(
                         **dimensions,

@@ -108,11 +108,10 @@ def _fit(widths: dict[str, int], numeric: set[str], drop: Iterable[str], room: i
             return
         widths.pop(name, None)
     texts = [name for name in widths if name not in numeric]
-    while excess() > 0 and texts:
-        widest = max(texts, key=widths.__getitem__)
-        if widths[widest] <= _NARROWEST:
-            return
-        widths[widest] -= 1
+    if excess() > sum(max(0, widths[name] - _NARROWEST) for name in texts):
+        return  # too wide in any case: cutting words would win nothing
+    while excess() > 0:
+        widths[max(texts, key=widths.__getitem__)] -= 1
 
 
 def _row(
