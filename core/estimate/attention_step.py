@@ -7,7 +7,7 @@ eagerly. Queries, keys and values are contiguous, so that no product makes a cop
 from __future__ import annotations
 
 from ..spec import RunSpec
-from .forward_memory import LOGITS
+from .forward_memory import LOGITS, softmax_of_scores
 from .sizes import Sizes
 from .step_memory import StepMemory
 from .tape import ACTIVATIONS, Tape
@@ -42,20 +42,10 @@ def attention_memory(spec: RunSpec) -> StepMemory:
 
 
 def _naive(tape: Tape, sizes: Sizes) -> None:
-    cast = sizes.scores_soft != sizes.scores
     _lower(tape, sizes, "q cast", "k cast")
     tape.spike(2 * sizes.scores)
     tape.free("q cast", "k cast")
-    tape.new("exponentials", sizes.scores_soft)
-    # The scores and their distance to the maximum are still there, and where autocast wants
-    # float32 a copy of it.
-    tape.spike(2 * sizes.scores + (sizes.scores_soft if cast else 0))
-    tape.new("row sums", sizes.rows_soft)
-    tape.save("exponentials", "row sums")
-    tape.new("quotients", sizes.scores_soft)
-    if cast:
-        tape.new("quotients cast", sizes.scores)
-    tape.save("quotients cast" if cast else "quotients")
+    softmax_of_scores(tape, sizes)
     _lower(tape, sizes, "v cast")
     tape.new("mixed", sizes.x, LOGITS)
     tape.free("quotients", "quotients cast", "exponentials", "row sums", "v cast")

@@ -141,14 +141,9 @@ def _attention(tape: Tape, sizes: Sizes) -> None:
     tape.free("projected")
 
 
-def _naive(tape: Tape, sizes: Sizes) -> None:
-    """Scores in memory; the batched products need q, k and v with the heads in front."""
+def softmax_of_scores(tape: Tape, sizes: Sizes) -> None:
+    """Scores in memory to the weights of the values, as exponentials over their row sums."""
     cast = sizes.scores_soft != sizes.scores
-    tape.new("q copy", sizes.x)
-    tape.new("k copy", sizes.x)
-    tape.save("q copy", "k copy")
-    tape.spike(2 * sizes.scores)
-    tape.free("q copy", "k copy")
     tape.new("exponentials", sizes.scores_soft)
     # Masked scores and their distance to the maximum are still there, and where autocast
     # wants float32 a copy of it.
@@ -159,6 +154,16 @@ def _naive(tape: Tape, sizes: Sizes) -> None:
     if cast:
         tape.new("quotients cast", sizes.scores)
     tape.save("quotients cast" if cast else "quotients")
+
+
+def _naive(tape: Tape, sizes: Sizes) -> None:
+    """Scores in memory; the batched products need q, k and v with the heads in front."""
+    tape.new("q copy", sizes.x)
+    tape.new("k copy", sizes.x)
+    tape.save("q copy", "k copy")
+    tape.spike(2 * sizes.scores)
+    tape.free("q copy", "k copy")
+    softmax_of_scores(tape, sizes)
     tape.new("v copy", sizes.x)
     tape.save("v copy")
     tape.new("mixed", sizes.x)
