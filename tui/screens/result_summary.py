@@ -58,7 +58,8 @@ class SummaryTab(ResultTab):
                 yield Facts("Figures", figures(record), id="figures")
                 with Vertical(id="beside"):
                     yield Facts("Passes", passes(record))
-                    yield Facts("Trust", trust_lines(record))
+                    if trust := list(trust_lines(record)):
+                        yield Facts("Trust", trust)
             yield Facts("Machine", machine(record))
 
     def copyable(self) -> tuple[str, str]:
@@ -146,7 +147,8 @@ def passes(record: Record) -> Iterator[Pair]:
     for one in record.passes:
         words = f"{outcome_words(one.outcome)} in {one.seconds:.1f} s"
         if one.outcome != "finished":
-            words += f". {one.detail}"
+            # The detail of some outcomes begins with its words.
+            words += f": {one.detail.removeprefix(outcome_words(one.outcome)).lstrip(': ')}"
         yield f"{outcome_glyph(one.outcome)} {one.name}", words
 
 

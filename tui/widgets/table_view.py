@@ -33,9 +33,9 @@ def sort_key(value: Cell) -> tuple[int, float, str]:
     return (1, float(value), "")
 
 
-def _is_blank(table: Table, column: str) -> bool:
-    """Whether no row has anything there."""
-    return bool(table.rows) and all(cell in (None, "") for cell in table.column(column))
+def _is_blank(table: Table, column: str, blanks: Sequence[Cell]) -> bool:
+    """Whether no row has anything else there."""
+    return bool(table.rows) and all(cell in blanks for cell in table.column(column))
 
 
 class TableView(DataTable[Text]):
@@ -134,8 +134,10 @@ class TableView(DataTable[Text]):
             return []
         room = (self.size.width or self.app.size.width) - 1
         names = [name for name in self._order or table.columns if name in table.columns]
-        if self._order:  # the room of a column that says nothing is another's
-            names = [name for name in names if not _is_blank(table, name)]
+        # The room of a column that says nothing is another's; what is unknown is left out only
+        # where there are more columns than one sees.
+        blanks: tuple[Cell, ...] = ("", None) if self._order else ("",)
+        names = [name for name in names if not _is_blank(table, name, blanks)]
         widths: dict[str, int] = {}
         for name in names:
             at = table.columns.index(name)
