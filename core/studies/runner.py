@@ -167,7 +167,7 @@ def _adopt(directory: StudyDirectory, cells: Sequence[Cell]) -> None:
         try:
             record = settled_record(run)
         except DamagedFileError:
-            continue
+            continue  # nothing to keep: the cell runs again
         if record.status in SETTLED:
             directory.append(entry_of(cell, cell.spec, record, None))
 

@@ -117,7 +117,7 @@ class StudyDirectory:
             try:
                 entry = msgspec.json.decode(line, type=Entry)
             except (msgspec.DecodeError, UnicodeDecodeError):
-                continue
+                continue  # torn by a crash: that cell runs again
             found[entry.cell] = entry
         return found
 
@@ -202,7 +202,7 @@ def records_of(
         try:
             records[cell.id] = keep(settled_record(run))
         except DamagedFileError:
-            continue
+            continue  # the cell stays visibly without a value
     return records
 
 
