@@ -13,7 +13,7 @@ from . import doctor_gpu, doctor_tools
 from .check import Check
 from .devices import torch_facts
 from .environment import is_wsl
-from .quantities import format_bytes
+from .formatting import format_bytes
 from .rundir import HOME_VARIABLE, home
 from .telemetry.host import memory_capacity_bytes
 

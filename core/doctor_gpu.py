@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .check import Check
-from .quantities import format_bytes, percent
+from .formatting import format_bytes, percent
 from .telemetry.gpm import SHORTEST_NS
 from .telemetry.nvml import Nvml
 from .telemetry.sample import DeviceSample

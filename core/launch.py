@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .quantities import BINARY_UNITS
+from .formatting import BINARY_UNITS
 from .rundir import RunDirectory
 from .spec import RunSpec
 

@@ -10,8 +10,8 @@ import msgspec
 from .devices import sample_of
 from .environment import cpu_model
 from .errors import DamagedFileError
+from .formatting import format_bytes, percent
 from .machine import device_name
-from .quantities import format_bytes, percent
 from .record import Record
 from .rundir import home, locked, write_atomically
 from .spec import RunSpec

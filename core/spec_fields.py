@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import SpecError
-from .quantities import parse_bytes, parse_ratio
+from .formatting import parse_bytes, parse_ratio
 
 LARGEST = 2**31 - 1
 

@@ -36,8 +36,8 @@ from .events import (
     TelemetrySampled,
     WorkerFailed,
 )
+from .formatting import format_bytes
 from .prediction_errors import keep_error
-from .quantities import format_bytes
 from .record_builder import RecordBuilder
 from .rundir import Header, RunDirectory, home, locked
 from .spec import PassName

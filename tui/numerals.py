@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from ..core import quantities
-from ..core.quantities import format_bytes, format_count
+from ..core import formatting as quantities
+from ..core.formatting import format_bytes, format_count
 
 UNKNOWN = "n/a"
 

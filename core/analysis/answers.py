@@ -7,8 +7,8 @@ from typing import TypeAlias
 import msgspec
 
 from ..errors import SpecError
+from ..formatting import percent
 from ..launch import command_line
-from ..quantities import percent
 from ..record import Record
 from ..spec import RunSpec
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from math import fsum
 
-from ..quantities import format_count
+from ..formatting import format_count
 from ..record import KernelRow, Kernels, Record
 from .answers import Answer, Numbers, milliseconds
 

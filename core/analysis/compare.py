@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..formatting import percent
 from ..machine import device_name, threads, torch_version
-from ..quantities import percent
 from ..record import Record, Spread
 from ..spec import DIMENSION_NAMES
 from .memory_difference import MemoryDifference, memory_difference

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..quantities import percent, signed_percent
+from ..formatting import percent, signed_percent
 from ..record import Finding, Record
 from .rules import compiling, kernels, measuring, memory, ranks, roof
 from .rules.rule import Rule

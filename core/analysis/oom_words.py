@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..quantities import format_bytes
+from ..formatting import format_bytes
 from ..record_oom import Oom
 
 LARGEST_ROWS = 3

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import fsum
 from typing import NamedTuple
 
-from ..quantities import percent
+from ..formatting import percent
 from ..record import KernelRow, Kernels, Record
 from .answers import Answer, Numbers, command_for, milliseconds, part, shortened
 from .attention_parts import softmax_against_matmuls

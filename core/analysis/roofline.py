@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from ..quantities import format_count
+from ..formatting import format_count
 from ..record import KernelRow, Kernels, Timing
 from ..record_roof import Roof
 from .attention_parts import is_product

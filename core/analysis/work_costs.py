@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from ..quantities import percent
+from ..formatting import percent
 from ..record import KernelRow, Kernels
 from .activities import launches_of
 from .classify import classify

@@ -13,7 +13,7 @@ from math import ceil
 
 import msgspec
 
-from ..quantities import format_bytes, format_count
+from ..formatting import format_bytes, format_count
 from ..record import LedgerRow
 from ..spec import RunSpec
 from .attention_step import attention_flops, attention_memory

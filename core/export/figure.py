@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ..quantities import format_bytes, format_count
+from ..formatting import format_bytes, format_count
 
 LOG_FROM = 8.0
 """An axis whose ends are so many times apart is logarithmic: three doublings."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ..quantities import format_bytes, format_count, percent, signed_percent
+from ..formatting import format_bytes, format_count, percent, signed_percent
 from ..spec_fields import FIELDS
 from .table import QUANTITY, Cell, Table, is_number
 

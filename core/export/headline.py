@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..formatting import counted
 from ..machine import device_name, threads, torch_version
-from ..quantities import counted
 from ..record import Record
 from ..spec_checks import NUMERIC_WORKLOADS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..analysis.rules.kernels import COVERAGE_LIMIT, PERTURBATION_LIMIT
-from ..quantities import percent, signed_percent
+from ..formatting import percent, signed_percent
 from ..record import Kernels, Record
 from .figures import decimal
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-from ..quantities import format_bytes
+from ..formatting import format_bytes
 from ..record import LedgerRow, Memory
 from ..record_memory import Allocation, DeviceMemory, Origin
 from .table import Table, facts

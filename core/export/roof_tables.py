@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..analysis.roofline import RoofPoint, roof_points
-from ..quantities import format_count
+from ..formatting import format_count
 from ..record import Kernels, Record
 from ..record_roof import Roof
 from .table import Row, Table

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..analysis.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
 from ..analysis.tree import TreeNode
 from ..analysis.tree_cuts import walk
-from ..quantities import percent
+from ..formatting import percent
 from .figures import decimal
 from .kernel_trust import marked
 from .table import Cell, Table

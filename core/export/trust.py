@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..quantities import format_bytes, percent, signed_percent
+from ..formatting import format_bytes, percent, signed_percent
 from ..record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
 from .figures import decimal, literal
 from .kernel_trust import coverage_words

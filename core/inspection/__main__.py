@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from ..errors import ForeignFileError, SysbenchError
+from ..formatting import format_bytes
 from ..parent_death import die_with_parent
-from ..quantities import format_bytes
 from ..rundir import write_atomically
 from .confinement import die_with_input, limit_memory
 from .entries import Entry, forget_oldest

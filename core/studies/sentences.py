@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..export.table import is_number
-from ..quantities import counted
+from ..formatting import counted
 from ..record import Record
 from .grid import Cell
 from .study import Layout, Study

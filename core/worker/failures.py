@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from ..events import OutOfMemory, WorkerFailed
-from ..quantities import BINARY_UNITS
+from ..formatting import BINARY_UNITS
 from ..spec import RunSpec
 from .job import Report
 from .limits import lift_memory_limit

@@ -13,7 +13,7 @@ import psutil
 import torch
 from torch.autograd.profiler import profile
 
-from ..quantities import format_bytes
+from ..formatting import format_bytes
 from ..spec import RunSpec
 
 M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 * 2**10

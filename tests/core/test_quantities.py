@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.quantities import (
+from sysbench.core.formatting import (
     BINARY_UNITS,
     format_bytes,
     format_count,

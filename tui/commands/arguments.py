@@ -6,7 +6,7 @@ import argparse
 from typing import TypeAlias
 
 from ...core.export_kinds import EXPORTS
-from ...core.quantities import parse_bytes
+from ...core.formatting import parse_bytes
 from .spec_keys import spec_keys
 from .study_arguments import add_study_options
 

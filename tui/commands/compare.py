@@ -11,7 +11,7 @@ from ...core.analysis.compare import Comparison, Factor, compare
 from ...core.export.difference_tables import difference_tables
 from ...core.export.figures import literal, one_figure
 from ...core.export.table import Table
-from ...core.quantities import signed_percent
+from ...core.formatting import signed_percent
 from ...core.record_builder import settled_record
 from ...core.rundir import find_run
 from .layout import Line, blank, prose, table_lines, titled

@@ -17,10 +17,10 @@ from ...core.export.csv_files import table_as_csv, tables_as_tidy_csv
 from ...core.export.estimate_tables import fit_table, grid_table
 from ...core.export.markdown import table_as_markdown
 from ...core.export.table import Table
+from ...core.formatting import parse_bytes
 from ...core.peaks import parse_peak, roof_of
 from ...core.prediction_errors import this_machine
 from ...core.prepare import resolved
-from ...core.quantities import parse_bytes
 from ...core.record_roof import Roof
 from ...core.spec import RunSpec
 from .estimate_report import Estimate, estimate_lines, estimate_tables, fit_lines, grid_lines

@@ -19,8 +19,8 @@ from ...core.export.estimate_tables import (
 )
 from ...core.export.headline import model_line, settings_line
 from ...core.export.table import Table, with_total
+from ...core.formatting import format_bytes, format_count, percent, signed_percent
 from ...core.prediction_errors import error_note, this_machine
-from ...core.quantities import format_bytes, format_count, percent, signed_percent
 from ...core.record_roof import Roof
 from ...core.spec import RunSpec
 from .layout import Line, blank, prose, table_lines, titled

@@ -17,8 +17,8 @@ from ...core.export.figures import literal
 from ...core.export.kernel_tables import kernel_table
 from ...core.export.kernel_trust import coverage_words, steps_words, times_moved
 from ...core.export.tree_tables import COLUMNS, known_columns, tree_table
+from ...core.formatting import parse_ratio
 from ...core.layer_rows import layer_rows
-from ...core.quantities import parse_ratio
 from ...core.record import Record
 from ...core.rundir import RunDirectory
 from ...core.siblings import other_steps

@@ -19,7 +19,7 @@ from ...core.events import (
 )
 from ...core.export.figures import literal
 from ...core.export.headline import settings_line
-from ...core.quantities import percent
+from ...core.formatting import percent
 from ..numerals import milliseconds
 
 QUIET_SECONDS = 2.0

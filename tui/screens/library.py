@@ -13,8 +13,8 @@ from textual.widgets import DataTable, Input, Static
 
 from ...core.errors import SysbenchError
 from ...core.export.table import Table
+from ...core.formatting import counted
 from ...core.library import Entry, Library
-from ...core.quantities import counted
 from ...core.rundir import RunDirectory
 from ..numerals import amount, day_and_time, interval, milliseconds, signed_percent
 from ..widgets.command_line import CommandLine

@@ -14,8 +14,8 @@ from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
 from ...core.errors import SpecError
+from ...core.formatting import parse_ratio
 from ...core.presets import CUSTOM, model_presets
-from ...core.quantities import parse_ratio
 from ...core.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec
 from ...core.spec_fields import Field, field_named
 from ..numerals import short_count

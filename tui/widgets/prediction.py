@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
-from ...core.quantities import signed_percent
+from ...core.formatting import signed_percent
 from ..numerals import amount, operations
 from ..wording import shape
 from .traces import bar, gauge

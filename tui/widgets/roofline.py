@@ -24,7 +24,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ...core.analysis.roofline import RoofPoint
-from ...core.quantities import format_count, percent
+from ...core.formatting import format_count, percent
 from ...core.record_roof import Roof
 from .log_canvas import LogCanvas, Range, Span
 

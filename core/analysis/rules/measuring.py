@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...formatting import counted, format_bytes, percent, signed_percent
 from ...machine import threads
-from ...quantities import counted, format_bytes, percent, signed_percent
 from ...record import Finding, PassRecord, Record
 from ...record_oom import Oom
 from ..oom import out_of_memory

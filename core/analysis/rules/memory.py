@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ...estimate.closed_form import predict, why_not_predicted
-from ...quantities import format_bytes, percent, signed_percent
+from ...formatting import format_bytes, percent, signed_percent
 from ...record import Finding, Record
 from ...spec import RunSpec
 from ..resident_set import COPIES, amount

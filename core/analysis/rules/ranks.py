@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...quantities import percent
+from ...formatting import percent
 from ...record import Finding, Record
 from .rule import Rule
 

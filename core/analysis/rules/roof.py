@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...quantities import format_count
+from ...formatting import format_count
 from ...record import Finding, Record
 from ..identity_checks import (
     Expected,

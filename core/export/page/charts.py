@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from itertools import accumulate
 
-from ...quantities import format_bytes
+from ...formatting import format_bytes
 from ...record import Timeline
 from .markup import tag, text
 

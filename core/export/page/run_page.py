@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...analysis.tree import TreeNode
-from ...quantities import format_bytes, percent
+from ...formatting import format_bytes, percent
 from ...record import Finding, Memory, ModuleMemory, Record
 from ..headline import headline
 from ..kernel_tables import top_kernels

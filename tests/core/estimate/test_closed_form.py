@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
 from sysbench.core.estimate.closed_form import ROWS, fits, largest_batch, predict
-from sysbench.core.quantities import parse_bytes
+from sysbench.core.formatting import parse_bytes
 from sysbench.core.spec import Attention, Optimizer, Precision, RunSpec, StepKind
 from sysbench.core.worker.workload import phases_of
 

@@ -15,7 +15,7 @@ from sysbench.core.export.figures import (
     one_figure,
 )
 from sysbench.core.export.table import Table, facts
-from sysbench.core.quantities import signed_percent
+from sysbench.core.formatting import signed_percent
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.quantities import format_bytes
+from sysbench.core.formatting import format_bytes
 from sysbench.core.rundir import HOME_VARIABLE
 from sysbench.core.studies.grid import expand
 from sysbench.core.studies.report import Report, report_of
