@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .errors import SysbenchError
     from .library import Library
-    from .record import Record
+    from .record.record import Record
     from .runner import Run, open_run, run, start
     from .spec import RunSpec, parse_spec
 

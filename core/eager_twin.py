@@ -7,7 +7,7 @@ from .errors import SysbenchError
 from .launch import command_line
 from .library import Library
 from .machine import device_name
-from .record import Record
+from .record.record import Record
 from .record_builder import settled_record
 from .spec import RunSpec
 

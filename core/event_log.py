@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from types import TracebackType
 
-from .events import AnyEvent, encode_event
+from .record.events import AnyEvent, encode_event
 from .rundir import RunDirectory
 
 RESERVE_BYTES = 2**20

@@ -6,7 +6,7 @@ import msgspec
 
 from .analysis.roofline import with_roof
 from .errors import DamagedFileError
-from .record import Kernels, Record
+from .record.record import Kernels, Record
 from .rundir import RunDirectory
 
 FILE = "kernels.json"

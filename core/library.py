@@ -15,7 +15,7 @@ import msgspec
 
 from .errors import DamagedFileError
 from .machine import device_name
-from .record import Record
+from .record.record import Record
 from .record_builder import settled_record
 from .rundir import RunDirectory, find_run, home, list_runs
 from .spec import subject

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import msgspec
 
-from . import events
 from .analysis.nsys_export import NsysExport, read_export
 from .errors import NotFoundError, WorkerFailed
-from .events import ResultReported, StageEntered
 from .export.nsys import flags_for, installed_options
 from .process_tree import adopt_orphans, kill_descendants
-from .record import Nsys
+from .record import events
+from .record.events import ResultReported, StageEntered
+from .record.record import Nsys
 from .rundir import write_atomically
 from .worker.job import Job, Report
 

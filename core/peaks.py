@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from .errors import SpecError
-from .record_roof import Roof
+from .record.roof import Roof
 
 PRECISION_OF = {"bf16-pure": "bf16"}
 """Precisions of a spec that compute in another one's width."""

@@ -12,7 +12,7 @@ from .environment import cpu_model
 from .errors import DamagedFileError
 from .formatting import format_bytes, percent
 from .machine import device_name
-from .record import Record
+from .record.record import Record
 from .rundir import home, locked, write_atomically
 from .spec import RunSpec
 

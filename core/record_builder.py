@@ -16,7 +16,9 @@ from .analysis.roofline import with_mfu, with_roof
 from .devices import nvml_index
 from .errors import DamagedFileError
 from .estimate.closed_form import Prediction, predict, why_not_predicted
-from .events import (
+from .machine import merged
+from .peaks import roof_of
+from .record.events import (
     AnyEvent,
     DeviceDescribed,
     Outcome,
@@ -28,9 +30,8 @@ from .events import (
     StageEntered,
     TelemetrySampled,
 )
-from .machine import merged
-from .peaks import roof_of
-from .record import (
+from .record.numerics import Numerics
+from .record.record import (
     Compile,
     Distributed,
     Kernels,
@@ -41,9 +42,8 @@ from .record import (
     Telemetry,
     Timing,
 )
-from .record_numerics import Numerics
+from .record.roof import Roof
 from .record_oom import Alive, Oom
-from .record_roof import Roof
 from .rundir import Header, RunDirectory
 from .spec import RunSpec
 from .telemetry.sample import Sample

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .record_memory import Allocation, LedgerRow, Origin, Timeline
+from .record.memory import Allocation, LedgerRow, Origin, Timeline
 
 
 class Alive(msgspec.Struct, frozen=True, kw_only=True):

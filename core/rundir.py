@@ -17,9 +17,9 @@ import msgspec
 import platformdirs
 
 from .errors import DamagedFileError, DeviceBusyError, NotFoundError
-from .events import EventTail
 from .peaks import Peak
-from .record import Record, decode_record, encode_record
+from .record.events import EventTail
+from .record.record import Record, decode_record, encode_record
 from .spec import PassName, RunSpec, subject
 from .spec_checks import check_passes
 

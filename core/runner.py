@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .events import AnyEvent
 from .prepare import parse_passes, resolved
-from .record import Record
+from .record.events import AnyEvent
+from .record.record import Record
 from .record_builder import settled_record
 from .rundir import RunDirectory, create_run, find_run
 from .spec import RunSpec

@@ -7,7 +7,7 @@ import msgspec
 from .analysis.questions import GEMM_STEPS
 from .errors import SysbenchError
 from .library import Entry, Library
-from .record import Record
+from .record.record import Record
 from .record_builder import settled_record
 from .spec import RunSpec
 

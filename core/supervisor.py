@@ -22,7 +22,9 @@ import msgspec
 from .environment import describe_host
 from .errors import DamagedFileError, DeviceBusyError
 from .event_log import EventLog
-from .events import (
+from .formatting import format_bytes
+from .prediction_errors import keep_error
+from .record.events import (
     AnyEvent,
     Noticed,
     Outcome,
@@ -36,8 +38,6 @@ from .events import (
     TelemetrySampled,
     WorkerFailed,
 )
-from .formatting import format_bytes
-from .prediction_errors import keep_error
 from .record_builder import RecordBuilder
 from .rundir import Header, RunDirectory, home, locked
 from .spec import PassName

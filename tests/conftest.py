@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from sysbench.core.analysis.nsys_export import read_export
-from sysbench.core.record import (
+from sysbench.core.record.record import (
     Allocation,
     CategoryRow,
     Coverage,

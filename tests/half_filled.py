@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.record import PassRecord, Record, Spread, Timing
+from sysbench.core.record.record import PassRecord, Record, Spread, Timing
 from sysbench.core.record_oom import Oom
 from sysbench.core.rundir import create_run
 from sysbench.core.spec import RunSpec

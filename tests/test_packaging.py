@@ -16,7 +16,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 WITHOUT_TORCH = (
     "sysbench.core.spec",
-    "sysbench.core.record",
+    "sysbench.core.record.record",
     "sysbench.core.supervisor",
     "sysbench.core.library",
     "sysbench.core.runner",

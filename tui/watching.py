@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ..core import events
 from ..core.export.figures import literal
 from ..core.launch import stop
+from ..core.record import events
 from ..core.rundir import RunDirectory
 from ..core.telemetry.sample import Sample
 from .numerals import milliseconds, time_of_day

@@ -9,7 +9,7 @@ import msgspec
 from ..errors import SpecError
 from ..formatting import percent
 from ..launch import command_line
-from ..record import Record
+from ..record.record import Record
 from ..spec import RunSpec
 
 Numbers: TypeAlias = dict[str, float | int | str]

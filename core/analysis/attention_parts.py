@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import fsum
 
 from ..formatting import format_count
-from ..record import KernelRow, Kernels, Record
+from ..record.record import KernelRow, Kernels, Record
 from .answers import Answer, Numbers, milliseconds
 
 ATTENTION = re.compile(r"(attention|attn)(_(\d+|\*))?$", re.IGNORECASE)

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from ..record import Record
+from ..record.record import Record
 
 
 class BreakEven(msgspec.Struct, frozen=True):

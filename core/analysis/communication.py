@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from ..record_distributed import Kind
+from ..record.distributed import Kind
 from .intervals import Cover, Times
 
 

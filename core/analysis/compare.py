@@ -8,7 +8,7 @@ import msgspec
 
 from ..formatting import percent
 from ..machine import device_name, threads, torch_version
-from ..record import Record, Spread
+from ..record.record import Record, Spread
 from ..spec import DIMENSION_NAMES
 from .memory_difference import MemoryDifference, memory_difference
 

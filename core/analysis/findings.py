@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..formatting import percent, signed_percent
-from ..record import Finding, Record
+from ..record.record import Finding, Record
 from .rules import compiling, kernels, measuring, memory, ranks, roof
 from .rules.rule import Rule
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ..record import KernelRow, Kernels
+from ..record.record import KernelRow, Kernels
 from .attention_parts import is_product
 
 FORWARD = "forward"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
+from ..record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
 from .classify import classify
 from .fused_names import fused_operators
 from .intervals import Times

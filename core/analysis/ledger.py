@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..record import LedgerRow
+from ..record.record import LedgerRow
 from .allocations import Allocations, History, Integers, pair
 from .attribution import BEFORE, KEPT, OWNERS, UNKNOWN, WORKSPACES, Attribution, attribute
 from .notes import Notes

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from ..errors import DamagedFileError
-from ..record import Memory
-from ..record_memory import DeviceMemory
+from ..record.memory import DeviceMemory
+from ..record.record import Memory
 from .allocations import History, pair
 from .card import CardReading
 from .ledger import replay

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..record import LedgerRow
-from ..record_memory import Pool
+from ..record.memory import Pool
+from ..record.record import LedgerRow
 from .card import CardReading, card_rows
 from .ledger import Residents
 from .segments import Segments

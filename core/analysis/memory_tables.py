@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from ..record import Allocation, ModuleMemory
+from ..record.record import Allocation, ModuleMemory
 from .allocations import Frame, Stack
 from .ledger import Residents
 from .notes import WHOLE_MODEL

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..record import Timeline
+from ..record.record import Timeline
 from .ledger import Residents
 
 POINTS = 400

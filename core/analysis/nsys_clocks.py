@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DamagedFileError
-from ..record_nsys import Clocks, NsysDevice
+from ..record.nsys import Clocks, NsysDevice
 from .classify import classify
 from .intervals import Cover
 from .nsys_events import MOST_DEVICES, Events, Work, joined

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..record import Kernels, Nsys
-from ..record_nsys import NsysFacts
+from ..record.nsys import NsysFacts
+from ..record.record import Kernels, Nsys
 from .kernels import kernel_table
 from .nsys_clocks import clocks_of, devices_of
 from .nsys_events import Events, read_events

@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..record_nsys import Nvtx, NvtxRange, Style
+from ..record.nsys import Nvtx, NvtxRange, Style
 from .intervals import Cover, Times
 from .nesting import Index
 from .nsys_events import Calls, Events, Ranges, Work

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..record_nsys import KernelSummary
+from ..record.nsys import KernelSummary
 from .intervals import Times
 from .nesting import Index
 from .nsys_events import Work

@@ -8,8 +8,8 @@ import msgspec
 
 from ..estimate.closed_form import predict, why_not_predicted
 from ..estimate.grid import FitKey, fit
-from ..events import OutOfMemory
-from ..record import PassRecord, Record
+from ..record.events import OutOfMemory
+from ..record.record import PassRecord, Record
 from ..record_oom import Alive, Oom, WouldFit
 from ..spec import RunSpec
 

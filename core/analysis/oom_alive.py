@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from ..record import LedgerRow
+from ..record.record import LedgerRow
 from ..record_oom import Alive
 from .allocations import History, pair
 from .attribution import NEVER

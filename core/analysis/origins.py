@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from ..record_memory import Origin
+from ..record.memory import Origin
 from .ledger import Residents
 from .memory_tables import readable
 

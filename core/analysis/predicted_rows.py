@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from ..estimate.closed_form import ROWS
-from ..record import LedgerRow
+from ..record.record import LedgerRow
 from .ledger import Residents
 from .reconcile import NOT_PREDICTED
 from .scopes import LOSS

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from ..record import GeneratedKernel, KernelRow, Kernels
+from ..record.record import GeneratedKernel, KernelRow, Kernels
 from .fused_names import FUSED
 from .kernels import fold_layers
 from .notes import WHOLE_MODEL

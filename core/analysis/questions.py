@@ -12,7 +12,7 @@ from math import fsum
 from typing import NamedTuple
 
 from ..formatting import percent
-from ..record import KernelRow, Kernels, Record
+from ..record.record import KernelRow, Kernels, Record
 from .answers import Answer, Numbers, command_for, milliseconds, part, shortened
 from .attention_parts import softmax_against_matmuls
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from ..estimate.closed_form import ROWS, Prediction, why_not_predicted
-from ..record import Memory
-from ..record_memory import ReconciledRow
+from ..record.memory import ReconciledRow
+from ..record.record import Memory
 from ..spec import RunSpec
 from .resident_set import resident_set
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ..estimate.closed_form import predict, why_not_predicted
-from ..record import LedgerRow, Memory
-from ..record_memory import ClosedForm
+from ..record.memory import ClosedForm
+from ..record.record import LedgerRow, Memory
 from ..spec import RunSpec
 
 MATCH_WITHIN = 0.25

@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 
 from ..formatting import format_count
-from ..record import KernelRow, Kernels, Timing
-from ..record_roof import Roof
+from ..record.record import KernelRow, Kernels, Timing
+from ..record.roof import Roof
 from .attention_parts import is_product
 from .operator_cost import COUNTED_CATEGORIES
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from ..errors import DamagedFileError
-from ..record_memory import Pool
+from ..record.memory import Pool
 from .allocations import Integers
 
 SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}

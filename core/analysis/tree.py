@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from ..record import KernelRow, Kernels, Memory, ModuleMemory
+from ..record.record import KernelRow, Kernels, Memory, ModuleMemory
 from .kernels import MODEL_PHASES
 from .layers import LayerSpread, Part, grown, parts
 from .notes import WHOLE_MODEL

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..formatting import percent
-from ..record import KernelRow, Kernels
+from ..record.record import KernelRow, Kernels
 from .activities import launches_of
 from .classify import classify
 from .event_costs import (

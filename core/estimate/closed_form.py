@@ -14,7 +14,7 @@ from math import ceil
 import msgspec
 
 from ..formatting import format_bytes, format_count
-from ..record import LedgerRow
+from ..record.record import LedgerRow
 from ..spec import RunSpec
 from .attention_step import attention_flops, attention_memory
 from .sizes import Sizes

@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 import msgspec
 
 from ..errors import SpecError, WorkerFailed
-from ..record import LedgerRow
+from ..record.record import LedgerRow
 from ..spec import DIMENSION_NAMES, RunSpec
 from .closed_form import Prediction
 

@@ -15,7 +15,7 @@ import traceback
 import msgspec
 
 from ..parent_death import die_with_parent
-from ..record import LedgerRow
+from ..record.record import LedgerRow
 from ..spec import RunSpec
 from .closed_form import ROWS, predict
 from .exact import Answer, ExactPrediction, PhasePrediction, ProductCount

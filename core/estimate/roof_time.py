@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..record_roof import Roof
+from ..record.roof import Roof
 from .exact import PhasePrediction
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..analysis.break_even import BreakEven
 from ..analysis.notes import WHOLE_MODEL
 from ..analysis.provenance import row_key
-from ..record import Compile, GeneratedKernel, KernelRow, Kernels, Record
+from ..record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
 from .table import Cell, Row, Table, facts
 
 EXTENTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..record import Record
+from ..record.record import Record
 from .table import Cell, Table, facts, is_number
 
 

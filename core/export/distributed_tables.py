@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..record import Distributed
+from ..record.record import Distributed
 from .table import Cell, Row, Table, facts
 
 SPLIT = ("compute", "waiting", "transfer", "exposed", "communication")

@@ -9,7 +9,7 @@ from ..eager_twin import worth_of
 from ..errors import SpecError
 from ..export_kinds import EXPORTS
 from ..layer_rows import layer_rows
-from ..record import Record, encode_record
+from ..record.record import Record, encode_record
 from ..record_builder import settled_record
 from ..rundir import RunDirectory
 from ..siblings import other_steps

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..formatting import counted
 from ..machine import device_name, threads, torch_version
-from ..record import Record
+from ..record.record import Record
 from ..spec_checks import NUMERIC_WORKLOADS
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..analysis.tree import known_sum, mean_of_roof
-from ..record import KernelRow, Kernels
+from ..record.record import KernelRow, Kernels
 from .table import Row, Table, folded, with_total
 
 ADDITIVE = ("exclusive_ns", "share", "calls")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..analysis.rules.kernels import COVERAGE_LIMIT, PERTURBATION_LIMIT
 from ..formatting import percent, signed_percent
-from ..record import Kernels, Record
+from ..record.record import Kernels, Record
 from .figures import decimal
 
 MOVED_MARK = "~"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..analysis.break_even import BreakEven
-from ..record import Record
+from ..record.record import Record
 from .figures import cells_as_text, heading, is_numeric, literal
 from .headline import headline
 from .kernel_tables import top_kernels

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, TypedDict
 
 from ..formatting import format_bytes
-from ..record import LedgerRow, Memory
-from ..record_memory import Allocation, DeviceMemory, Origin
+from ..record.memory import Allocation, DeviceMemory, Origin
+from ..record.record import LedgerRow, Memory
 from .table import Table, facts
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..record import Nsys
-from ..record_nsys import KernelSummary, NsysFacts, NvtxRange
+from ..record.nsys import KernelSummary, NsysFacts, NvtxRange
+from ..record.record import Nsys
 from .kernel_tables import kernel_table
 from .table import Row, Table, facts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..record_numerics import Accumulated, Numerics, TensorDtype
+from ..record.numerics import Accumulated, Numerics, TensorDtype
 from .table import Cell, Table
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -34,7 +34,7 @@ def accumulation_table(rows: list[Accumulated]) -> Table:
 
 def dtypes_table(rows: list[TensorDtype]) -> Table:
     """One row for each device type's autocast and the type that it was asked for; ``source``
-    is that of the tensors, see `sysbench.core.record_numerics.TensorDtype`."""
+    is that of the tensors, see `sysbench.core.record.numerics.TensorDtype`."""
     tensors = tuple(dict.fromkeys(row.tensor for row in rows))
     found = {(row.autocast, row.lower, row.tensor): row for row in rows}
     made = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..analysis.oom import out_of_memory
-from ..record import Record
+from ..record.record import Record
 from ..record_oom import Oom
 from .memory_tables import largest_columns, origin_columns
 from .table import Table, facts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..analysis.roofline import RoofPoint, roof_points
 from ..formatting import format_count
-from ..record import Kernels, Record
-from ..record_roof import Roof
+from ..record.record import Kernels, Record
+from ..record.roof import Roof
 from .table import Row, Table
 
 CONVENTION = "bytes: every input and output of an operator once"

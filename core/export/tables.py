@@ -9,7 +9,7 @@ from ..analysis.questions import questions_of
 from ..analysis.tree import kernel_tree
 from ..analysis.tree_cuts import from_share
 from ..errors import NotFoundError
-from ..record import Record
+from ..record.record import Record
 from .compile_tables import compile_tables
 from .context_tables import environment_table, findings_table, passes_table, spec_table
 from .distributed_tables import distributed_tables

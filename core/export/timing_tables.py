@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..record import Spread, Telemetry, Timing
+from ..record.record import Spread, Telemetry, Timing
 from .table import QUANTITY, Table, facts
 
 _STATISTICS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..formatting import format_bytes, percent, signed_percent
-from ..record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
+from ..record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
 from .figures import decimal, literal
 from .kernel_trust import coverage_words
 

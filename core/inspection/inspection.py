@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from ..errors import DamagedFileError
-from ..record import Kernels, Memory, Nsys, Record
-from ..record_nsys import Clocks, KernelSummary, NsysDevice, Nvtx
+from ..record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx
+from ..record.record import Kernels, Memory, Nsys, Record
 from .kinds import Kind
 
 

@@ -21,7 +21,7 @@ from ..analysis.snapshot import read_snapshot
 from ..analysis.time_ledger import time_ledger
 from ..analysis.work_costs import noted_work, with_costs
 from ..errors import DamagedFileError
-from ..record import Kernels, Memory
+from ..record.record import Kernels, Memory
 from .foreign_roof import under_roof
 from .inspection import Inspection
 from .kinds import format_of

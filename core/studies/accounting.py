@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..export.table import Row, Table
-from ..record import Record
+from ..record.record import Record
 from ..spec import RunSpec
 
 MATRICES_AT_ONCE = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ..machine import device_name, threads, torch_version
-from ..record import Record
+from ..record.record import Record
 from ..spec import DIMENSION_NAMES, RunSpec
 from .grid import Cell
 from .study import Axis, Layout, Study

@@ -13,7 +13,7 @@ from ..export.memory_tables import largest_table, ledger_table
 from ..export.numerics_tables import accumulation_table, dtypes_table
 from ..export.question_tables import question_table
 from ..export.table import Row, Table
-from ..record import Kernels, Nsys, Record
+from ..record.record import Kernels, Nsys, Record
 from .accounting import accounting_table
 from .saved import saved_table
 

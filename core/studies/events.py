@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ..events import AnyEvent
+from ..record.events import AnyEvent
 from .grid import Cell
 from .state import CellStatus, Entry
 

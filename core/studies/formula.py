@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import SpecError
 from ..export.table import Cell, is_number
-from ..record import Record
+from ..record.record import Record
 from .paths import follow, last_name, parts_of
 
 _OPERATOR = re.compile(r"\s+([+\-/])\s+")

@@ -11,7 +11,7 @@ from ..errors import SpecError
 from ..estimate.sizes import Sizes
 from ..export.table import Cell
 from ..machine import device_name
-from ..record import Allocation, KernelRow, Record
+from ..record.record import Allocation, KernelRow, Record
 from ..spec import RunSpec
 
 Measure = Callable[[Record], Cell]

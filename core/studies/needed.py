@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ..record import Record
-from ..record_memory import Timeline
+from ..record.memory import Timeline
+from ..record.record import Record
 from .formula import paths_in
 from .paths import parse_path
 from .study import Layout, Study

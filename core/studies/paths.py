@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import SpecError
-from ..record import Record
+from ..record.record import Record
 from ..spec import RunSpec
 from .measures import MEASURES
 

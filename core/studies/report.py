@@ -9,8 +9,8 @@ import msgspec
 
 from ..export.figure import Figure
 from ..export.table import Table
-from ..record import Record
-from ..record_memory import Timeline
+from ..record.memory import Timeline
+from ..record.record import Record
 from ..record_oom import Oom
 from . import grid
 from .cautions import cautions_of

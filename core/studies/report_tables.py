@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ..export.context_tables import environment_table
 from ..export.table import QUANTITY, Cell, Row, Table
 from ..launch import command_line
-from ..record import Record
+from ..record.record import Record
 from . import grid
 from .state import CellStatus, Entry
 from .study import Study

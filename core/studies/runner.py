@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import DamagedFileError
 from ..prepare import parse_passes
-from ..record import Record
+from ..record.record import Record
 from ..record_builder import settled_record
 from ..rundir import create_run, locked
 from ..spec import RunSpec

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..export.table import Table
-from ..record import Memory, Record
-from ..record_memory import Origin
+from ..record.memory import Origin
+from ..record.record import Memory, Record
 
 BLOCKS = "blocks"
 """The module that holds the blocks, all alike."""

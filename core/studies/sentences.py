@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..export.table import is_number
 from ..formatting import counted
-from ..record import Record
+from ..record.record import Record
 from .grid import Cell
 from .study import Layout, Study
 from .table import fill_all, outcome

@@ -16,8 +16,8 @@ from typing import Literal
 import msgspec
 
 from ..errors import DamagedFileError, NotFoundError
-from ..events import Outcome
-from ..record import Record
+from ..record.events import Outcome
+from ..record.record import Record
 from ..record_builder import settled_record
 from ..rundir import RunDirectory, home, lock_holder, runs_folder, write_atomically
 from ..spec import PassName

@@ -9,7 +9,7 @@ from itertools import product
 from ..export.table import Cell as Content
 from ..export.table import Row, Table, is_number
 from ..formatting import format_bytes
-from ..record import Record
+from ..record.record import Record
 from .details import EACH
 from .formula import as_cell, evaluate, number_format, source_unit, written
 from .grid import Cell

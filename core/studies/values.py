@@ -8,7 +8,7 @@ import msgspec
 
 from ..export.figure import with_unit
 from ..export.table import is_number
-from ..record import Record
+from ..record.record import Record
 from .formula import UNITS, check_template, converted, evaluate, paths_in, source_unit
 from .grid import Cell
 from .layout_schema import is_fact

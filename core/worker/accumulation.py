@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..record_numerics import Accumulated, Numerics
+from ..record.numerics import Accumulated, Numerics
 from ..spec import RunSpec
 
 COUNT, ADDEND = 1000, 0.01

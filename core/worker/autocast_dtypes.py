@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..models.autocast_toy import ToyWeights, toy_step, toy_weights
-from ..record_numerics import Numerics, TensorDtype
+from ..record.numerics import Numerics, TensorDtype
 from ..spec import RunSpec
 from .stepping import AUTOCAST_DTYPES
 

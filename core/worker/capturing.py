@@ -9,7 +9,7 @@ import torch
 from torch.autograd.profiler import emit_nvtx
 
 from ..analysis.scopes import STEPS_RANGE
-from ..events import Noticed, StageEntered, StepCounted
+from ..record.events import Noticed, StageEntered, StepCounted
 from .job import Job, Report
 from .ranges import PhaseRanges, module_ranges, nvtx_ranges
 from .workload import make_workload

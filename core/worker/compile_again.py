@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from ..parent_death import die_with_parent
-from ..record import Compile
+from ..record.record import Compile
 from ..spec import RunSpec
 from .job import Job
 from .workload import make_workload

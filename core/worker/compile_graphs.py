@@ -25,7 +25,7 @@ from ..analysis.provenance import (
     generated_kernels,
     relative_path,
 )
-from ..record import GeneratedKernel
+from ..record.record import GeneratedKernel
 from ..spec import RunSpec
 from .job import Job
 

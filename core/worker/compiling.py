@@ -8,8 +8,8 @@ import msgspec
 from torch import nn
 
 from ..models.transformer import Transformer
-from ..record import Compile
-from ..record_compile import Extent
+from ..record.compile import Extent
+from ..record.record import Compile
 from ..spec import RunSpec
 from .compile_metrics import eager_parts, graph_breaks, parts_seconds, recompiles
 

@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 
 from ..analysis.communication import RankStep
-from ..events import ResultReported, StageEntered
-from ..record import Timing
-from ..record_distributed import MemoryRow
+from ..record.distributed import MemoryRow
+from ..record.events import ResultReported, StageEntered
+from ..record.record import Timing
 from ..spec import RunSpec
 from .clocks import TimedSteps, clock_for
 from .job import Job, Report

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import msgspec
 import torch
 
-from ..events import OutOfMemory, WorkerFailed
 from ..formatting import BINARY_UNITS
+from ..record.events import OutOfMemory, WorkerFailed
 from ..spec import RunSpec
 from .job import Report
 from .limits import lift_memory_limit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..events import AnyEvent
+from ..record.events import AnyEvent
 from ..spec import PassName, RunSpec
 
 Report = Callable[[AnyEvent], None]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
-from ..events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
+from ..record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
 from ..record_builder import last_lines
 from ..rundir import write_atomically
 from ..spec import RunSpec

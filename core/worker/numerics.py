@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..events import ResultReported, StageEntered
+from ..record.events import ResultReported, StageEntered
 from .accumulation import accumulated
 from .autocast_dtypes import autocast_dtypes
 from .job import Job, Report

@@ -7,7 +7,7 @@ import msgspec
 from ..analysis.notes import Notes
 from ..analysis.oom_alive import what_was_alive
 from ..errors import SysbenchError
-from ..events import Noticed, ResultReported, StageEntered
+from ..record.events import Noticed, ResultReported, StageEntered
 from ..rundir import write_atomically
 from .cpu_allocations import CpuRecorder
 from .cuda_allocations import CudaRecorder

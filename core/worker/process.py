@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..events import AnyEvent, decode_event
 from ..process_tree import kill_descendants
+from ..record.events import AnyEvent, decode_event
 from .job import Job
 
 EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..events import AnyEvent, DeviceDescribed, StageEntered, encode_event
 from ..parent_death import die_with_parent
+from ..record.events import AnyEvent, DeviceDescribed, StageEntered, encode_event
 from .job import Job
 
 JOB, MEETING = "job.json", "meeting"

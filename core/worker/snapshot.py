@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from ..analysis.memory import describe_memory
-from ..events import ResultReported, StageEntered, StepCounted, WorkStepped
+from ..record.events import ResultReported, StageEntered, StepCounted, WorkStepped
 from ..rundir import write_atomically
 from ..spec import DIMENSION_NAMES, RunSpec
 from .cpu_allocations import CpuRecorder

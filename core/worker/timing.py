@@ -12,7 +12,7 @@ import msgspec
 
 from ..analysis.statistics import half_width, settled, spread, stop_reason
 from ..estimate.closed_form import predict
-from ..events import (
+from ..record.events import (
     FirstStepTimed,
     ResultReported,
     StageEntered,
@@ -20,7 +20,7 @@ from ..events import (
     WarmupSettled,
     WarmupStepTimed,
 )
-from ..record import Timing
+from ..record.record import Timing
 from ..spec import RunSpec
 from .clocks import MAX_BATCH_STEPS, Clock, TimedSteps, clock_for
 from .compile_again import with_warm_seconds

@@ -19,7 +19,7 @@ from ..analysis.scopes import STEPS_RANGE
 from ..analysis.time_ledger import time_ledger
 from ..analysis.work_costs import borrowed_work, with_costs
 from ..errors import WorkerFailed
-from ..events import ResultReported, StageEntered, StepCounted, WorkStepped
+from ..record.events import ResultReported, StageEntered, StepCounted, WorkStepped
 from ..rundir import write_atomically
 from ..spec import RunSpec
 from .compile_graphs import made_kernels, watched_graphs

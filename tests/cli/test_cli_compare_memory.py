@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.record import LedgerRow, Record, decode_record, encode_record
+from sysbench.core.record.record import LedgerRow, Record, decode_record, encode_record
 from sysbench.core.rundir import HOME_VARIABLE, RunDirectory
 from sysbench.tui.cli import main
 

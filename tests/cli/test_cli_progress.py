@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.core.events import (
+from sysbench.core.record.events import (
     AnyEvent,
     FirstStepTimed,
     Noticed,

@@ -16,7 +16,7 @@ from typing import IO
 
 import pytest
 
-from sysbench.core.events import PassStarted, StepsTimed
+from sysbench.core.record.events import PassStarted, StepsTimed
 from sysbench.core.rundir import RunDirectory, create_run, list_runs
 from sysbench.core.spec import RunSpec
 from sysbench.tui.cli import main

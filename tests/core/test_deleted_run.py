@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from sysbench.core.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
+from sysbench.core.record.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
 from sysbench.core.rundir import create_run
 from sysbench.core.spec import RunSpec
 from sysbench.core.supervisor import supervise

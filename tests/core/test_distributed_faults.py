@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sysbench.core.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
 from sysbench.core.launch import start_detached
+from sysbench.core.record.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
 from sysbench.core.rundir import RunDirectory, create_run
 from sysbench.core.spec import RunSpec
 from sysbench.core.supervisor import Cancellation, supervise

@@ -9,7 +9,7 @@ import pytest
 
 from sysbench.core.analysis.findings import findings_of
 from sysbench.core.analysis.statistics import spread
-from sysbench.core.record import (
+from sysbench.core.record.record import (
     CategoryRow,
     Compile,
     Finding,

@@ -23,9 +23,9 @@ import pytest
 from sysbench.core.analysis.nsys_export import read_export
 from sysbench.core.analysis.scopes import STEPS_RANGE
 from sysbench.core.errors import SpecError
-from sysbench.core.events import AnyEvent, Outcome, PassEnded, PassStarted, StepCounted
 from sysbench.core.prepare import parse_passes
-from sysbench.core.record import Kernels
+from sysbench.core.record.events import AnyEvent, Outcome, PassEnded, PassStarted, StepCounted
+from sysbench.core.record.record import Kernels
 from sysbench.core.rundir import RunDirectory, create_run
 from sysbench.core.spec import RunSpec
 from sysbench.core.supervisor import Cancellation, supervise

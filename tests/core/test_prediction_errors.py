@@ -18,7 +18,7 @@ from sysbench.core.prediction_errors import (
     past_predictions,
     this_machine,
 )
-from sysbench.core.record import Record
+from sysbench.core.record.record import Record
 from sysbench.core.rundir import RunDirectory
 from sysbench.core.spec import RunSpec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core import Library, RunSpec, SysbenchError, open_run, run, start
-from sysbench.core.events import RunEnded, StepsTimed
+from sysbench.core.record.events import RunEnded, StepsTimed
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,9 @@ import psutil
 import pytest
 
 from sysbench.core.errors import DeviceBusyError
-from sysbench.core.events import (
+from sysbench.core.launch import start_detached, stop
+from sysbench.core.library import Library
+from sysbench.core.record.events import (
     AnyEvent,
     Noticed,
     PassEnded,
@@ -24,8 +26,6 @@ from sysbench.core.events import (
     StageEntered,
     StepsTimed,
 )
-from sysbench.core.launch import start_detached, stop
-from sysbench.core.library import Library
 from sysbench.core.record_builder import settled_record
 from sysbench.core.rundir import HOME_VARIABLE, RunDirectory, create_run
 from sysbench.core.spec import PassName, RunSpec

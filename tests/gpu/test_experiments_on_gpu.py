@@ -8,7 +8,7 @@ import pytest
 
 from sysbench.core import SysbenchError, run
 from sysbench.core.devices import resolve_device
-from sysbench.core.record import Numerics
+from sysbench.core.record.record import Numerics
 from sysbench.core.spec import parse_spec
 
 pytestmark = pytest.mark.gpu

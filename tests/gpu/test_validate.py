@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core import Record, RunSpec, SysbenchError
-from sysbench.core.record import Memory, Timing
+from sysbench.core.record.record import Memory, Timing
 from sysbench.core.rundir import HOME_VARIABLE, RunDirectory
 from sysbench.core.spec import parse_spec
 from sysbench.core.studies.formula import check_formula

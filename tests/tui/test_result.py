@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from textual.widgets import Input, Log, Static
 
-from sysbench.core.record import PassRecord
+from sysbench.core.record.record import PassRecord
 from sysbench.core.rundir import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.explain import ExplainScreen

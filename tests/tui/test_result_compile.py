@@ -8,8 +8,8 @@ from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from sysbench.core.record import Compile, GeneratedKernel
-from sysbench.core.record_compile import EagerPart, GraphBreak, Recompile
+from sysbench.core.record.compile import EagerPart, GraphBreak, Recompile
+from sysbench.core.record.record import Compile, GeneratedKernel
 from sysbench.core.rundir import RunDirectory
 from sysbench.core.spec import RunSpec
 from sysbench.tui.app import SysbenchApp

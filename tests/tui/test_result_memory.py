@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from sysbench.core.record import LedgerRow, decode_record, encode_record
+from sysbench.core.record.record import LedgerRow, decode_record, encode_record
 from sysbench.core.rundir import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.pick_run import PickRunScreen

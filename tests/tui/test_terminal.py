@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.events import StepsTimed
 from sysbench.core.launch import stop
 from sysbench.core.profiles_store import save_profile
+from sysbench.core.record.events import StepsTimed
 from sysbench.core.rundir import RunDirectory, list_runs
 from sysbench.core.spec import RunSpec
 

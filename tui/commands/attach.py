@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from ...core.events import AnyEvent, RunEnded
+from ...core.record.events import AnyEvent, RunEnded
 from ...core.rundir import RunDirectory, find_run
 from .ending import print_ending
 from .progress import progress_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...core.record import Record
+from ...core.record.record import Record
 from ...core.record_builder import settled_record
 from ...core.rundir import RunDirectory
 from .layout import Line, titled

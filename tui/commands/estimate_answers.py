@@ -21,7 +21,7 @@ from ...core.formatting import parse_bytes
 from ...core.peaks import parse_peak, roof_of
 from ...core.prediction_errors import this_machine
 from ...core.prepare import resolved
-from ...core.record_roof import Roof
+from ...core.record.roof import Roof
 from ...core.spec import RunSpec
 from .estimate_report import Estimate, estimate_lines, estimate_tables, fit_lines, grid_lines
 from .layout import Line

@@ -19,7 +19,7 @@ from ...core.export.kernel_trust import coverage_words, steps_words, times_moved
 from ...core.export.tree_tables import COLUMNS, known_columns, tree_table
 from ...core.formatting import parse_ratio
 from ...core.layer_rows import layer_rows
-from ...core.record import Record
+from ...core.record.record import Record
 from ...core.rundir import RunDirectory
 from ...core.siblings import other_steps
 from .layout import Line, blank, note, prose, table_lines, titled

@@ -6,7 +6,10 @@ import sys
 from types import TracebackType
 from typing import Protocol, Self
 
-from ...core.events import (
+from ...core.export.figures import literal
+from ...core.export.headline import settings_line
+from ...core.formatting import percent
+from ...core.record.events import (
     AnyEvent,
     FirstStepTimed,
     Noticed,
@@ -17,9 +20,6 @@ from ...core.events import (
     WarmupSettled,
     WorkStepped,
 )
-from ...core.export.figures import literal
-from ...core.export.headline import settings_line
-from ...core.formatting import percent
 from ..numerals import milliseconds
 
 QUIET_SECONDS = 2.0

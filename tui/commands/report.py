@@ -17,7 +17,7 @@ from ...core.export.numerics_tables import numerics_tables
 from ...core.export.table import Table, with_total
 from ...core.export.timing_tables import timing_table
 from ...core.export.trust import trust_lines
-from ...core.record import Finding, Kernels, Memory, Nsys, Record, Timing
+from ...core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
 from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
 
 KERNEL_ROWS = 15

@@ -28,7 +28,7 @@ from ...core.export.numerics_tables import numerics_tables
 from ...core.export.oom_tables import oom_tables
 from ...core.export.roof_tables import flops_table, roofline_table
 from ...core.export.timing_tables import speed_table, telemetry_table
-from ...core.record import Record
+from ...core.record.record import Record
 from ...core.rundir import RunDirectory
 from .kernel_sections import (
     TreeOptions,

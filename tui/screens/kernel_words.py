@@ -12,7 +12,7 @@ from ...core.export.kernel_tables import averaged, category_table
 from ...core.export.kernel_trust import marked, times_moved
 from ...core.export.table import Table
 from ...core.export.tree_tables import layer_words
-from ...core.record import Kernels
+from ...core.record.record import Kernels
 from ..numerals import amount, milliseconds, operations, percent, significant
 from ..themes import IDLE, Swatch, swatch
 from ..widgets.stack_bar import Part

@@ -27,7 +27,7 @@ from ...core.export.oom_tables import (
     would_fit_table,
 )
 from ...core.export.table import Table
-from ...core.record import Memory, Record, Timeline
+from ...core.record.record import Memory, Record, Timeline
 from ...core.record_oom import Oom
 from .memory_words import peak_line, refusal_line
 

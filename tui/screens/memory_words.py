@@ -6,7 +6,7 @@ from textual.content import Content
 
 from ...core.analysis.oom_words import held, refused
 from ...core.export.memory_tables import recording_notes
-from ...core.record import Memory
+from ...core.record.record import Memory
 from ...core.record_oom import Oom
 from ..numerals import amount, signed_percent, significant
 from ..widgets.timeline import TimelineView

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from ...core.errors import SysbenchError
 from ...core.launch import command_line
-from ...core.record import Record
+from ...core.record.record import Record
 from ...core.record_builder import settled_record
 from ..numerals import day_and_time
 from ..widgets.command_line import CommandLine

@@ -21,7 +21,7 @@ from ...core.export.figures import literal
 from ...core.export.markdown import table_as_markdown
 from ...core.export.table import Table
 from ...core.generated_code import generated_code
-from ...core.record import Compile
+from ...core.record.record import Compile
 from ..numerals import milliseconds, plural, significant
 from ..themes import swatch
 from ..widgets.stack_bar import Part, StackBar

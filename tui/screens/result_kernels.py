@@ -32,7 +32,7 @@ from ...core.export.kernel_trust import (
 from ...core.export.markdown import table_as_markdown
 from ...core.export.roof_tables import roof_words, roofline_table
 from ...core.layer_rows import layer_rows
-from ...core.record import Kernels
+from ...core.record.record import Kernels
 from ...core.siblings import other_steps
 from ..widgets.kernel_table import KernelTable
 from ..widgets.roofline import RooflinePlot

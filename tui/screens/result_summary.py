@@ -15,7 +15,7 @@ from ...core.export.context_tables import environment_table
 from ...core.export.figures import cells_as_text
 from ...core.export.numerics_tables import dtypes_table
 from ...core.export.trust import trust_lines
-from ...core.record import Numerics, Record
+from ...core.record.record import Numerics, Record
 from ...core.record_oom import Oom
 from ..numerals import amount, interval, milliseconds, percent, signed_percent
 from ..widgets.facts import Facts, Pair, hanging

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from ...core.record import Record
+from ...core.record.record import Record
 from ...core.rundir import RunDirectory
 from ..wording import outcome_words
 

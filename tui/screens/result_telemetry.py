@@ -8,8 +8,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from ...core.events import PassStarted, TelemetrySampled
 from ...core.export.timing_tables import telemetry_table
+from ...core.record.events import PassStarted, TelemetrySampled
 from ...core.telemetry.sample import Sample
 from ..watching import mark_of
 from ..widgets.table_view import TableView

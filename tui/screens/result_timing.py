@@ -12,7 +12,7 @@ from textual.widgets import Static
 from ...core.export.figures import cells_as_text
 from ...core.export.table import Table
 from ...core.export.timing_tables import speed_table, timing_table
-from ...core.record import Spread, Timing
+from ...core.record.record import Spread, Timing
 from ..numerals import interval, milliseconds, significant
 from ..widgets.facts import Facts, Pair
 from ..widgets.plot import Plot

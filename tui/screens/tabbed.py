@@ -9,7 +9,7 @@ from typing import Any
 from textual import getters, on
 from textual.containers import Container
 
-from ...core.record import Record
+from ...core.record.record import Record
 from ...core.rundir import RunDirectory
 from ..widgets.tab_bar import TabBar
 from .base import WorkScreen

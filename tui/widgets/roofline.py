@@ -25,7 +25,7 @@ from textual.widget import Widget
 
 from ...core.analysis.roofline import RoofPoint
 from ...core.formatting import format_count, percent
-from ...core.record_roof import Roof
+from ...core.record.roof import Roof
 from .log_canvas import LogCanvas, Range, Span
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

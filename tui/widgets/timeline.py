@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ...core.record import Timeline
+from ...core.record.record import Timeline
 from ..numerals import amount
 from ..themes import Swatch, swatch
 from .plot import mark_row

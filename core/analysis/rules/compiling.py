@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...record import Finding, Record
+from ...record.record import Finding, Record
 from .rule import Rule
 
 VERDICTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import fsum
 
 from ...formatting import percent, signed_percent
-from ...record import Finding, Kernels, Record
+from ...record.record import Finding, Kernels, Record
 from ..idle_causes import HOST_LATE, ON_SYNC
 from .rule import Rule
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...formatting import counted, format_bytes, percent, signed_percent
 from ...machine import threads
-from ...record import Finding, PassRecord, Record
+from ...record.record import Finding, PassRecord, Record
 from ...record_oom import Oom
 from ..oom import out_of_memory
 from ..oom_words import asked_by, held, place, refused, what_fits

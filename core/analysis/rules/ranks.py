@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formatting import percent
-from ...record import Finding, Record
+from ...record.record import Finding, Record
 from .rule import Rule
 
 WAITING_LIMIT = 0.05

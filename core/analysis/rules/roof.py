@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formatting import format_count
-from ...record import Finding, Record
+from ...record.record import Finding, Record
 from ..identity_checks import (
     Expected,
     above_peak,

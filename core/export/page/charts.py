@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from ...formatting import format_bytes
-from ...record import Timeline
+from ...record.record import Timeline
 from .markup import tag, text
 
 WIDTH, HEIGHT = 1100, 320

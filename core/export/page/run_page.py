@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...analysis.tree import TreeNode
 from ...formatting import format_bytes, percent
-from ...record import Finding, Memory, ModuleMemory, Record
+from ...record.record import Finding, Memory, ModuleMemory, Record
 from ..headline import headline
 from ..kernel_tables import top_kernels
 from ..table import Table

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...analysis.communication import Collective, RankStep
-from ...record_distributed import Kind
+from ...record.distributed import Kind
 from .stamps import CudaStamps, DevicePending, HostPending, HostStamps, Mark, Pending, Stamp, Stamps
 
 Launch = Callable[[], dist.Work | None]

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
-from ...record_distributed import Kind
+from ...record.distributed import Kind
 from .collectives import Collectives, Launch
 
 UNSEEN = "on CUDA the streams of fully_shard do not tell when computing waits for them; see a trace"

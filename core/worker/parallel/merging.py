@@ -17,8 +17,8 @@ from ...analysis.communication import (
     split_step,
 )
 from ...analysis.statistics import spread
-from ...record_distributed import AllReduce, CollectiveRow, Distributed, Kind, MemoryRow, RankRow
-from ...record_spread import Spread
+from ...record.distributed import AllReduce, CollectiveRow, Distributed, Kind, MemoryRow, RankRow
+from ...record.timing import Spread
 from ...spec import RunSpec
 from ..clocks import TimedSteps
 from .interconnect import interconnect_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from ...record_distributed import MemoryRow, Moment
+from ...record.distributed import MemoryRow, Moment
 from ..stepping import EnterPhase
 
 

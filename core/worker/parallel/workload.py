@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...record_distributed import MemoryRow, Moment
+from ...record.distributed import MemoryRow, Moment
 from ...spec import RunSpec
 from ..stepping import EnterPhase
 from ..workload import Workload, make_optimizer

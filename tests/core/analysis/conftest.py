@@ -11,7 +11,7 @@ import pytest
 
 from sysbench.core.analysis.kernels import kernel_table
 from sysbench.core.analysis.time_ledger import TimeLedger
-from sysbench.core.record import Kernels
+from sysbench.core.record.record import Kernels
 
 PID = 100
 MAIN, BACKWARD = 100, 101

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sysbench.core import RunSpec
 from sysbench.core.analysis.break_even import break_even
-from sysbench.core.record import Compile, Record, Spread, Timing
+from sysbench.core.record.record import Compile, Record, Spread, Timing
 
 HOW = "sysbench-tui run"
 

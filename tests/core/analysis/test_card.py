@@ -14,8 +14,8 @@ from sysbench.core.analysis.notes import Notes, PhaseMark, Tag
 from sysbench.core.analysis.segments import GIVEN_BACK, Segments, segments_of
 from sysbench.core.analysis.snapshot import snapshot_from
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.record import LedgerRow, Memory
-from sysbench.core.record_memory import Pool
+from sysbench.core.record.memory import Pool
+from sysbench.core.record.record import LedgerRow, Memory
 
 MIB = 2**20
 SMALL, LARGE = 2 * MIB, 20 * MIB

@@ -13,7 +13,7 @@ from sysbench.core.analysis.communication import (
     last_counts,
     split_step,
 )
-from sysbench.core.record_distributed import Kind
+from sysbench.core.record.distributed import Kind
 
 
 def collective(arrived: int, done: int, kind: Kind = "all-reduce") -> Collective:

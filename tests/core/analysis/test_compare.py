@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.analysis.compare import SAME_WITHIN, compare
-from sysbench.core.record import Record, Spread, Timing
+from sysbench.core.record.record import Record, Spread, Timing
 from sysbench.core.spec import RunSpec
 
 

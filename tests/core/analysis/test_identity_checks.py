@@ -16,8 +16,8 @@ from sysbench.core.analysis.identity_checks import (
 )
 from sysbench.core.analysis.roofline import with_mfu, with_roof
 from sysbench.core.analysis.rules import roof
-from sysbench.core.record import Finding, KernelRow, Kernels, Record
-from sysbench.core.record_roof import Roof
+from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
+from sysbench.core.record.roof import Roof
 from sysbench.core.rundir import RunDirectory
 
 ROOF = Roof(precision="fp32", peak_flops=1e15, peak_source="by hand", bandwidth=1e12)

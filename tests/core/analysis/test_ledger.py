@@ -11,7 +11,7 @@ from sysbench.core.analysis.ledger import replay
 from sysbench.core.analysis.memory import Counters, Recording, describe_memory
 from sysbench.core.analysis.memory_tables import readable
 from sysbench.core.analysis.notes import ModuleMark, Notes, PhaseMark, Tag
-from sysbench.core.record import LedgerRow, Memory
+from sysbench.core.record.record import LedgerRow, Memory
 
 START_NS = 1_800_000_000_000_000_000
 WEIGHT, STATE, SAVED, LOGITS, WORKSPACE, GRADIENT, SCRATCH = (n * 2**20 for n in range(1, 8))

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sysbench.core.analysis.memory_difference import memory_difference
-from sysbench.core.record import LedgerRow, Memory
+from sysbench.core.record.memory import Origin
+from sysbench.core.record.record import LedgerRow, Memory
 from sysbench.core.record_builder import settled_record
-from sysbench.core.record_memory import Origin
 from sysbench.core.rundir import RunDirectory
 
 NAMES = st.sampled_from(["parameters", "gradients", "activations", "inputs"])

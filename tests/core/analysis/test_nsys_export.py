@@ -17,7 +17,7 @@ from sysbench.core.analysis.idle_causes import HOST_LATE, ON_SYNC
 from sysbench.core.analysis.nsys_export import NsysExport, read_export
 from sysbench.core.analysis.scopes import GRAD_ACCUMULATE, STEPS_RANGE
 from sysbench.core.export.nsys_tables import record_tables
-from sysbench.core.record_nsys import NvtxRange
+from sysbench.core.record.nsys import NvtxRange
 
 BUILD = runpy.run_path(str(Path(__file__).parents[2] / "nsys_double" / "build.py"))
 MAIN, AUTOGRAD, PROCESS = BUILD["MAIN"], BUILD["AUTOGRAD"], BUILD["PROCESS"]

@@ -20,8 +20,8 @@ from sysbench.core.analysis.oom_words import asked_by, held, refused, what_fits
 from sysbench.core.analysis.refusal import Refusal, refusal_in
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.estimate.closed_form import predict
-from sysbench.core.events import OutOfMemory
-from sysbench.core.record import PassRecord
+from sysbench.core.record.events import OutOfMemory
+from sysbench.core.record.record import PassRecord
 from sysbench.core.record_oom import Alive
 from sysbench.core.spec import RunSpec
 

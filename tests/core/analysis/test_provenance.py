@@ -21,7 +21,7 @@ from sysbench.core.analysis.provenance import (
     with_provenance,
 )
 from sysbench.core.analysis.time_ledger import time_ledger
-from sysbench.core.record import Coverage, KernelRow, Kernels
+from sysbench.core.record.record import Coverage, KernelRow, Kernels
 
 PATHS = st.lists(st.sampled_from(["blocks", "0", "1", "attention", "q", "ffn"]), max_size=4).map(
     ".".join

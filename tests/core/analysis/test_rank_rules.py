@@ -12,9 +12,9 @@ from sysbench.core.analysis.rules.ranks import (
     straggler,
 )
 from sysbench.core.analysis.statistics import spread
-from sysbench.core.record import Distributed, Record
-from sysbench.core.record_distributed import CollectiveRow, RankRow
-from sysbench.core.record_spread import Spread
+from sysbench.core.record.distributed import CollectiveRow, RankRow
+from sysbench.core.record.record import Distributed, Record
+from sysbench.core.record.timing import Spread
 from sysbench.core.spec import RunSpec
 
 

@@ -15,7 +15,7 @@ from sysbench.core.analysis.notes import Notes, PhaseMark, Tag
 from sysbench.core.analysis.predicted_rows import rows_as_predicted
 from sysbench.core.analysis.reconcile import reconciled
 from sysbench.core.estimate.closed_form import predict, why_not_predicted
-from sysbench.core.record import LedgerRow, Memory, Record
+from sysbench.core.record.record import LedgerRow, Memory, Record
 from sysbench.core.rundir import RunDirectory
 from sysbench.core.spec import RunSpec
 

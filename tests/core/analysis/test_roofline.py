@@ -18,9 +18,9 @@ from sysbench.core.analysis.roofline import (
     with_roof,
 )
 from sysbench.core.analysis.statistics import spread
-from sysbench.core.record import Kernels, Record, Timing
+from sysbench.core.record.record import Kernels, Record, Timing
+from sysbench.core.record.roof import Roof
 from sysbench.core.record_builder import replay
-from sysbench.core.record_roof import Roof
 from sysbench.core.rundir import RunDirectory
 
 ROOF = Roof(

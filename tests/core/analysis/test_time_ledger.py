@@ -21,7 +21,7 @@ from sysbench.core.analysis.idle_causes import (
 )
 from sysbench.core.analysis.kernels import kernel_table
 from sysbench.core.analysis.time_ledger import TimeLedger, Window, time_ledger
-from sysbench.core.record import Kernels
+from sysbench.core.record.record import Kernels
 
 AssertClosed = Callable[[TimeLedger], Kernels]
 GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

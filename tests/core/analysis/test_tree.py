@@ -20,7 +20,7 @@ from sysbench.core.analysis.tree import WORK, TreeNode, kernel_tree
 from sysbench.core.analysis.tree_cuts import from_share, matching, to_depth, walk
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.layer_rows import layer_rows
-from sysbench.core.record import (
+from sysbench.core.record.record import (
     CategoryRow,
     Coverage,
     IdleRow,

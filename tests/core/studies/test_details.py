@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.record import Compile, ModuleMemory, Record, Spread
-from sysbench.core.record_memory import Origin
+from sysbench.core.record.memory import Origin
+from sysbench.core.record.record import Compile, ModuleMemory, Record, Spread
 from sysbench.core.rundir import RunDirectory
 from sysbench.core.spec import RunSpec
 from sysbench.core.studies.cautions import cautions_of

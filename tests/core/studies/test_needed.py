@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sysbench.core.record import Record
+from sysbench.core.record.record import Record
 from sysbench.core.rundir import RunDirectory
 from sysbench.core.studies.figures import figures_of
 from sysbench.core.studies.grid import expand, with_variant

@@ -11,8 +11,8 @@ import torch
 from sysbench.core import run
 from sysbench.core.analysis.reconcile import reconciled
 from sysbench.core.estimate.closed_form import predict
-from sysbench.core.events import AnyEvent, ResultReported
-from sysbench.core.record import Memory, Record
+from sysbench.core.record.events import AnyEvent, ResultReported
+from sysbench.core.record.record import Memory, Record
 from sysbench.core.rundir import HOME_VARIABLE
 from sysbench.core.spec import RunSpec, parse_spec
 from sysbench.core.worker.attention_workload import AttentionWorkload

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 import pytest
 
-from sysbench.core.record import LedgerRow, Memory
+from sysbench.core.record.record import LedgerRow, Memory
 from sysbench.core.spec import RunSpec, StepKind
 
 SCRIPT = Path(__file__).with_name("memory_cases.py")

@@ -16,8 +16,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from sysbench.core.analysis.notes import Notes
 from sysbench.core.analysis.snapshot import read_snapshot
-from sysbench.core.events import AnyEvent, ResultReported, StageEntered, StepCounted
-from sysbench.core.record import LedgerRow, Memory
+from sysbench.core.record.events import AnyEvent, ResultReported, StageEntered, StepCounted
+from sysbench.core.record.record import LedgerRow, Memory
 from sysbench.core.spec import RunSpec, parse_spec
 from sysbench.core.worker.job import Job
 from sysbench.core.worker.snapshot import measure

@@ -10,7 +10,7 @@ from sysbench.core import run
 from sysbench.core.export.figures import cells_as_text
 from sysbench.core.export.table import Table
 from sysbench.core.export.tables import table_named
-from sysbench.core.record import Record
+from sysbench.core.record.record import Record
 from sysbench.core.rundir import HOME_VARIABLE
 from sysbench.core.spec import parse_spec
 from sysbench.core.studies.grid import expand, with_variant

@@ -14,8 +14,8 @@ import torch
 
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.grid import fit
-from sysbench.core.events import AnyEvent, OutOfMemory
-from sysbench.core.record import Record
+from sysbench.core.record.events import AnyEvent, OutOfMemory
+from sysbench.core.record.record import Record
 from sysbench.core.record_builder import replay
 from sysbench.core.record_oom import Oom
 from sysbench.core.rundir import RunDirectory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.record import Timeline
+from sysbench.core.record.record import Timeline
 from sysbench.tui.themes import swatch
 from sysbench.tui.widgets.timeline import column_samples, stacked_column, stacking_order
 

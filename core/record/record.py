@@ -13,20 +13,20 @@ from typing import Any, Literal
 
 import msgspec
 
-from .errors import DamagedFileError
+from ..errors import DamagedFileError
+from ..record_oom import Oom
+from .compile import Compile as Compile
+from .compile import GeneratedKernel as GeneratedKernel
+from .distributed import Distributed as Distributed
 from .events import Outcome
-from .record_compile import Compile as Compile
-from .record_compile import GeneratedKernel as GeneratedKernel
-from .record_distributed import Distributed as Distributed
-from .record_memory import Allocation as Allocation
-from .record_memory import ClosedForm, DeviceMemory, Origin, Pool, ReconciledRow
-from .record_memory import LedgerRow as LedgerRow
-from .record_memory import Timeline as Timeline
-from .record_nsys import NsysFacts
-from .record_numerics import Numerics as Numerics
-from .record_oom import Oom
-from .record_roof import Roof
-from .record_spread import Spread as Spread
+from .memory import Allocation as Allocation
+from .memory import ClosedForm, DeviceMemory, Origin, Pool, ReconciledRow
+from .memory import LedgerRow as LedgerRow
+from .memory import Timeline as Timeline
+from .nsys import NsysFacts
+from .numerics import Numerics as Numerics
+from .roof import Roof
+from .timing import Spread as Spread
 
 SCHEMA = 1
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .errors import DamagedFileError
+from ..errors import DamagedFileError
 
 Outcome = Literal[
     "finished", "oom", "cuda-error", "failed", "killed", "hung", "cancelled", "disk-full"

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from .record_spread import Spread
+from .timing import Spread
 
 Kind = Literal["all-reduce", "broadcast", "all-gather", "reduce-scatter"]
 Moment = Literal["after init", "before step", "after step"]
