@@ -11,9 +11,9 @@ import psutil
 
 from . import doctor_gpu, doctor_tools
 from .check import Check
-from .devices import torch_facts
-from .environment import is_wsl
 from .formatting import format_bytes
+from .machine.devices import torch_facts
+from .machine.environment import is_wsl
 from .rundir import HOME_VARIABLE, home
 from .telemetry.host import memory_capacity_bytes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .check import Check
 from .doctor_gpu import Survey
-from .environment import package_version
+from .machine.environment import package_version
 
 BROKEN_NVTX = (0, 2, 12)
 """From here on the nvtx package shows no ranges to nsys of 2022 and 2023."""

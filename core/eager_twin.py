@@ -6,7 +6,7 @@ from .analysis.break_even import BreakEven, break_even
 from .errors import SysbenchError
 from .launch import command_line
 from .library import Library
-from .machine import device_name
+from .machine.environment import device_name
 from .record.record import Record
 from .record_builder import settled_record
 from .spec import RunSpec

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from .errors import DamagedFileError
-from .machine import device_name
+from .machine.environment import device_name
 from .record.record import Record
 from .record_builder import settled_record
 from .rundir import RunDirectory, find_run, home, list_runs

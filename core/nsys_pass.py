@@ -23,7 +23,7 @@ import msgspec
 from .analysis.nsys_export import NsysExport, read_export
 from .errors import NotFoundError, WorkerFailed
 from .export.nsys import flags_for, installed_options
-from .process_tree import adopt_orphans, kill_descendants
+from .machine.processes import adopt_orphans, kill_descendants
 from .record import events
 from .record.events import ResultReported, StageEntered
 from .record.record import Nsys

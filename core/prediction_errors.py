@@ -7,11 +7,10 @@ from typing import Annotated
 
 import msgspec
 
-from .devices import sample_of
-from .environment import cpu_model
 from .errors import DamagedFileError
 from .formatting import format_bytes, percent
-from .machine import device_name
+from .machine.devices import sample_of
+from .machine.environment import cpu_model, device_name
 from .record.record import Record
 from .rundir import home, locked, write_atomically
 from .spec import RunSpec

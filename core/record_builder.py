@@ -13,11 +13,11 @@ from .analysis.findings import findings_of
 from .analysis.oom import describe_oom
 from .analysis.reconcile import reconciled
 from .analysis.roofline import with_mfu, with_roof
-from .devices import nvml_index
 from .errors import DamagedFileError
 from .estimate.closed_form import Prediction, predict, why_not_predicted
-from .machine import merged
-from .peaks import roof_of
+from .machine.devices import nvml_index
+from .machine.environment import merged
+from .machine.peaks import roof_of
 from .record.events import (
     AnyEvent,
     DeviceDescribed,

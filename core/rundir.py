@@ -17,7 +17,7 @@ import msgspec
 import platformdirs
 
 from .errors import DamagedFileError, DeviceBusyError, NotFoundError
-from .peaks import Peak
+from .machine.peaks import Peak
 from .record.events import EventTail
 from .record.record import Record, decode_record, encode_record
 from .spec import PassName, RunSpec, subject

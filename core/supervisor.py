@@ -19,10 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-from .environment import describe_host
 from .errors import DamagedFileError, DeviceBusyError
 from .event_log import EventLog
 from .formatting import format_bytes
+from .machine.environment import describe_host
 from .prediction_errors import keep_error
 from .record.events import (
     AnyEvent,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from ..core.devices import capacity_bytes, resolve_device
-from ..core.environment import cpu_model
 from ..core.errors import SpecError
 from ..core.estimate.closed_form import Prediction, largest_batch, predict, why_not_predicted
+from ..core.machine.devices import capacity_bytes, resolve_device
+from ..core.machine.environment import cpu_model
 from ..core.prediction_errors import error_note
 from ..core.spec import RunSpec
 from ..core.telemetry.sample import Sample

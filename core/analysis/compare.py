@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..formatting import percent
-from ..machine import device_name, threads, torch_version
+from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record, Spread
 from ..spec import DIMENSION_NAMES
 from .memory_difference import MemoryDifference, memory_difference

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..formatting import counted
-from ..machine import device_name, threads, torch_version
+from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record
 from ..spec_checks import NUMERIC_WORKLOADS
 

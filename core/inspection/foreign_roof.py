@@ -6,7 +6,7 @@ import msgspec
 
 from ..analysis.identity_checks import told_precision
 from ..analysis.roofline import with_roof
-from ..peaks import REMEDY, Peak, roof_of
+from ..machine.peaks import REMEDY, Peak, roof_of
 from ..record.record import Kernels
 from .inspection import Inspection
 

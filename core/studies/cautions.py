@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ..machine import device_name, threads, torch_version
+from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record
 from ..spec import DIMENSION_NAMES, RunSpec
 from .grid import Cell

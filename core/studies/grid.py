@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from ..devices import resolve_device
 from ..errors import SpecError
+from ..machine.devices import resolve_device
 from ..spec import PassName, RunSpec, parse_spec
 from ..spec_fields import field_named
 from .schema import parse_points

@@ -10,7 +10,7 @@ from ..analysis.questions import by_name
 from ..errors import SpecError
 from ..estimate.sizes import Sizes
 from ..export.table import Cell
-from ..machine import device_name
+from ..machine.environment import device_name
 from ..record.record import Allocation, KernelRow, Record
 from ..spec import RunSpec
 

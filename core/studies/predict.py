@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..devices import capacity_bytes
 from ..estimate.closed_form import predict, why_not_predicted
+from ..machine.devices import capacity_bytes
 from ..spec import RunSpec
 from .accounting import score_matrices_bytes
 from .grid import MOST_CELLS, Cell

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..process_tree import kill_descendants
+from ..machine.processes import kill_descendants
 from ..record.events import AnyEvent, decode_event
 from .job import Job
 

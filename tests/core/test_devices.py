@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sysbench.core.devices import capacity_bytes, nvml_index, torch_facts, visible_devices
+from sysbench.core.machine.devices import capacity_bytes, nvml_index, torch_facts, visible_devices
 from sysbench.core.telemetry.sample import DeviceSample
 
 RunPython = Callable[..., Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.environment import relevant_variables
+from sysbench.core.machine.environment import relevant_variables
 
 RunPython = Callable[..., Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.peaks import Peak, find_gpu, gpus, memory_bandwidth, parse_peak, roof_of
+from sysbench.core.machine.peaks import Peak, find_gpu, gpus, memory_bandwidth, parse_peak, roof_of
 
 H100 = {"device": {"name": "NVIDIA H100 80GB HBM3"}}
 LOOSE_TFLOPS = {"l40s": 0.0125}

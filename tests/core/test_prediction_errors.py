@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.machine import device_name
+from sysbench.core.machine.environment import device_name
 from sysbench.core.prediction_errors import (
     KEPT,
     error_note,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core import SysbenchError, run
-from sysbench.core.devices import resolve_device
+from sysbench.core.machine.devices import resolve_device
 from sysbench.core.record.record import Numerics
 from sysbench.core.spec import parse_spec
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core import Record, Run, RunSpec, SysbenchError, run
-from sysbench.core.devices import resolve_device
+from sysbench.core.machine.devices import resolve_device
 
 pytestmark = pytest.mark.gpu
 

@@ -24,10 +24,10 @@ from typing import Any
 import msgspec
 
 from sysbench.core import Record, RunSpec, SysbenchError, run
-from sysbench.core.devices import resolve_device
 from sysbench.core.export.markdown import escaped, table_as_markdown
 from sysbench.core.export.table import Table, is_number
-from sysbench.core.machine import device_name
+from sysbench.core.machine.devices import resolve_device
+from sysbench.core.machine.environment import device_name
 from sysbench.core.studies.events import CellEnded
 from sysbench.core.studies.formula import converted, evaluate, source_unit
 from sysbench.core.studies.grid import Cell, expand, with_overrides, with_variant

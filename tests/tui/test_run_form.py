@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from textual.widgets import Button, Input, Static
 
-from sysbench.core.devices import resolve_device
 from sysbench.core.estimate.closed_form import predict
+from sysbench.core.machine.devices import resolve_device
 from sysbench.core.profiles_store import list_profiles, load_profile
 from sysbench.core.spec import RunSpec
 from sysbench.tui.app import SysbenchApp

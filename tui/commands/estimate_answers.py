@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from ...core.devices import capacity_bytes
 from ...core.errors import SpecError
 from ...core.estimate.closed_form import predict, why_not_predicted
 from ...core.estimate.exact import Estimator, ExactPrediction
@@ -18,7 +17,8 @@ from ...core.export.estimate_tables import fit_table, grid_table
 from ...core.export.markdown import table_as_markdown
 from ...core.export.table import Table
 from ...core.formatting import parse_bytes
-from ...core.peaks import parse_peak, roof_of
+from ...core.machine.devices import capacity_bytes
+from ...core.machine.peaks import parse_peak, roof_of
 from ...core.prediction_errors import this_machine
 from ...core.prepare import resolved
 from ...core.record.roof import Roof

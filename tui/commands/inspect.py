@@ -13,7 +13,7 @@ from ...core.export.inspection_tables import inspection_tables, tables_as_markdo
 from ...core.inspection.decoding import Decoding
 from ...core.inspection.foreign_roof import under_peak
 from ...core.inspection.inspection import Inspection
-from ...core.peaks import parse_peak
+from ...core.machine.peaks import parse_peak
 from ..wording import KIND_WORDS
 from .inspect_progress import decoding_progress
 from .inspect_report import inspection_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...core.launch import start_detached
-from ...core.peaks import parse_peak
+from ...core.machine.peaks import parse_peak
 from ...core.rundir import create_run
 from ...core.supervisor import Cancellation, supervise
 from .ending import print_ending

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from ...core.devices import resolve_device
 from ...core.errors import SpecError
 from ...core.export.study_files import study_as_json
 from ...core.export.table import Table, is_number
 from ...core.formatting import format_bytes
+from ...core.machine.devices import resolve_device
 from ...core.studies.cautions import cautions_of
 from ...core.studies.events import StudyEnded
 from ...core.studies.grid import Cell, expand, with_overrides, with_variant

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ...core.devices import resolve_device
+from ...core.machine.devices import resolve_device
 from ...core.studies.schema import load_study, study_files
 from ...core.studies.state import list_studies
 from ...core.studies.study import Study

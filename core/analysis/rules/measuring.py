@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formatting import counted, format_bytes, percent, signed_percent
-from ...machine import threads
+from ...machine.environment import threads
 from ...record.record import Finding, PassRecord, Record
 from ...record_oom import Oom
 from ..oom import out_of_memory

@@ -13,7 +13,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.foreign_roof import under_peak
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
-from sysbench.core.peaks import Peak
+from sysbench.core.machine.peaks import Peak
 from sysbench.core.rundir import RunDirectory
 
 H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3"}

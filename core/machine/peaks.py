@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from .errors import SpecError
-from .record.roof import Roof
+from ..errors import SpecError
+from ..record.roof import Roof
 
 PRECISION_OF = {"bf16-pure": "bf16"}
 """Precisions of a spec that compute in another one's width."""
