@@ -14,8 +14,8 @@ from .check import Check
 from .formatting import format_bytes
 from .machine.devices import torch_facts
 from .machine.environment import is_wsl
+from .machine.telemetry.host import memory_capacity_bytes
 from .rundir import HOME_VARIABLE, home
-from .telemetry.host import memory_capacity_bytes
 
 LITTLE_DISK_BYTES = 2 * 2**30
 LITTLE_MEMORY_BYTES = 2 * 2**30

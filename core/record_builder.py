@@ -18,6 +18,8 @@ from .estimate.closed_form import Prediction, predict, why_not_predicted
 from .machine.devices import nvml_index
 from .machine.environment import merged
 from .machine.peaks import roof_of
+from .machine.telemetry.sample import Sample
+from .machine.telemetry.summary import summarise
 from .record.events import (
     AnyEvent,
     DeviceDescribed,
@@ -46,8 +48,6 @@ from .record.roof import Roof
 from .record_oom import Alive, Oom
 from .rundir import Header, RunDirectory
 from .spec import RunSpec
-from .telemetry.sample import Sample
-from .telemetry.summary import summarise
 
 LOG_TAIL_LINES = 60
 BLOCK_OF_PASS = {"timing": "timing", "trace": "kernels", "memory": "memory", "nsys": "nsys"} | {

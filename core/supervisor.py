@@ -23,6 +23,8 @@ from .errors import DamagedFileError, DeviceBusyError
 from .event_log import EventLog
 from .formatting import format_bytes
 from .machine.environment import describe_host
+from .machine.telemetry.sample import Sample
+from .machine.telemetry.sampler import Sampler
 from .prediction_errors import keep_error
 from .record.events import (
     AnyEvent,
@@ -41,8 +43,6 @@ from .record.events import (
 from .record_builder import RecordBuilder
 from .rundir import Header, RunDirectory, home, locked
 from .spec import PassName
-from .telemetry.sample import Sample
-from .telemetry.sampler import Sampler
 from .worker.job import Job
 from .worker.process import WorkerProcess
 

@@ -24,7 +24,7 @@ WITHOUT_TORCH = (
     "sysbench.core.doctor",
     "sysbench.core.export",
     "sysbench.core.estimate.closed_form",
-    "sysbench.core.telemetry.sampler",
+    "sysbench.core.machine.telemetry.sampler",
     "sysbench.tui.cli",
     "sysbench.tui.app",
 )

@@ -9,9 +9,9 @@ from ..core.errors import SpecError
 from ..core.estimate.closed_form import Prediction, largest_batch, predict, why_not_predicted
 from ..core.machine.devices import capacity_bytes, resolve_device
 from ..core.machine.environment import cpu_model
+from ..core.machine.telemetry.sample import Sample
 from ..core.prediction_errors import error_note
 from ..core.spec import RunSpec
-from ..core.telemetry.sample import Sample
 from .numerals import amount
 from .sensors import device_of
 

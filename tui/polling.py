@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ..core.telemetry.sample import Sample
+from ..core.machine.telemetry.sample import Sample
 
 if TYPE_CHECKING:
-    from ..core.telemetry.sampler import Sampler
+    from ..core.machine.telemetry.sampler import Sampler
 
 
 class StripSampler:
@@ -21,7 +21,7 @@ class StripSampler:
     def latest(self) -> Sample | None:
         """The newest sample that was not taken yet, or None."""
         if self._sampler is None:
-            from ..core.telemetry.sampler import Sampler
+            from ..core.machine.telemetry.sampler import Sampler
 
             self._sampler = Sampler(self._newest.append, interval_seconds=1.0)
             self._sampler.start()

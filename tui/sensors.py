@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.telemetry.sample import DeviceSample, HostSample, Sample
+from ..core.machine.telemetry.sample import DeviceSample, HostSample, Sample
 from .numerals import UNKNOWN, amount, percent
 from .widgets.traces import block_rows
 

@@ -12,9 +12,9 @@ import msgspec
 
 from ..core.export.figures import literal
 from ..core.launch import stop
+from ..core.machine.telemetry.sample import Sample
 from ..core.record import events
 from ..core.rundir import RunDirectory
-from ..core.telemetry.sample import Sample
 from .numerals import milliseconds, time_of_day
 from .wording import STAGE_MARKS, STAGE_WORDS, outcome_words
 

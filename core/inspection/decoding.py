@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 from ..errors import ForeignFileError, SysbenchError
-from ..telemetry.host import memory_capacity_bytes
+from ..machine.telemetry.host import memory_capacity_bytes
 from .entries import entry_of
 from .inspection import Inspection
 from .kinds import format_of

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import SpecError
-from ..telemetry.host import memory_capacity_bytes
-from ..telemetry.nvml import Nvml
-from ..telemetry.sample import DeviceSample
+from .telemetry.host import memory_capacity_bytes
+from .telemetry.nvml import Nvml
+from .telemetry.sample import DeviceSample
 
 
 def resolve_device(text: str) -> str:

@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from ..telemetry.cgroup import cpu_quota
-from ..telemetry.host import memory_capacity_bytes
-from ..telemetry.nvml import Nvml
 from .devices import torch_facts
+from .telemetry.cgroup import cpu_quota
+from .telemetry.host import memory_capacity_bytes
+from .telemetry.nvml import Nvml
 
 PACKAGES = ("torch", "triton", "numpy", "msgspec", "nvtx", "nvidia-ml-py", "sysbench-tui")
 

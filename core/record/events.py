@@ -162,7 +162,7 @@ class ResultReported(Event, frozen=True):
 
 
 class TelemetrySampled(Event, frozen=True):
-    """One sample of devices and host, as `sysbench.core.telemetry.sample.Sample` encodes."""
+    """One sample of devices and host, as `sysbench.core.machine.telemetry.sample.Sample` encodes."""
 
     sample: dict[str, Any]
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from sysbench.core.machine.devices import capacity_bytes, nvml_index, torch_facts, visible_devices
-from sysbench.core.telemetry.sample import DeviceSample
+from sysbench.core.machine.telemetry.sample import DeviceSample
 
 RunPython = Callable[..., Any]
 

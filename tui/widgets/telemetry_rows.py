@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from ...core.telemetry.sample import Sample
+from ...core.machine.telemetry.sample import Sample
 from ..sensors import Reading, readings
 from .plot import mark_row
 from .traces import block_rows, fitted

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.telemetry.sample import Sample
-from sysbench.core.telemetry.sampler import Sampler, take
+from sysbench.core.machine.telemetry.sample import Sample
+from sysbench.core.machine.telemetry.sampler import Sampler, take
 
 
 def telemetry_threads() -> list[threading.Thread]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ..record.record import Telemetry
+from ...record.record import Telemetry
 from .sample import DeviceSample, Sample
 
 DEVICE_FIELDS = (

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..errors import SpecError
+from ...errors import SpecError
 from .host import Host
 from .nvml import Nvml
 from .sample import Sample
