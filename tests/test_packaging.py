@@ -21,7 +21,7 @@ WITHOUT_TORCH = (
     "sysbench.core.library",
     "sysbench.core.runner",
     "sysbench.core.record_builder",
-    "sysbench.core.doctor",
+    "sysbench.core.machine.doctor.checks",
     "sysbench.core.export",
     "sysbench.core.estimate.closed_form",
     "sysbench.core.machine.telemetry.sampler",
@@ -83,7 +83,9 @@ def test_only_the_worker_loads_torch(module: str) -> None:
 
 
 def test_the_engine_loads_nothing_of_the_screens() -> None:
-    loaded = loaded_by("import sysbench.core.runner, sysbench.core.doctor, sysbench.core.export")
+    loaded = loaded_by(
+        "import sysbench.core.runner, sysbench.core.machine.doctor.checks, sysbench.core.export"
+    )
     assert not {"textual", "rich"} & loaded
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.doctor import check_home, check_terminal
-from sysbench.core.doctor_gpu import Survey, check_counters
-from sysbench.core.doctor_tools import check_compiler, check_torch
+from sysbench.core.machine.doctor.checks import check_home, check_terminal
+from sysbench.core.machine.doctor.gpu import Survey, check_counters
+from sysbench.core.machine.doctor.tools import check_compiler, check_torch
 
 RunPython = Callable[..., Any]
 

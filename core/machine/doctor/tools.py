@@ -10,9 +10,9 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..environment import package_version
 from .check import Check
-from .doctor_gpu import Survey
-from .machine.environment import package_version
+from .gpu import Survey
 
 BROKEN_NVTX = (0, 2, 12)
 """From here on the nvtx package shows no ranges to nsys of 2022 and 2023."""

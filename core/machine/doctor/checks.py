@@ -9,13 +9,14 @@ from pathlib import Path
 
 import psutil
 
-from . import doctor_gpu, doctor_tools
+from ...formatting import format_bytes
+from ...rundir import HOME_VARIABLE, home
+from ..devices import torch_facts
+from ..environment import is_wsl
+from ..telemetry.host import memory_capacity_bytes
+from . import gpu as doctor_gpu
+from . import tools as doctor_tools
 from .check import Check
-from .formatting import format_bytes
-from .machine.devices import torch_facts
-from .machine.environment import is_wsl
-from .machine.telemetry.host import memory_capacity_bytes
-from .rundir import HOME_VARIABLE, home
 
 LITTLE_DISK_BYTES = 2 * 2**30
 LITTLE_MEMORY_BYTES = 2 * 2**30

@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...formatting import format_bytes, percent
+from ..telemetry.gpm import SHORTEST_NS
+from ..telemetry.nvml import Nvml
+from ..telemetry.sample import DeviceSample
 from .check import Check
-from .formatting import format_bytes, percent
-from .machine.telemetry.gpm import SHORTEST_NS
-from .machine.telemetry.nvml import Nvml
-from .machine.telemetry.sample import DeviceSample
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 ACTIVITY = ("sm_active", "tensor_active", "dram_active")
