@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .library import Library
     from .record.record import Record
     from .runner import Run, open_run, run, start
-    from .spec import RunSpec, parse_spec
+    from .spec.spec import RunSpec, parse_spec
 
 __all__ = [
     "Library",

@@ -9,7 +9,7 @@ from .library import Library
 from .machine.environment import device_name
 from .record.record import Record
 from .record_builder import settled_record
-from .spec import RunSpec
+from .spec.spec import RunSpec
 
 COMPILE_KEYS = tuple(name for name in RunSpec.__struct_fields__ if name.startswith("compile"))
 

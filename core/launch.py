@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from .formatting import BINARY_UNITS
 from .rundir import RunDirectory
-from .spec import RunSpec
+from .spec.spec import RunSpec
 
 
 def start_detached(run: RunDirectory) -> int:

@@ -18,7 +18,7 @@ from .machine.environment import device_name
 from .record.record import Record
 from .record_builder import settled_record
 from .rundir import RunDirectory, find_run, home, list_runs
-from .spec import subject
+from .spec.spec import subject
 
 BUSY_SECONDS = 10.0
 

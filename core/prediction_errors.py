@@ -13,7 +13,7 @@ from .machine.devices import sample_of
 from .machine.environment import cpu_model, device_name
 from .record.record import Record
 from .rundir import home, locked, write_atomically
-from .spec import RunSpec
+from .spec.spec import RunSpec
 
 KEPT = 200
 """Of all machines together, the latest."""

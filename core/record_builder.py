@@ -47,7 +47,7 @@ from .record.record import (
 from .record.roof import Roof
 from .record_oom import Alive, Oom
 from .rundir import Header, RunDirectory
-from .spec import RunSpec
+from .spec.spec import RunSpec
 
 LOG_TAIL_LINES = 60
 BLOCK_OF_PASS = {"timing": "timing", "trace": "kernels", "memory": "memory", "nsys": "nsys"} | {

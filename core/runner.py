@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .prepare import parse_passes, resolved
 from .record.events import AnyEvent
 from .record.record import Record
 from .record_builder import settled_record
 from .rundir import RunDirectory, create_run, find_run
-from .spec import RunSpec
+from .spec.resolve import parse_passes, resolved
+from .spec.spec import RunSpec
 from .supervisor import supervise
 
 if TYPE_CHECKING:

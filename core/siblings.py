@@ -9,7 +9,7 @@ from .errors import SysbenchError
 from .library import Entry, Library
 from .record.record import Record
 from .record_builder import settled_record
-from .spec import RunSpec
+from .spec.spec import RunSpec
 
 SAME = ("model", "batch", "context", "precision", "attention", "compile", "device")
 FREE = (

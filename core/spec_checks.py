@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .errors import SpecError
 
 if TYPE_CHECKING:
-    from .spec import PassName, RunSpec
+    from .spec.spec import PassName, RunSpec
 
 NUMERIC_WORKLOADS = ("accumulation", "autocast-dtypes")
 """What they find are values and types, not times: they have no steps."""

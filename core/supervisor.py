@@ -42,7 +42,7 @@ from .record.events import (
 )
 from .record_builder import RecordBuilder
 from .rundir import Header, RunDirectory, home, locked
-from .spec import PassName
+from .spec.spec import PassName
 from .worker.job import Job
 from .worker.process import WorkerProcess
 

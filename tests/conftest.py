@@ -37,7 +37,7 @@ from sysbench.core.record.record import (
     Timing,
 )
 from sysbench.core.rundir import HOME_VARIABLE, RunDirectory, create_run, list_runs
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 # One thread: with more, a busy machine makes operators wait for each other.
 TINY_RUN = ("run", "--set", "model=tiny", "--set", "steps=12", "--set", "threads=1", "--json")

@@ -15,7 +15,7 @@ FOLDERS = ("core", "tui", "profiles")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 WITHOUT_TORCH = (
-    "sysbench.core.spec",
+    "sysbench.core.spec.spec",
     "sysbench.core.record.record",
     "sysbench.core.supervisor",
     "sysbench.core.library",

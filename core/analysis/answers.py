@@ -10,7 +10,7 @@ from ..errors import SpecError
 from ..formatting import percent
 from ..launch import command_line
 from ..record.record import Record
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 
 Numbers: TypeAlias = dict[str, float | int | str]
 

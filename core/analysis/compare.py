@@ -9,7 +9,7 @@ import msgspec
 from ..formatting import percent
 from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record, Spread
-from ..spec import DIMENSION_NAMES
+from ..spec.spec import DIMENSION_NAMES
 from .memory_difference import MemoryDifference, memory_difference
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]

@@ -11,7 +11,7 @@ from ..estimate.grid import FitKey, fit
 from ..record.events import OutOfMemory
 from ..record.record import PassRecord, Record
 from ..record_oom import Alive, Oom, WouldFit
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 
 KEYS: tuple[FitKey, ...] = ("batch", "context")
 NOT_RECORDED = "only the memory pass records allocations, and it did not run out of memory"

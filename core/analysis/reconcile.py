@@ -7,7 +7,7 @@ import msgspec
 from ..estimate.closed_form import ROWS, Prediction, why_not_predicted
 from ..record.memory import ReconciledRow
 from ..record.record import Memory
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .resident_set import resident_set
 
 NOT_PREDICTED = "not predicted"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..estimate.closed_form import predict, why_not_predicted
 from ..record.memory import ClosedForm
 from ..record.record import LedgerRow, Memory
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 
 MATCH_WITHIN = 0.25
 """Beyond it temporaries and logits make more of the peak than these forms can speak of."""

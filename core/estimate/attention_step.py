@@ -6,7 +6,7 @@ eagerly. Queries, keys and values are contiguous, so that no product makes a cop
 
 from __future__ import annotations
 
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .forward_memory import LOGITS, softmax_of_scores
 from .sizes import Sizes
 from .step_memory import StepMemory

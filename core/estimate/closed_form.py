@@ -15,7 +15,7 @@ import msgspec
 
 from ..formatting import format_bytes, format_count
 from ..record.record import LedgerRow
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .attention_step import attention_flops, attention_memory
 from .sizes import Sizes
 from .step_memory import StepMemory, step_memory

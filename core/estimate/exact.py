@@ -16,7 +16,7 @@ import msgspec
 
 from ..errors import SpecError, WorkerFailed
 from ..record.record import LedgerRow
-from ..spec import DIMENSION_NAMES, RunSpec
+from ..spec.spec import DIMENSION_NAMES, RunSpec
 from .closed_form import Prediction
 
 TIMEOUT_SECONDS = 120.0

@@ -16,7 +16,7 @@ import msgspec
 
 from ..parent_death import die_with_parent
 from ..record.record import LedgerRow
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .closed_form import ROWS, predict
 from .exact import Answer, ExactPrediction, PhasePrediction, ProductCount
 from .played import Amounts, Moment, Played, extended

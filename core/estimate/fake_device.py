@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from ..models import transformer
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from ..worker.workload import AUTOCAST_DTYPES
 
 LOWERED = frozenset(

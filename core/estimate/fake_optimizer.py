@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 
 
 class FakeOptimizer:

@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .backward_memory import GRADIENTS
 from .fake_storages import OUTSIDE, Place, StorageTracker
 from .fake_workload import FakeWorkload

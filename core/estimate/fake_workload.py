@@ -9,7 +9,7 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from ..models import transformer
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from ..worker import workload
 from .fake_device import device_semantics, replaced
 from .fake_optimizer import FakeOptimizer

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import SpecError
-from ..presets import find_model
-from ..spec import RunSpec
-from ..spec_fields import field_named
+from ..spec.fields import field_named
+from ..spec.models import find_model
+from ..spec.spec import RunSpec
 from .closed_form import Prediction, fits, why_not_predicted
 
 Predict = Callable[[RunSpec], Prediction]

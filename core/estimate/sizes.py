@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)

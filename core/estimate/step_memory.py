@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .backward_memory import play_backward
 from .forward_memory import LOGITS, play_forward, play_loss
 from .sizes import Sizes

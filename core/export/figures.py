@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ..formatting import format_bytes, format_count, percent, signed_percent
-from ..spec_fields import FIELDS
+from ..spec.fields import FIELDS
 from .table import QUANTITY, Cell, Table, is_number
 
 UNKNOWN = "n/a"

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ..rundir import RunDirectory
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .figures import literal
 from .files import write
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..export.table import Row, Table
 from ..record.record import Record
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 
 MATRICES_AT_ONCE = 2
 """Of B S S in forward, at the least: softmax reads one and writes another."""

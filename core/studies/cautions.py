@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record
-from ..spec import DIMENSION_NAMES, RunSpec
+from ..spec.spec import DIMENSION_NAMES, RunSpec
 from .grid import Cell
 from .study import Axis, Layout, Study
 

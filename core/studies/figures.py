@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ..export.figure import Figure, Series
 from ..export.table import is_number
-from ..presets import find_model
 from ..record.record import Record
+from ..spec.models import find_model
 from .grid import Cell
 from .study import Axis, Point, Study
 from .values import Value, values_of

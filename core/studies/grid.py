@@ -11,8 +11,8 @@ import msgspec
 
 from ..errors import SpecError
 from ..machine.devices import resolve_device
-from ..spec import PassName, RunSpec, parse_spec
-from ..spec_fields import field_named
+from ..spec.fields import field_named
+from ..spec.spec import PassName, RunSpec, parse_spec
 from .schema import parse_points
 from .study import Axis, Point, Study
 

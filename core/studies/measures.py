@@ -12,7 +12,7 @@ from ..estimate.sizes import Sizes
 from ..export.table import Cell
 from ..machine.environment import device_name
 from ..record.record import Allocation, KernelRow, Record
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 
 Measure = Callable[[Record], Cell]
 

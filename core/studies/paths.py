@@ -18,7 +18,7 @@ import msgspec
 
 from ..errors import SpecError
 from ..record.record import Record
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .measures import MEASURES
 
 EXTRA_ROOTS = ("measures",)

@@ -13,7 +13,7 @@ import msgspec
 
 from ..estimate.closed_form import predict, why_not_predicted
 from ..machine.devices import capacity_bytes
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .accounting import score_matrices_bytes
 from .grid import MOST_CELLS, Cell
 from .state import Entry, list_studies

@@ -12,11 +12,11 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import DamagedFileError
-from ..prepare import parse_passes
 from ..record.record import Record
 from ..record_builder import settled_record
 from ..rundir import create_run, locked
-from ..spec import RunSpec
+from ..spec.resolve import parse_passes
+from ..spec.spec import RunSpec
 from ..supervisor import Cancellation, supervise
 from .events import CellAdvanced, CellEnded, CellStarted, StudyEnded, StudyEvent, StudyStarted
 from .grid import Cell, expand

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import NotFoundError, SpecError
-from ..presets import find_model
-from ..profiles_store import NAME
 from ..rundir import home
-from ..spec import EVERY_PASS, PassName
-from ..spec_fields import field_named
+from ..spec.fields import field_named
+from ..spec.files import NAME
+from ..spec.models import find_model
+from ..spec.spec import EVERY_PASS, PassName
 from .layout_schema import read_layouts
 from .reader import Problems, Section, read_toml
 from .study import Axis, Point, Study, Variant

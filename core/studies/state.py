@@ -20,7 +20,7 @@ from ..record.events import Outcome
 from ..record.record import Record
 from ..record_builder import settled_record
 from ..rundir import RunDirectory, home, lock_holder, runs_folder, write_atomically
-from ..spec import PassName
+from ..spec.spec import PassName
 from .grid import Cell
 from .study import Study
 

@@ -19,7 +19,7 @@ import msgspec
 
 from ..parent_death import die_with_parent
 from ..record.events import AnyEvent, DeviceDescribed, Noticed, StageEntered, encode_event
-from ..spec import PASSES, RunSpec
+from ..spec.spec import PASSES, RunSpec
 from .job import Job, Report
 from .process import EVENT_FD_VARIABLE, PARENT_VARIABLE
 

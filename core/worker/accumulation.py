@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from ..record.numerics import Accumulated, Numerics
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 
 COUNT, ADDEND = 1000, 0.01
 EXACT = 10.0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..models.attention_experiment import BareAttention
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .compiling import compiled
 from .stepping import AUTOCAST_DTYPES, EnterPhase, SteppedWorkload, kernel_of
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..models.autocast_toy import ToyWeights, toy_step, toy_weights
 from ..record.numerics import Numerics, TensorDtype
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .stepping import AUTOCAST_DTYPES
 
 Device = Literal["cpu", "cuda"]

@@ -14,7 +14,7 @@ import torch
 
 from ..parent_death import die_with_parent
 from ..record.record import Compile
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .job import Job
 from .workload import make_workload
 

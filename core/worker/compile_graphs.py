@@ -26,7 +26,7 @@ from ..analysis.provenance import (
     relative_path,
 )
 from ..record.record import GeneratedKernel
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .job import Job
 
 if TYPE_CHECKING:

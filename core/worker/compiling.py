@@ -10,7 +10,7 @@ from torch import nn
 from ..models.transformer import Transformer
 from ..record.compile import Extent
 from ..record.record import Compile
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .compile_metrics import eager_parts, graph_breaks, parts_seconds, recompiles
 
 DYNAMIC = {"auto": None, "on": True, "off": False}

@@ -24,7 +24,7 @@ from ..analysis.communication import RankStep
 from ..record.distributed import MemoryRow
 from ..record.events import ResultReported, StageEntered
 from ..record.record import Timing
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .clocks import TimedSteps, clock_for
 from .job import Job, Report
 from .parallel.all_reduce import AllReduceWorkload

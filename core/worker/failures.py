@@ -13,7 +13,7 @@ import torch
 
 from ..formatting import BINARY_UNITS
 from ..record.events import OutOfMemory, WorkerFailed
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .job import Report
 from .limits import lift_memory_limit
 from .refusals import AllocatorState, Refusals, state_now

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ..record.events import AnyEvent
-from ..spec import PassName, RunSpec
+from ..spec.spec import PassName, RunSpec
 
 Report = Callable[[AnyEvent], None]
 """Sends one fact to the supervisor."""

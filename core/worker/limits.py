@@ -14,7 +14,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from ..formatting import format_bytes
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 
 M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 * 2**10
 """The parameter's number in malloc.h, and the value that glibc begins with: mallopt(3)."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .limits import set_threads
 from .workload import set_precision
 

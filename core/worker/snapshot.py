@@ -9,7 +9,7 @@ import msgspec
 from ..analysis.memory import describe_memory
 from ..record.events import ResultReported, StageEntered, StepCounted, WorkStepped
 from ..rundir import write_atomically
-from ..spec import DIMENSION_NAMES, RunSpec
+from ..spec.spec import DIMENSION_NAMES, RunSpec
 from .cpu_allocations import CpuRecorder
 from .cuda_allocations import CudaRecorder
 from .failures import ran_out_of_memory

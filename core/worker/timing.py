@@ -21,7 +21,7 @@ from ..record.events import (
     WarmupStepTimed,
 )
 from ..record.record import Timing
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .clocks import MAX_BATCH_STEPS, Clock, TimedSteps, clock_for
 from .compile_again import with_warm_seconds
 from .compiling import describe_compilation

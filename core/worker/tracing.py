@@ -21,7 +21,7 @@ from ..analysis.work_costs import borrowed_work, with_costs
 from ..errors import WorkerFailed
 from ..record.events import ResultReported, StageEntered, StepCounted, WorkStepped
 from ..rundir import write_atomically
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .compile_graphs import made_kernels, watched_graphs
 from .compile_ranges import part_ranges
 from .compiling import compiled_modules

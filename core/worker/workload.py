@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..models.transformer import Transformer
-from ..spec import RunSpec
+from ..spec.spec import RunSpec
 from .attention_workload import AttentionWorkload
 from .compiling import compiled
 from .stepping import AUTOCAST_DTYPES as AUTOCAST_DTYPES

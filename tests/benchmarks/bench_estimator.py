@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from sysbench.core.estimate.closed_form import predict
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 MODELS = ("cs336-2025/small", "cs336-2025/2.7B", "cs336-2026/10B")
 STEPS = ("forward", "train")

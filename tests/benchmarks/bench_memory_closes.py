@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import torch
 
-from sysbench.core.spec import Attention, Precision, RunSpec, StepKind
+from sysbench.core.spec.spec import Attention, Precision, RunSpec, StepKind
 
 CASES = Path(__file__).parents[1] / "core" / "worker" / "memory_cases.py"
 SIZES: dict[str, dict[str, Any]] = {

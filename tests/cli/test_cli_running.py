@@ -18,7 +18,7 @@ import pytest
 
 from sysbench.core.record.events import PassStarted, StepsTimed
 from sysbench.core.rundir import RunDirectory, create_run, list_runs
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 
 CLI = [sys.executable, "-P", "-m", "sysbench.tui.cli"]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sysbench.core.spec_fields import FIELDS
+from sysbench.core.spec.fields import FIELDS
 from sysbench.tui.cli import main
 
 COMMANDS = ("run", "estimate", "list", "show", "compare", "export", "attach", "stop", "doctor")

@@ -9,7 +9,7 @@ import psutil
 
 from sysbench.core.record.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
 from sysbench.core.rundir import create_run
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.supervisor import supervise
 
 

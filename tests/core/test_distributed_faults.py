@@ -14,7 +14,7 @@ import pytest
 from sysbench.core.launch import start_detached
 from sysbench.core.record.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
 from sysbench.core.rundir import RunDirectory, create_run
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.supervisor import Cancellation, supervise
 
 TRAINING = RunSpec(device="cpu", ranks=2, parallel="flat", threads=1, warmup=1)

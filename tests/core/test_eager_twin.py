@@ -10,7 +10,7 @@ import msgspec
 from sysbench.core.eager_twin import eager_spec, eager_twin, worth_of
 from sysbench.core.record.record import Compile, Record
 from sysbench.core.rundir import RunDirectory, create_run
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 BLOCK = Compile(
     mode="default",

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from sysbench.core.launch import command_line
-from sysbench.core.spec import RunSpec, parse_spec
+from sysbench.core.spec.spec import RunSpec, parse_spec
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ import pytest
 from sysbench.core.analysis.nsys_export import read_export
 from sysbench.core.analysis.scopes import STEPS_RANGE
 from sysbench.core.errors import SpecError
-from sysbench.core.prepare import parse_passes
 from sysbench.core.record.events import AnyEvent, Outcome, PassEnded, PassStarted, StepCounted
 from sysbench.core.record.record import Kernels
 from sysbench.core.rundir import RunDirectory, create_run
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.resolve import parse_passes
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.supervisor import Cancellation, supervise
 
 DOUBLE = Path(__file__).parents[1] / "nsys_double"

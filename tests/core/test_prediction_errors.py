@@ -20,7 +20,7 @@ from sysbench.core.prediction_errors import (
 )
 from sysbench.core.record.record import Record
 from sysbench.core.rundir import RunDirectory
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 SPEC = RunSpec(model="tiny", device="cpu")
 NOTHING_MEASURED = (

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.presets import find_model, model_presets
+from sysbench.core.spec.models import find_model, model_presets
 
 PUBLISHED = {
     "small": 128_625_408,

@@ -9,13 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import NotFoundError, ProfileError, SpecError
-from sysbench.core.profiles_store import (
-    list_profiles,
-    load_profile,
-    read_spec_file,
-    save_profile,
-)
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.files import list_profiles, load_profile, read_spec_file, save_profile
+from sysbench.core.spec.spec import RunSpec
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from sysbench.core.rundir import (
     locked,
     write_atomically,
 )
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 SPEC = RunSpec(device="cpu")
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
-from sysbench.core.presets import model_presets
-from sysbench.core.spec import DIMENSION_NAMES, RunSpec, parse_spec
-from sysbench.core.spec_fields import FIELDS, Field
+from sysbench.core.spec.fields import FIELDS, Field
+from sysbench.core.spec.models import model_presets
+from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 
 OWN_SIZE: dict[str, Any] = {"vocab": 64, "d_model": 32, "d_ff": 48, "layers": 2, "heads": 4}
 
@@ -86,7 +86,9 @@ def test_identity_changes_with_every_dimension(name: str) -> None:
 
 
 def test_identity_is_the_same_in_another_process() -> None:
-    code = "from sysbench.core.spec import RunSpec; print(RunSpec(model='2.7B', clip=1).identity)"
+    code = (
+        "from sysbench.core.spec.spec import RunSpec; print(RunSpec(model='2.7B', clip=1).identity)"
+    )
     result = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )

@@ -10,9 +10,9 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.launch import command_line
-from sysbench.core.profiles_store import load_profile, save_profile
 from sysbench.core.rundir import create_run
-from sysbench.core.spec import PASSES, PassName, RunSpec, parse_spec
+from sysbench.core.spec.files import load_profile, save_profile
+from sysbench.core.spec.spec import PASSES, PassName, RunSpec, parse_spec
 
 BARE: dict[str, object] = {"workload": "attention", "d_model": 64}
 

@@ -28,7 +28,7 @@ from sysbench.core.record.events import (
 )
 from sysbench.core.record_builder import settled_record
 from sysbench.core.rundir import HOME_VARIABLE, RunDirectory, create_run
-from sysbench.core.spec import PassName, RunSpec
+from sysbench.core.spec.spec import PassName, RunSpec
 from sysbench.core.supervisor import Cancellation, supervise
 
 ENDLESS = RunSpec(

@@ -9,7 +9,7 @@ import pytest
 from sysbench.core import SysbenchError, run
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.record.record import Numerics
-from sysbench.core.spec import parse_spec
+from sysbench.core.spec.spec import parse_spec
 
 pytestmark = pytest.mark.gpu
 

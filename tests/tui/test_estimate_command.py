@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.exact import Estimator
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from sysbench.tui.commands import estimate
 

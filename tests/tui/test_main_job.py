@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from sysbench.core.export_kinds import EXPORTS
 from sysbench.core.launch import start_detached, stop
 from sysbench.core.rundir import RunDirectory, create_run, list_runs
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.ask import AskScreen
 from sysbench.tui.screens.library import LibraryScreen

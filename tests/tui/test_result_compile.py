@@ -11,7 +11,7 @@ from textual.widgets import Static
 from sysbench.core.record.compile import EagerPart, GraphBreak, Recompile
 from sysbench.core.record.record import Compile, GeneratedKernel
 from sysbench.core.rundir import RunDirectory
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.result import ResultScreen
 from sysbench.tui.screens.result_compile import CompileTab

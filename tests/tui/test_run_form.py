@@ -8,8 +8,8 @@ from textual.widgets import Button, Input, Static
 
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.machine.devices import resolve_device
-from sysbench.core.profiles_store import list_profiles, load_profile
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.files import list_profiles, load_profile
+from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.outlook import foresee
 from sysbench.tui.screens.run import RunScreen

@@ -13,7 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from sysbench.core.rundir import RunDirectory
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.result import TABS
 from sysbench.tui.screens.run import RunScreen

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.launch import stop
-from sysbench.core.profiles_store import save_profile
 from sysbench.core.record.events import StepsTimed
 from sysbench.core.rundir import RunDirectory, list_runs
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.files import save_profile
+from sysbench.core.spec.spec import RunSpec
 
 WAIT_SECONDS = 120.0
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"

@@ -20,9 +20,9 @@ from ...core.formatting import parse_bytes
 from ...core.machine.devices import capacity_bytes
 from ...core.machine.peaks import parse_peak, roof_of
 from ...core.prediction_errors import this_machine
-from ...core.prepare import resolved
 from ...core.record.roof import Roof
-from ...core.spec import RunSpec
+from ...core.spec.resolve import resolved
+from ...core.spec.spec import RunSpec
 from .estimate_report import Estimate, estimate_lines, estimate_tables, fit_lines, grid_lines
 from .layout import Line
 from .output import page_width, print_json, print_lines, write

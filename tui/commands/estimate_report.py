@@ -22,7 +22,7 @@ from ...core.export.table import Table, with_total
 from ...core.formatting import format_bytes, format_count, percent, signed_percent
 from ...core.prediction_errors import error_note, this_machine
 from ...core.record.roof import Roof
-from ...core.spec import RunSpec
+from ...core.spec.spec import RunSpec
 from .layout import Line, blank, prose, table_lines, titled
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from ...core.spec import DIMENSION_NAMES, RunSpec
-from ...core.spec_fields import FIELDS
+from ...core.spec.fields import FIELDS
+from ...core.spec.spec import DIMENSION_NAMES, RunSpec
 
 
 def spec_keys() -> str:

@@ -15,7 +15,7 @@ from textual.worker import get_current_worker
 from ...core.errors import SysbenchError
 from ...core.launch import command_line, start_detached
 from ...core.rundir import create_run
-from ...core.spec import PassName, RunSpec
+from ...core.spec.spec import PassName, RunSpec
 from ..widgets.command_line import CommandLine
 from ..widgets.form import FieldRow, Filled, SpecForm
 from ..widgets.key_bar import KeyBar
@@ -116,7 +116,7 @@ class RunScreen(WorkScreen):
                 markup=False,
             )
             return
-        from ...core.prepare import resolved
+        from ...core.spec.resolve import resolved
 
         try:
             run = create_run(resolved(spec), self.filled.passes)

@@ -15,9 +15,9 @@ from textual.widgets import Input, Label, Static
 
 from ...core.errors import SpecError
 from ...core.formatting import parse_ratio
-from ...core.presets import CUSTOM, model_presets
-from ...core.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec
-from ...core.spec_fields import Field, field_named
+from ...core.spec.fields import Field, field_named
+from ...core.spec.models import CUSTOM, model_presets
+from ...core.spec.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec
 from ..numerals import short_count
 from .choice import Choice
 from .tick import Tick

@@ -9,7 +9,7 @@ import msgspec
 from ...estimate.closed_form import predict, why_not_predicted
 from ...formatting import format_bytes, percent, signed_percent
 from ...record.record import Finding, Record
-from ...spec import RunSpec
+from ...spec.spec import RunSpec
 from ..resident_set import COPIES, amount
 from .rule import Rule
 

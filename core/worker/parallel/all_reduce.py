@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...spec import RunSpec
+from ...spec.spec import RunSpec
 from ..stepping import EnterPhase
 from .collectives import Collectives
 

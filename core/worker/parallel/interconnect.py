@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...spec import RunSpec
+from ...spec.spec import RunSpec
 
 NONE = "none: loopback of one host"
 

@@ -19,7 +19,7 @@ from ...analysis.communication import (
 from ...analysis.statistics import spread
 from ...record.distributed import AllReduce, CollectiveRow, Distributed, Kind, MemoryRow, RankRow
 from ...record.timing import Spread
-from ...spec import RunSpec
+from ...spec.spec import RunSpec
 from ..clocks import TimedSteps
 from .interconnect import interconnect_of
 

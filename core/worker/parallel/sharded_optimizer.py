@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...spec import RunSpec
+from ...spec.spec import RunSpec
 from ..workload import make_optimizer
 from .collectives import Collectives
 

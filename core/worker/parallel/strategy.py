@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from ...spec import RunSpec
+from ...spec.spec import RunSpec
 from .collectives import Collectives
 
 SYNC = "sync"

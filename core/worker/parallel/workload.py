@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...record.distributed import MemoryRow, Moment
-from ...spec import RunSpec
+from ...spec.spec import RunSpec
 from ..stepping import EnterPhase
 from ..workload import Workload, make_optimizer
 from .collectives import Collectives

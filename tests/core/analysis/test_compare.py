@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.analysis.compare import SAME_WITHIN, compare
 from sysbench.core.record.record import Record, Spread, Timing
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 
 def spread(low: float, median: float, high: float) -> Spread:

@@ -11,7 +11,7 @@ from sysbench.core.analysis.rules import memory as rules
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.record import Finding, LedgerRow, Memory, Record, Timing
 from sysbench.core.rundir import RunDirectory
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 GIB = 2**30
 

@@ -23,7 +23,7 @@ from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import OutOfMemory
 from sysbench.core.record.record import PassRecord
 from sysbench.core.record_oom import Alive
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 MIB = 2**20
 BUILD, STEP = 100, 1000

@@ -14,7 +14,7 @@ from sysbench.core.library import Library
 from sysbench.core.record.record import KernelRow, Record
 from sysbench.core.rundir import RunDirectory, create_run
 from sysbench.core.siblings import other_steps
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 TIME, LONGEST, OTHERS, GEMMS, SOFTMAX = range(5)
 

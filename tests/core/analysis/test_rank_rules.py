@@ -15,7 +15,7 @@ from sysbench.core.analysis.statistics import spread
 from sysbench.core.record.distributed import CollectiveRow, RankRow
 from sysbench.core.record.record import Distributed, Record
 from sysbench.core.record.timing import Spread
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 
 def always(ms: float) -> Spread:

@@ -17,7 +17,7 @@ from sysbench.core.analysis.reconcile import reconciled
 from sysbench.core.estimate.closed_form import predict, why_not_predicted
 from sysbench.core.record.record import LedgerRow, Memory, Record
 from sysbench.core.rundir import RunDirectory
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 SPEC = RunSpec(model="tiny", device="cpu")
 

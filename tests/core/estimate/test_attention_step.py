@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.estimate.attention_step import attention_memory
 from sysbench.core.estimate.closed_form import largest_batch, predict, why_not_predicted
-from sysbench.core.spec import RunSpec, parse_spec
+from sysbench.core.spec.spec import RunSpec, parse_spec
 
 
 def bare(**values: object) -> RunSpec:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sysbench.core.errors import SpecError
 from sysbench.core.estimate.closed_form import ROWS, fits, largest_batch, predict
 from sysbench.core.formatting import parse_bytes
-from sysbench.core.spec import Attention, Optimizer, Precision, RunSpec, StepKind
+from sysbench.core.spec.spec import Attention, Optimizer, Precision, RunSpec, StepKind
 from sysbench.core.worker.workload import phases_of
 
 
@@ -227,7 +227,7 @@ def test_huge_specs_are_still_arithmetic() -> None:
 
 def test_a_prediction_needs_no_torch() -> None:
     code = (
-        "import sys; from sysbench.core.spec import RunSpec; "
+        "import sys; from sysbench.core.spec.spec import RunSpec; "
         "from sysbench.core.estimate.closed_form import predict; predict(RunSpec()); "
         "import sysbench.core.estimate.writeups; print('torch' in sys.modules)"
     )

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from sysbench.core.estimate.step_memory import step_memory
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workload import Workload
 
 WITHIN = 0.005

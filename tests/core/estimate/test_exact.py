@@ -14,7 +14,7 @@ import pytest
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.exact import Estimator, asked
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from sysbench.core.estimate.fake import exact_prediction
 from sysbench.core.estimate.fake_step import play
 from sysbench.core.estimate.played import Moment, Played, extended
 from sysbench.core.estimate.step_memory import step_memory
-from sysbench.core.presets import model_presets
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.models import model_presets
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workload import Workload, phases_of
 
 SMALL: dict[str, Any] = {"vocab": 1000, "d_model": 64, "d_ff": 160, "layers": 3, "heads": 4}

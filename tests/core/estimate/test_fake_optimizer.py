@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from sysbench.core.estimate.fake_optimizer import FakeOptimizer
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workload import make_optimizer
 
 

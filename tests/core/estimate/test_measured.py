@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.step_memory import step_memory
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workload import Workload
 
 Check = Callable[[RunSpec], None]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sysbench.core.estimate.step_memory import step_memory
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workload import Workload
 
 pytestmark = [

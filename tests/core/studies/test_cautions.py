@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.cautions import cautions_of, factors
 from sysbench.core.studies.grid import expand
 from sysbench.core.studies.report import report_of

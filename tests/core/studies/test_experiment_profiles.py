@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec_checks import check_passes
 from sysbench.core.studies.grid import expand, with_variant
 from sysbench.core.studies.schema import load_study

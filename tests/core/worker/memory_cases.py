@@ -20,7 +20,7 @@ from sysbench.core.analysis.reconcile import reconciled
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.job import Job
 from sysbench.core.worker.snapshot import measure
 

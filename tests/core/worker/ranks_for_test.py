@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from sysbench.core.analysis.communication import Split, split_step
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.distributed import RanksClock, join
 from sysbench.core.worker.parallel.all_reduce import AllReduceWorkload
 from sysbench.core.worker.parallel.collectives import Collectives

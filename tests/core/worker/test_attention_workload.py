@@ -14,7 +14,7 @@ from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory, Record
 from sysbench.core.rundir import HOME_VARIABLE
-from sysbench.core.spec import RunSpec, parse_spec
+from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.attention_workload import AttentionWorkload
 from sysbench.core.worker.job import Job
 from sysbench.core.worker.snapshot import measure

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.record.events import OutOfMemory, WorkerFailed
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.clocks import TimedSteps
 from sysbench.core.worker.launching import environment_of, first_failure
 from sysbench.core.worker.parallel.bucketed import grouped

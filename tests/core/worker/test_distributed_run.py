@@ -12,7 +12,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.export.tables import tables_of
 from sysbench.core.record.record import Distributed, Record
 from sysbench.core.rundir import HOME_VARIABLE, create_run
-from sysbench.core.spec import PassName, RunSpec
+from sysbench.core.spec.spec import PassName, RunSpec
 from sysbench.core.supervisor import supervise
 
 SPEC = RunSpec(

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from sysbench.core.record.record import LedgerRow, Memory
-from sysbench.core.spec import RunSpec, StepKind
+from sysbench.core.spec.spec import RunSpec, StepKind
 
 SCRIPT = Path(__file__).with_name("memory_cases.py")
 

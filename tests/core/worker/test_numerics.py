@@ -12,7 +12,7 @@ from sysbench.core.export.table import Table
 from sysbench.core.export.tables import table_named
 from sysbench.core.record.record import Record
 from sysbench.core.rundir import HOME_VARIABLE
-from sysbench.core.spec import parse_spec
+from sysbench.core.spec.spec import parse_spec
 from sysbench.core.studies.grid import expand, with_variant
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.table import fill

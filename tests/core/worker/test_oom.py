@@ -19,7 +19,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.record_builder import replay
 from sysbench.core.record_oom import Oom
 from sysbench.core.rundir import RunDirectory
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.cuda_allocations import CudaRecorder
 from sysbench.core.worker.failures import NOT_SAID, report_failure
 from sysbench.core.worker.job import Job

@@ -15,7 +15,7 @@ from sysbench.core.analysis.time_ledger import time_ledger
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported, StageEntered, StepCounted
 from sysbench.core.record.record import KernelRow, Kernels
-from sysbench.core.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.job import Job
 from sysbench.core.worker.tracing import measure
 

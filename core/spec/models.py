@@ -9,8 +9,8 @@ from importlib import resources
 
 import msgspec
 
-from .dimensions import Dimensions
-from .errors import SpecError
+from ..dimensions import Dimensions
+from ..errors import SpecError
 
 CUSTOM = "custom"
 """The name of a model whose dimensions were given one by one."""

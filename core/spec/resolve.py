@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 
-from .errors import SpecError
-from .machine.devices import resolve_device
+from ..errors import SpecError
+from ..machine.devices import resolve_device
 from .spec import EVERY_PASS, PassName, RunSpec, parse_spec
 
 

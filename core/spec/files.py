@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import NotFoundError, ProfileError, SpecError
-from .prepare import parse_passes
-from .rundir import home, write_atomically
+from ..errors import NotFoundError, ProfileError, SpecError
+from ..rundir import home, write_atomically
+from .fields import field_named
+from .resolve import parse_passes
 from .spec import EVERY_PASS, PassName, RunSpec, parse_spec
-from .spec_fields import field_named
 
 LARGEST_FILE_BYTES = 2**18
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

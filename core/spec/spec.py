@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from .dimensions import Dimensions
-from .errors import SpecError
-from .presets import CUSTOM, find_model
-from .spec_checks import NUMERIC_WORKLOADS, check_together
-from .spec_fields import FIELDS, field_named
+from ..dimensions import Dimensions
+from ..errors import SpecError
+from ..spec_checks import NUMERIC_WORKLOADS, check_together
+from .fields import FIELDS, field_named
+from .models import CUSTOM, find_model
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure"]
 Attention = Literal[
@@ -48,7 +48,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Either ``model`` names a preset, or all five dimensions are given and ``model`` is
     ``custom``. Bare attention (``workload = attention``) takes d_model alone, and heads; its
     other dimensions are 1. What each key means, its unit and what it may hold is in
-    `sysbench.core.spec_fields.FIELDS`, which the form and ``--help`` show too.
+    `sysbench.core.spec.fields.FIELDS`, which the form and ``--help`` show too.
 
     Raises:
         SpecError: From the constructor, naming the field, the value and what is allowed.

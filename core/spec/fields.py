@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import SpecError
-from .formatting import parse_bytes, parse_ratio
+from ..errors import SpecError
+from ..formatting import parse_bytes, parse_ratio
 
 LARGEST = 2**31 - 1
 
