@@ -19,7 +19,7 @@ from ..record.record import LedgerRow
 from ..spec.spec import RunSpec
 from .closed_form import ROWS, predict
 from .exact import Answer, ExactPrediction, PhasePrediction, ProductCount
-from .played import Amounts, Moment, Played, extended
+from .extend import Amounts, Moment, Played, extended
 
 SHALLOW = 3
 """Deeper models are extended from this many layers and one more."""

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from ..spec.spec import RunSpec
 from .backward_memory import GRADIENTS
+from .extend import Played
 from .fake_storages import OUTSIDE, Place, StorageTracker
 from .fake_workload import FakeWorkload
 from .forward_memory import LOGITS
-from .played import Played
 
 EMBEDDING, HEAD = Place(0, "embedding"), Place(0, "head")
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .closed_form import ROWS
+from .extend import Moment, Played, Product
 from .fake_work import flops_of, hidden_bytes, moved_bytes, product_of, tensors_in
 from .forward_memory import COPIES, LOGITS
-from .played import Moment, Played, Product
 from .tape import ACTIVATIONS, TEMPORARIES
 
 GRANULE = 512
