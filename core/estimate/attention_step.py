@@ -7,10 +7,10 @@ eagerly. Queries, keys and values are contiguous, so that no product makes a cop
 from __future__ import annotations
 
 from ..spec.spec import RunSpec
-from .forward_memory import LOGITS, softmax_of_scores
 from .sizes import Sizes
-from .step_memory import StepMemory
-from .tape import ACTIVATIONS, Tape
+from .step.forward import LOGITS, softmax_of_scores
+from .step.step import StepMemory
+from .step.tape import ACTIVATIONS, Tape
 
 GRADIENTS = "gradients"
 

@@ -18,7 +18,7 @@ from ..record.record import LedgerRow
 from ..spec.spec import RunSpec
 from .attention_step import attention_flops, attention_memory
 from .sizes import Sizes
-from .step_memory import StepMemory, step_memory
+from .step.step import StepMemory, step_memory
 
 ROWS = (
     "parameters",

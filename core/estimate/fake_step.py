@@ -8,11 +8,11 @@ from functools import partial
 from torch import Tensor, nn
 
 from ..spec.spec import RunSpec
-from .backward_memory import GRADIENTS
 from .extend import Played
 from .fake_storages import OUTSIDE, Place, StorageTracker
 from .fake_workload import FakeWorkload
-from .forward_memory import LOGITS
+from .step.backward import GRADIENTS
+from .step.forward import LOGITS
 
 EMBEDDING, HEAD = Place(0, "embedding"), Place(0, "head")
 

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .closed_form import ROWS
 from .extend import Moment, Played, Product
 from .fake_work import flops_of, hidden_bytes, moved_bytes, product_of, tensors_in
-from .forward_memory import COPIES, LOGITS
-from .tape import ACTIVATIONS, TEMPORARIES
+from .step.forward import COPIES, LOGITS
+from .step.tape import ACTIVATIONS, TEMPORARIES
 
 GRANULE = 512
 """Bytes: CUDA's allocator rounds each request up to a multiple of this."""

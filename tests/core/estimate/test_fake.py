@@ -14,7 +14,7 @@ from sysbench.core.estimate.exact import ExactPrediction
 from sysbench.core.estimate.extend import Moment, Played, extended
 from sysbench.core.estimate.fake import exact_prediction
 from sysbench.core.estimate.fake_step import play
-from sysbench.core.estimate.step_memory import step_memory
+from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workload import Workload, phases_of

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.step_memory import step_memory
+from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workload import Workload
 

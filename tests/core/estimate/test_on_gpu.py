@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sysbench.core.estimate.step_memory import step_memory
+from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workload import Workload
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .sizes import Sizes
+from ..sizes import Sizes
 from .tape import Tape
 
 COPIES, LOGITS = "autocast weight copies", "logits and loss"

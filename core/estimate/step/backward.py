@@ -6,8 +6,8 @@ gradients on their way are called ``g …``.
 
 from __future__ import annotations
 
-from .forward_memory import COPIES, LOGITS, blocks_of, play_block, play_each, segments_of
-from .sizes import Sizes
+from ..sizes import Sizes
+from .forward import COPIES, LOGITS, blocks_of, play_block, play_each, segments_of
 from .tape import ACTIVATIONS, TEMPORARIES, Tape
 
 GRADIENTS = "gradients"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..spec.spec import RunSpec
-from .backward_memory import play_backward
-from .forward_memory import LOGITS, play_forward, play_loss
-from .sizes import Sizes
+from ...spec.spec import RunSpec
+from ..sizes import Sizes
+from .backward import play_backward
+from .forward import LOGITS, play_forward, play_loss
 from .tape import ACTIVATIONS, Moment, Tape
 
 
