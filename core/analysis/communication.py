@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..record.distributed import Kind
-from .intervals import Cover, Times
+from .trace.intervals import Cover, Times
 
 
 class Collective(msgspec.Struct, frozen=True):

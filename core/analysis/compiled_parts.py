@@ -6,7 +6,7 @@ import numpy as np
 
 from .nesting import NONE, Index, follow, nearest
 from .notes import WHOLE_MODEL
-from .trace_events import HostEvents
+from .trace.events import HostEvents
 
 PART_RANGE = "part:"
 """Opens a range in generated code. One graph serves every layer, so its path starts at the

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import Times
 from .nesting import NONE, Index, follow, nearest
 from .operands import parse_operands
 from .operator_cost import COUNTED_CATEGORIES, Cost, operator_cost
 from .operator_names import classify_operator
-from .scopes import Scopes
-from .trace_events import Kind, Trace
+from .trace.events import Kind, Trace
+from .trace.intervals import Times
+from .trace.scopes import Scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

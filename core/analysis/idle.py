@@ -7,11 +7,11 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from .activities import Activities
 from .idle_causes import BETWEEN, HOST_LATE, ON_SYNC, UNKNOWN
-from .intervals import Cover, Times
 from .nesting import NONE
-from .trace_events import HostEvents, Kind, Trace
+from .trace.activities import Activities
+from .trace.events import HostEvents, Kind, Trace
+from .trace.intervals import Cover, Times
 
 LAUNCH = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset|Enqueue")
 SYNC = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$")

@@ -10,11 +10,11 @@ import numpy as np
 from ..record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
 from .classify import classify
 from .fused_names import fused_operators
-from .intervals import Times
 from .nesting import NONE, Index, follow
 from .operator_names import classify_operator
-from .scopes import GRAD_ACCUMULATE, LOSS
 from .time_ledger import TimeLedger
+from .trace.intervals import Times
+from .trace.scopes import GRAD_ACCUMULATE, LOSS
 
 LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
 MODEL_PHASES = ("forward", "loss", "backward")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import Times
-from .trace_events import HostEvents
+from .trace.events import HostEvents
+from .trace.intervals import Times
 
 Index = NDArray[np.int64]
 NONE = -1

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from ..errors import DamagedFileError
 from ..record.nsys import Clocks, NsysDevice
 from .classify import classify
-from .intervals import Cover
 from .nsys_events import MOST_DEVICES, Events, Work, joined
-from .trace_events import Kind
+from .trace.events import Kind
+from .trace.intervals import Cover
 
 Flags = NDArray[np.bool_]
 

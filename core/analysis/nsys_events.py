@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DamagedFileError
-from .intervals import Times
 from .nsys_file import NULL, ExportFile, Integers
-from .trace_events import Columns, Kind
+from .trace.events import Columns, Kind
+from .trace.intervals import Times
 
 KERNEL, COPY, FILL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("KERNEL", "MEMCPY", "MEMSET"))
 GRAPH, CALL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("GRAPH_TRACE", "RUNTIME"))

@@ -17,7 +17,7 @@ from .nsys_projection import nvtx_of
 from .nsys_sums import work_summary
 from .nsys_trace import trace_of
 from .time_ledger import time_ledger
-from .trace_events import Kind
+from .trace.events import Kind
 
 KNOWN_SCHEMA = "3."
 GPU_TABLE = "TARGET_INFO_GPU"

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..record.nsys import Nvtx, NvtxRange, Style
-from .intervals import Cover, Times
 from .nesting import Index
 from .nsys_events import Calls, Events, Ranges, Work
 from .nsys_sums import by_group
-from .trace_events import Kind
+from .trace.events import Kind
+from .trace.intervals import Cover, Times
 
 STYLES: tuple[Style, ...] = get_args(Style)
 LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..record.nsys import KernelSummary
-from .intervals import Times
 from .nesting import Index
 from .nsys_events import Work
+from .trace.intervals import Times
 
 Floats = NDArray[np.float64]
 

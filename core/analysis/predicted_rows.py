@@ -10,7 +10,7 @@ from ..estimate.closed_form import ROWS
 from ..record.record import LedgerRow
 from .ledger import Residents
 from .reconcile import NOT_PREDICTED
-from .scopes import LOSS
+from .trace.scopes import LOSS
 
 LOGITS, TEMPORARIES = "logits and loss", "temporaries"
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgspec
 
-from .chrome_json import BETWEEN_EVENTS, TAIL_BYTES, Ending, Text, find_list, take_events
-from .trace_columns import Collector
+from .trace.columns import Collector
+from .trace.json import BETWEEN_EVENTS, TAIL_BYTES, Ending, Text, find_list, take_events
 
 SMALLEST_PART_BYTES = 48 * 2**20
 MOST_PARTS = 4

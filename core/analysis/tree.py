@@ -13,7 +13,7 @@ from ..record.record import KernelRow, Kernels, Memory, ModuleMemory
 from .kernels import MODEL_PHASES
 from .layers import LayerSpread, Part, grown, parts
 from .notes import WHOLE_MODEL
-from .scopes import GRAD_ACCUMULATE, LOSS
+from .trace.scopes import GRAD_ACCUMULATE, LOSS
 
 Kind = Literal[
     "step", "module", "layers", "operator", "kernel", "phase", "idle", "unattributed", "rest"

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..formatting import percent
 from ..record.record import KernelRow, Kernels
-from .activities import launches_of
 from .classify import classify
 from .event_costs import (
     EventCosts,
@@ -19,13 +18,14 @@ from .event_costs import (
     noted_costs,
     uncounted,
 )
-from .intervals import Times
 from .kernels import fold_layers
 from .nesting import NONE, Index, follow, nearest
 from .operator_cost import COUNTED_CATEGORIES
-from .scopes import Scopes, host_scopes
 from .time_ledger import TimeLedger, Window, steps_window
-from .trace_events import Kind, Trace
+from .trace.activities import launches_of
+from .trace.events import Kind, Trace
+from .trace.intervals import Times
+from .trace.scopes import Scopes, host_scopes
 
 RowKey = tuple[str, str, str, str]
 """Name, phase, module (with the layer's number) and operator of a row."""

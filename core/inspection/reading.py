@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..analysis.chrome_trace import read_trace
 from ..analysis.kernels import kernel_table
 from ..analysis.memory import describe_profiled, describe_snapshot
 from ..analysis.nsys_export import export_of, read_contents
@@ -19,6 +18,7 @@ from ..analysis.profiled_allocations import (
 )
 from ..analysis.snapshot import read_snapshot
 from ..analysis.time_ledger import time_ledger
+from ..analysis.trace.reader import read_trace
 from ..analysis.work_costs import noted_work, with_costs
 from ..errors import DamagedFileError
 from ..record.record import Kernels, Memory

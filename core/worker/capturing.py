@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch.autograd.profiler import emit_nvtx
 
-from ..analysis.scopes import STEPS_RANGE
+from ..analysis.trace.scopes import STEPS_RANGE
 from ..record.events import Noticed, StageEntered, StepCounted
 from .job import Job, Report
 from .ranges import PhaseRanges, module_ranges, nvtx_ranges

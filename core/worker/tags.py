@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..analysis.notes import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
-from ..analysis.scopes import LOSS, MODULE_RANGE
+from ..analysis.trace.scopes import LOSS, MODULE_RANGE
 from .ranges import module_ranges
 from .stepping import AUTOCAST_DTYPES, SteppedWorkload
 

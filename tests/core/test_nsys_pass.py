@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from sysbench.core.analysis.nsys_export import read_export
-from sysbench.core.analysis.scopes import STEPS_RANGE
+from sysbench.core.analysis.trace.scopes import STEPS_RANGE
 from sysbench.core.errors import SpecError
 from sysbench.core.record.events import AnyEvent, Outcome, PassEnded, PassStarted, StepCounted
 from sysbench.core.record.record import Kernels

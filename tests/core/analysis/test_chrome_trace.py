@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis import chrome_json, trace_columns, trace_parts
-from sysbench.core.analysis.chrome_trace import read_trace
-from sysbench.core.analysis.trace_events import DeviceEvents, HostEvents, Kind, Trace
+from sysbench.core.analysis import trace_parts
+from sysbench.core.analysis.trace import columns as trace_columns
+from sysbench.core.analysis.trace import json as chrome_json
+from sysbench.core.analysis.trace.events import DeviceEvents, HostEvents, Kind, Trace
+from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.errors import DamagedFileError, NotFoundError
 
 HOSTILE = 'k<[bold]> "}, {" \\ \x1b[31m }\n,{ ]'

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.chrome_trace import read_trace
 from sysbench.core.analysis.kernels import fold_layers, kernel_table
 from sysbench.core.analysis.time_ledger import time_ledger
+from sysbench.core.analysis.trace.reader import read_trace
 
 
 @pytest.mark.parametrize(

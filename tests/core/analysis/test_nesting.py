@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sysbench.core.analysis import nesting
-from sysbench.core.analysis.chrome_trace import read_trace
-from sysbench.core.analysis.intervals import Cover
 from sysbench.core.analysis.nesting import by_thread, nearest, parents, self_times
-from sysbench.core.analysis.trace_events import HostEvents
+from sysbench.core.analysis.trace.events import HostEvents
+from sysbench.core.analysis.trace.intervals import Cover
+from sysbench.core.analysis.trace.reader import read_trace
 
 # A thread's calls: what runs before, inside and after each.
 CALLS = st.recursive(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.analysis.idle_causes import HOST_LATE, ON_SYNC
 from sysbench.core.analysis.nsys_export import NsysExport, read_export
-from sysbench.core.analysis.scopes import GRAD_ACCUMULATE, STEPS_RANGE
+from sysbench.core.analysis.trace.scopes import GRAD_ACCUMULATE, STEPS_RANGE
 from sysbench.core.export.nsys_tables import record_tables
 from sysbench.core.record.nsys import NvtxRange
 

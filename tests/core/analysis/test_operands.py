@@ -7,9 +7,9 @@ import json
 import msgspec
 import numpy as np
 
-from sysbench.core.analysis.chrome_json import JsonEvent
 from sysbench.core.analysis.operands import parse_operands
-from sysbench.core.analysis.trace_columns import LONGEST_OPERANDS, Collector
+from sysbench.core.analysis.trace.columns import LONGEST_OPERANDS, Collector
+from sysbench.core.analysis.trace.json import JsonEvent
 
 
 def events(*dims: object) -> list[JsonEvent]:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.chrome_trace import read_trace
 from sysbench.core.analysis.kernels import kernel_table
 from sysbench.core.analysis.provenance import (
     GeneratedCall,
@@ -21,6 +20,7 @@ from sysbench.core.analysis.provenance import (
     with_provenance,
 )
 from sysbench.core.analysis.time_ledger import time_ledger
+from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.record import Coverage, KernelRow, Kernels
 
 PATHS = st.lists(st.sampled_from(["blocks", "0", "1", "attention", "q", "ffn"]), max_size=4).map(

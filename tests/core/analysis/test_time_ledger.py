@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.chrome_trace import read_trace
 from sysbench.core.analysis.idle_causes import (
     BETWEEN,
     HOST_LATE,
@@ -21,6 +20,7 @@ from sysbench.core.analysis.idle_causes import (
 )
 from sysbench.core.analysis.kernels import kernel_table
 from sysbench.core.analysis.time_ledger import TimeLedger, Window, time_ledger
+from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.record import Kernels
 
 AssertClosed = Callable[[TimeLedger], Kernels]

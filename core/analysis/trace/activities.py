@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from .classify import classify
+from ..classify import classify
+from ..nesting import NONE, Index, follow, self_times
+from .events import DeviceEvents, HostEvents, Kind, Trace
 from .intervals import Times
-from .nesting import NONE, Index, follow, self_times
 from .scopes import UNKNOWN_PHASE, Scopes
-from .trace_events import DeviceEvents, HostEvents, Kind, Trace
 
 ENGINE_NAME = "autograd engine"
 COMPUTE, COMMUNICATION, MEMORY = range(3)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .compiled_parts import PART_RANGE, with_parts
+from ..compiled_parts import PART_RANGE, with_parts
+from ..nesting import NONE, Index, by_thread, follow, nearest, parents
+from .events import MODULE_PREFIX, HostEvents, Kind, Trace
 from .intervals import Times
-from .nesting import NONE, Index, by_thread, follow, nearest, parents
-from .trace_events import MODULE_PREFIX, HostEvents, Kind, Trace
 
 MODULE_RANGE = "mod:"
 PHASE_RANGE = "phase:"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import DamagedFileError, NotFoundError
-from .chrome_json import Readable, Text, read_events
-from .trace_columns import Collector
-from .trace_events import Trace
-from .trace_parts import read_in_parts
+from ...errors import DamagedFileError, NotFoundError
+from ..trace_parts import read_in_parts
+from .columns import Collector
+from .events import Trace
+from .json import Readable, Text, read_events
 
 GZIP_MAGIC = b"\x1f\x8b"
 

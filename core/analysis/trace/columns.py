@@ -10,11 +10,11 @@ import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from .chrome_json import Args, JsonEvent
-from .exact_time import nanoseconds
+from ..exact_time import nanoseconds
+from ..operands import operands_text
+from .events import MODULE_PREFIX, DeviceEvents, HostEvents, Kind, Trace
 from .intervals import Times
-from .operands import operands_text
-from .trace_events import MODULE_PREFIX, DeviceEvents, HostEvents, Kind, Trace
+from .json import Args, JsonEvent
 
 KIND_OF = {
     "cpu_op": Kind.OPERATOR,
