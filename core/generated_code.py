@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .analysis.provenance import kernel_source
+from .analysis.kernels.provenance import kernel_source
 from .errors import NotFoundError
 from .rundir import RunDirectory
 

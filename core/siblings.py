@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .analysis.questions import GEMM_STEPS
+from .analysis.kernels.questions import GEMM_STEPS
 from .errors import SysbenchError
 from .library import Entry, Library
 from .record.record import Record

@@ -9,14 +9,14 @@ import msgspec
 
 from ..record.nsys import NsysFacts
 from ..record.record import Kernels, Nsys
-from .kernels import kernel_table
+from .kernels.table import kernel_table
+from .kernels.time_ledger import time_ledger
 from .nsys_clocks import clocks_of, devices_of
 from .nsys_events import Events, read_events
 from .nsys_file import ExportFile, Progress, open_export
 from .nsys_projection import nvtx_of
 from .nsys_sums import work_summary
 from .nsys_trace import trace_of
-from .time_ledger import time_ledger
 from .trace.events import Kind
 
 KNOWN_SCHEMA = "3."

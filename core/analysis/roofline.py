@@ -16,7 +16,7 @@ import msgspec
 from ..formatting import format_count
 from ..record.record import KernelRow, Kernels, Timing
 from ..record.roof import Roof
-from .attention_parts import is_product
+from .kernels.attention import is_product
 from .operator_cost import COUNTED_CATEGORIES
 
 ATTENTION_PRODUCTS = "attention products"

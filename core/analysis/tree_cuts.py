@@ -7,7 +7,7 @@ from math import fsum
 
 import msgspec
 
-from .tree import STILL, TreeNode, known_sum
+from .kernels.tree import STILL, TreeNode, known_sum
 
 
 def walk(node: TreeNode, depth: int = 0) -> Iterator[tuple[int, TreeNode]]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..formatting import percent
 from ..record.record import KernelRow, Kernels
-from .classify import classify
 from .event_costs import (
     EventCosts,
     borrowed_costs,
@@ -18,10 +17,11 @@ from .event_costs import (
     noted_costs,
     uncounted,
 )
-from .kernels import fold_layers
+from .kernels.classify import classify
+from .kernels.table import fold_layers
+from .kernels.time_ledger import TimeLedger, Window, steps_window
 from .nesting import NONE, Index, follow, nearest
 from .operator_cost import COUNTED_CATEGORIES
-from .time_ledger import TimeLedger, Window, steps_window
 from .trace.activities import launches_of
 from .trace.events import Kind, Trace
 from .trace.intervals import Times

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.break_even import BreakEven
+from ..analysis.kernels.provenance import row_key
 from ..analysis.notes import WHOLE_MODEL
-from ..analysis.provenance import row_key
 from ..record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
 from .table import Cell, Row, Table, facts
 

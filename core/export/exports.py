@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..analysis.tree import kernel_tree
+from ..analysis.kernels.tree import kernel_tree
 from ..eager_twin import worth_of
 from ..errors import SpecError
 from ..export_kinds import EXPORTS

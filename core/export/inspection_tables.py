@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.tree import TreeNode
+from ..analysis.kernels.tree import TreeNode
 from ..inspection.inspection import Inspection
 from .kernel_tables import category_table, kernel_table
 from .markdown import table_as_markdown

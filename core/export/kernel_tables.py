@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..analysis.tree import known_sum, mean_of_roof
+from ..analysis.kernels.tree import known_sum, mean_of_roof
 from ..record.record import KernelRow, Kernels
 from .table import Row, Table, folded, with_total
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.break_even import BreakEven
-from ..analysis.questions import questions_of
-from ..analysis.tree import kernel_tree
+from ..analysis.kernels.questions import questions_of
+from ..analysis.kernels.tree import kernel_tree
 from ..analysis.tree_cuts import from_share
 from ..errors import NotFoundError
 from ..record.record import Record

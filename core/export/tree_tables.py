@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
-from ..analysis.tree import TreeNode
+from ..analysis.kernels.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
+from ..analysis.kernels.tree import TreeNode
 from ..analysis.tree_cuts import walk
 from ..formatting import percent
 from .figures import decimal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..analysis.identity_checks import told_precision
+from ..analysis.kernels.expectations import told_precision
 from ..analysis.roofline import with_roof
 from ..machine.peaks import REMEDY, Peak, roof_of
 from ..record.record import Kernels

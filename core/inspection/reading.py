@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..analysis.kernels import kernel_table
+from ..analysis.kernels.table import kernel_table
+from ..analysis.kernels.time_ledger import time_ledger
 from ..analysis.memory import describe_profiled, describe_snapshot
 from ..analysis.nsys_export import export_of, read_contents
 from ..analysis.profiled_allocations import (
@@ -17,7 +18,6 @@ from ..analysis.profiled_allocations import (
     read_profiled_allocations,
 )
 from ..analysis.snapshot import read_snapshot
-from ..analysis.time_ledger import time_ledger
 from ..analysis.trace.reader import read_trace
 from ..analysis.work_costs import noted_work, with_costs
 from ..errors import DamagedFileError

@@ -7,7 +7,7 @@ from math import fsum
 from typing import Any
 
 from ..analysis.break_even import break_even
-from ..analysis.questions import by_name, questions_of
+from ..analysis.kernels.questions import by_name, questions_of
 from ..eager_twin import COMPILE_KEYS
 from ..export.memory_tables import largest_table, ledger_table
 from ..export.numerics_tables import accumulation_table, dtypes_table

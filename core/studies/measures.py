@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import fsum
 
-from ..analysis.attention_parts import is_product, is_softmax
-from ..analysis.questions import by_name
+from ..analysis.kernels.attention import is_product, is_softmax
+from ..analysis.kernels.questions import by_name
 from ..errors import SpecError
 from ..estimate.sizes import Sizes
 from ..export.table import Cell

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ..analysis.fused_names import FUSED
-from ..analysis.provenance import (
+from ..analysis.kernels.provenance import (
     GeneratedCall,
     GeneratedGraph,
     generated_kernels,

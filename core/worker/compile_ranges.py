@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from ..analysis.compiled_parts import PART_RANGE
-from ..analysis.provenance import GeneratedGraph
+from ..analysis.kernels.provenance import GeneratedGraph
 from .ranges import MakeRange
 
 CALL_NUMBER = re.compile(r"^(\s*)# \[Provenance debug handles\] \S+:(\d+)\s*$", re.MULTILINE)

@@ -20,7 +20,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from ..analysis.communication import RankStep
+from ..analysis.kernels.communication import RankStep
 from ..record.distributed import MemoryRow
 from ..record.events import ResultReported, StageEntered
 from ..record.record import Timing

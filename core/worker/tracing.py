@@ -12,9 +12,9 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from ..analysis.kernels import kernel_table
-from ..analysis.provenance import GeneratedGraph, with_provenance
-from ..analysis.time_ledger import time_ledger
+from ..analysis.kernels.provenance import GeneratedGraph, with_provenance
+from ..analysis.kernels.table import kernel_table
+from ..analysis.kernels.time_ledger import time_ledger
 from ..analysis.trace.reader import read_trace
 from ..analysis.trace.scopes import STEPS_RANGE
 from ..analysis.work_costs import borrowed_work, with_costs

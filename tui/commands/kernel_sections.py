@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from ...core.analysis.answers import Answer
-from ...core.analysis.questions import questions_of
-from ...core.analysis.tree import TreeNode, kernel_tree
+from ...core.analysis.kernels.questions import questions_of
+from ...core.analysis.kernels.tree import TreeNode, kernel_tree
 from ...core.analysis.tree_cuts import from_share, matching, to_depth
 from ...core.errors import SpecError
 from ...core.export.figures import literal

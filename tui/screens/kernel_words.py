@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from textual.content import Content
 
-from ...core.analysis.tree import TreeNode
+from ...core.analysis.kernels.tree import TreeNode
 from ...core.export.figures import literal
 from ...core.export.kernel_tables import averaged, category_table
 from ...core.export.kernel_trust import marked, times_moved

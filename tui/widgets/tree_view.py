@@ -10,7 +10,7 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from ...core.analysis.tree import STILL, TreeNode
+from ...core.analysis.kernels.tree import STILL, TreeNode
 from ...core.analysis.tree_cuts import matching, walk
 from ...core.export.table import Table
 from ...core.export.tree_tables import COLUMNS, known_columns, node_cells

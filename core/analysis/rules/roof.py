@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...formatting import format_count
 from ...record.record import Finding, Record
-from ..identity_checks import (
+from ..kernels.expectations import (
     Expected,
     above_peak,
     attention_products,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ..classify import classify
+from ..kernels.classify import classify
 from ..nesting import NONE, Index, follow, self_times
 from .events import DeviceEvents, HostEvents, Kind, Trace
 from .intervals import Times

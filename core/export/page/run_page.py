@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...analysis.tree import TreeNode
+from ...analysis.kernels.tree import TreeNode
 from ...formatting import format_bytes, percent
 from ...record.record import Finding, Memory, ModuleMemory, Record
 from ..headline import headline

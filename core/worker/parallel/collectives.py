@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...analysis.communication import Collective, RankStep
+from ...analysis.kernels.communication import Collective, RankStep
 from ...record.distributed import Kind
 from .stamps import CudaStamps, DevicePending, HostPending, HostStamps, Mark, Pending, Stamp, Stamps
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...analysis.communication import (
+from ...analysis.kernels.communication import (
     Collective,
     RankStep,
     Split,

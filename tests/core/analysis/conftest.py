@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.kernels import kernel_table
-from sysbench.core.analysis.time_ledger import TimeLedger
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import TimeLedger
 from sysbench.core.record.record import Kernels
 
 PID = 100

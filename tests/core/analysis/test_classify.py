@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.analysis.classify import CATEGORIES, classify
 from sysbench.core.analysis.fused_names import fused_operators
+from sysbench.core.analysis.kernels.classify import CATEGORIES, classify
 from sysbench.core.analysis.operator_names import classify_operator
 
 # Names as profilers print them; long template arguments are cut.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.communication import (
+from sysbench.core.analysis.kernels.communication import (
     Collective,
     RankStep,
     disorder_ns,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from sysbench.core.analysis.findings import findings_of
-from sysbench.core.analysis.identity_checks import (
+from sysbench.core.analysis.kernels.expectations import (
     attention_products,
     contradicting,
     weight_products,

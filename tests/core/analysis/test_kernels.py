@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.kernels import fold_layers, kernel_table
-from sysbench.core.analysis.time_ledger import time_ledger
+from sysbench.core.analysis.kernels.table import fold_layers, kernel_table
+from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 
 

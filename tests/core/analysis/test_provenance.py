@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels import kernel_table
-from sysbench.core.analysis.provenance import (
+from sysbench.core.analysis.kernels.provenance import (
     GeneratedCall,
     GeneratedGraph,
     enclosing,
@@ -19,7 +18,8 @@ from sysbench.core.analysis.provenance import (
     relative_path,
     with_provenance,
 )
-from sysbench.core.analysis.time_ledger import time_ledger
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.record import Coverage, KernelRow, Kernels
 

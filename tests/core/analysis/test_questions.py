@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from sysbench.core.analysis.answers import Answer
-from sysbench.core.analysis.questions import questions_of
+from sysbench.core.analysis.kernels.questions import questions_of
 from sysbench.core.library import Library
 from sysbench.core.record.record import KernelRow, Record
 from sysbench.core.rundir import RunDirectory, create_run

@@ -18,8 +18,8 @@ from sysbench.core.analysis.idle_causes import (
     OUTSIDE_OPERATORS,
     UNKNOWN,
 )
-from sysbench.core.analysis.kernels import kernel_table
-from sysbench.core.analysis.time_ledger import TimeLedger, Window, time_ledger
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import TimeLedger, Window, time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.record import Kernels
 

@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 import pytest
 
-from sysbench.core.analysis.kernels import kernel_table
-from sysbench.core.analysis.time_ledger import time_ledger
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.trace import json as chrome_json
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.errors import SysbenchError

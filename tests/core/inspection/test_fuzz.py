@@ -20,7 +20,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from sysbench.core.analysis.tree import kernel_tree
+from sysbench.core.analysis.kernels.tree import kernel_tree
 from sysbench.core.errors import SysbenchError
 from sysbench.core.export.csv_files import tables_as_tidy_csv
 from sysbench.core.export.inspection_tables import inspection_tables, tables_as_markdown

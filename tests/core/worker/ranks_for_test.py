@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from sysbench.core.analysis.communication import Split, split_step
+from sysbench.core.analysis.kernels.communication import Split, split_step
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.distributed import RanksClock, join
 from sysbench.core.worker.parallel.all_reduce import AllReduceWorkload

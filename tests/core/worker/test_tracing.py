@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import torch
 
-from sysbench.core.analysis.kernels import kernel_table
-from sysbench.core.analysis.time_ledger import time_ledger
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported, StageEntered, StepCounted

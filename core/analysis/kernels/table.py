@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
+from ...record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
+from ..fused_names import fused_operators
+from ..nesting import NONE, Index, follow
+from ..operator_names import classify_operator
+from ..trace.intervals import Times
+from ..trace.scopes import GRAD_ACCUMULATE, LOSS
 from .classify import classify
-from .fused_names import fused_operators
-from .nesting import NONE, Index, follow
-from .operator_names import classify_operator
 from .time_ledger import TimeLedger
-from .trace.intervals import Times
-from .trace.scopes import GRAD_ACCUMULATE, LOSS
 
 LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
 MODEL_PHASES = ("forward", "loss", "backward")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from math import fsum
 
-from ..formatting import format_count
-from ..record.record import KernelRow, Kernels, Record
-from .answers import Answer, Numbers, milliseconds
+from ...formatting import format_count
+from ...record.record import KernelRow, Kernels, Record
+from ..answers import Answer, Numbers, milliseconds
 
 ATTENTION = re.compile(r"(attention|attn)(_(\d+|\*))?$", re.IGNORECASE)
 """Modules that compute attention: what runs in them and in no module below."""

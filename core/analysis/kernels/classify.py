@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from .fused_names import fused_category
+from ..fused_names import fused_category
 
 CATEGORIES = (
     "gemm",

@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from ..record.record import KernelRow, Kernels, Memory, ModuleMemory
-from .kernels import MODEL_PHASES
+from ...record.record import KernelRow, Kernels, Memory, ModuleMemory
+from ..notes import WHOLE_MODEL
+from ..trace.scopes import GRAD_ACCUMULATE, LOSS
 from .layers import LayerSpread, Part, grown, parts
-from .notes import WHOLE_MODEL
-from .trace.scopes import GRAD_ACCUMULATE, LOSS
+from .table import MODEL_PHASES
 
 Kind = Literal[
     "step", "module", "layers", "operator", "kernel", "phase", "idle", "unattributed", "rest"

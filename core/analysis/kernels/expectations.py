@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from ..record.record import KernelRow, Kernels
-from .attention_parts import is_product
+from ...record.record import KernelRow, Kernels
+from .attention import is_product
 
 FORWARD = "forward"
 WRAPPERS = ("aten::linear", "aten::matmul", "aten::einsum")

@@ -15,10 +15,10 @@ from typing import Literal
 
 import msgspec
 
-from ..record.record import GeneratedKernel, KernelRow, Kernels
-from .fused_names import FUSED
-from .kernels import fold_layers
-from .notes import WHOLE_MODEL
+from ...record.record import GeneratedKernel, KernelRow, Kernels
+from ..fused_names import FUSED
+from ..notes import WHOLE_MODEL
+from .table import fold_layers
 
 GRAPH_PREFIX = re.compile(r"^graph_\d+_(?=cpp_fused_)")
 """The CPU's kernels announce themselves to the profiler with the number of their graph."""

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from ..record.distributed import Kind
-from .trace.intervals import Cover, Times
+from ...record.distributed import Kind
+from ..trace.intervals import Cover, Times
 
 
 class Collective(msgspec.Struct, frozen=True):

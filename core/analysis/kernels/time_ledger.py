@@ -8,12 +8,12 @@ from typing import Literal
 
 import numpy as np
 
-from .idle import count_launches, idle_causes, lost_launches
-from .idle_causes import OUTSIDE_OPERATORS
-from .trace.activities import Activities, device_activities, host_activities
-from .trace.events import Trace
-from .trace.intervals import Cover, Times, exclusive
-from .trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
+from ..idle import count_launches, idle_causes, lost_launches
+from ..idle_causes import OUTSIDE_OPERATORS
+from ..trace.activities import Activities, device_activities, host_activities
+from ..trace.events import Trace
+from ..trace.intervals import Cover, Times, exclusive
+from ..trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
 
 MARKED_STEPS = re.compile(re.escape(STEPS_RANGE) + r"([1-9][0-9]{0,5})")
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from math import fsum
 from typing import NamedTuple
 
-from ..formatting import percent
-from ..record.record import KernelRow, Kernels, Record
-from .answers import Answer, Numbers, command_for, milliseconds, part, shortened
-from .attention_parts import softmax_against_matmuls
+from ...formatting import percent
+from ...record.record import KernelRow, Kernels, Record
+from ..answers import Answer, Numbers, command_for, milliseconds, part, shortened
+from .attention import softmax_against_matmuls
 
 FORWARD = ("forward",)
 FORWARD_BACKWARD = ("forward", "loss", "backward")
