@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .analysis.roofline import with_roof
+from .analysis.costs.roofline import with_roof
 from .errors import DamagedFileError
 from .record.record import Kernels, Record
 from .rundir import RunDirectory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analysis.roofline import RoofPoint, roof_points
+from ..analysis.costs.roofline import RoofPoint, roof_points
 from ..formatting import format_count
 from ..record.record import Kernels, Record
 from ..record.roof import Roof

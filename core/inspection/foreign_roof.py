@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..analysis.costs.roofline import with_roof
 from ..analysis.kernels.expectations import told_precision
-from ..analysis.roofline import with_roof
 from ..machine.peaks import REMEDY, Peak, roof_of
 from ..record.record import Kernels
 from .inspection import Inspection

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..analysis.costs.rows import noted_work, with_costs
 from ..analysis.kernels.table import kernel_table
 from ..analysis.kernels.time_ledger import time_ledger
 from ..analysis.memory import describe_profiled, describe_snapshot
@@ -19,7 +20,6 @@ from ..analysis.profiled_allocations import (
 )
 from ..analysis.snapshot import read_snapshot
 from ..analysis.trace.reader import read_trace
-from ..analysis.work_costs import noted_work, with_costs
 from ..errors import DamagedFileError
 from ..record.record import Kernels, Memory
 from .foreign_roof import under_roof

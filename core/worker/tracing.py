@@ -12,12 +12,12 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from ..analysis.costs.rows import borrowed_work, with_costs
 from ..analysis.kernels.provenance import GeneratedGraph, with_provenance
 from ..analysis.kernels.table import kernel_table
 from ..analysis.kernels.time_ledger import time_ledger
 from ..analysis.trace.reader import read_trace
 from ..analysis.trace.scopes import STEPS_RANGE
-from ..analysis.work_costs import borrowed_work, with_costs
 from ..errors import WorkerFailed
 from ..record.events import ResultReported, StageEntered, StepCounted, WorkStepped
 from ..rundir import write_atomically

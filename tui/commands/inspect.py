@@ -6,7 +6,7 @@ import argparse
 from itertools import dropwhile
 from pathlib import Path
 
-from ...core.analysis.roofline import roof_points
+from ...core.analysis.costs.roofline import roof_points
 from ...core.errors import NotFoundError
 from ...core.export.csv_files import table_as_csv, tables_as_tidy_csv
 from ...core.export.inspection_tables import inspection_tables, tables_as_markdown

@@ -17,9 +17,9 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
 from ...core.analysis.answers import Answer
+from ...core.analysis.costs.roofline import roof_points
 from ...core.analysis.kernels.questions import questions_of
 from ...core.analysis.kernels.tree import kernel_tree
-from ...core.analysis.roofline import roof_points
 from ...core.errors import SysbenchError
 from ...core.export.figures import literal
 from ...core.export.kernel_tables import kernel_table, noun

@@ -23,7 +23,7 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ...core.analysis.roofline import RoofPoint
+from ...core.analysis.costs.roofline import RoofPoint
 from ...core.formatting import format_count, percent
 from ...core.record.roof import Roof
 from .log_canvas import LogCanvas, Range, Span

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
+from ..costs.operands import operands_text
 from ..exact_time import nanoseconds
-from ..operands import operands_text
 from .events import MODULE_PREFIX, DeviceEvents, HostEvents, Kind, Trace
 from .intervals import Times
 from .json import Args, JsonEvent

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from sysbench.core.analysis.costs.roofline import with_mfu, with_roof
 from sysbench.core.analysis.findings import findings_of
 from sysbench.core.analysis.kernels.expectations import (
     attention_products,
     contradicting,
     weight_products,
 )
-from sysbench.core.analysis.roofline import with_mfu, with_roof
 from sysbench.core.analysis.rules import roof
 from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
 from sysbench.core.record.roof import Roof

@@ -7,7 +7,7 @@ import json
 import msgspec
 import numpy as np
 
-from sysbench.core.analysis.operands import parse_operands
+from sysbench.core.analysis.costs.operands import parse_operands
 from sysbench.core.analysis.trace.columns import LONGEST_OPERANDS, Collector
 from sysbench.core.analysis.trace.json import JsonEvent
 

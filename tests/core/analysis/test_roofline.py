@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.roofline import (
+from sysbench.core.analysis.costs.roofline import (
     ATTENTION_PRODUCTS,
     at_roof,
     roof_points,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sysbench.core.analysis.roofline import with_roof
+from sysbench.core.analysis.costs.roofline import with_roof
 from sysbench.core.export.figures import cells_as_text
 from sysbench.core.export.roof_tables import flops_table, roof_words, roofline_table
 from sysbench.core.export.tables import table_named, tables_of

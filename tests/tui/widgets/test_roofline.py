@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
-from sysbench.core.analysis.roofline import RoofPoint
+from sysbench.core.analysis.costs.roofline import RoofPoint
 from sysbench.core.record.roof import Roof
 from sysbench.tui.glyphs import to_ascii
 from sysbench.tui.widgets.log_canvas import LogCanvas, Range

@@ -17,8 +17,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..operator_names import classify_operator
 from .operands import TENSORS, Operand, broadcast, result_bytes
-from .operator_names import classify_operator
 
 COUNTED_CATEGORIES = ("gemm", "attention", "convolution")
 MOVES_ONLY = ("roll", "flip", "tril", "triu", "where", "masked_fill")

@@ -13,11 +13,11 @@ from typing import Literal
 
 import msgspec
 
-from ..formatting import format_count
-from ..record.record import KernelRow, Kernels, Timing
-from ..record.roof import Roof
-from .kernels.attention import is_product
-from .operator_cost import COUNTED_CATEGORIES
+from ...formatting import format_count
+from ...record.record import KernelRow, Kernels, Timing
+from ...record.roof import Roof
+from ..kernels.attention import is_product
+from .operators import COUNTED_CATEGORIES
 
 ATTENTION_PRODUCTS = "attention products"
 

@@ -8,24 +8,18 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from ..formatting import percent
-from ..record.record import KernelRow, Kernels
-from .event_costs import (
-    EventCosts,
-    borrowed_costs,
-    census,
-    noted_costs,
-    uncounted,
-)
-from .kernels.classify import classify
-from .kernels.table import fold_layers
-from .kernels.time_ledger import TimeLedger, Window, steps_window
-from .nesting import NONE, Index, follow, nearest
-from .operator_cost import COUNTED_CATEGORIES
-from .trace.activities import launches_of
-from .trace.events import Kind, Trace
-from .trace.intervals import Times
-from .trace.scopes import Scopes, host_scopes
+from ...formatting import percent
+from ...record.record import KernelRow, Kernels
+from ..kernels.classify import classify
+from ..kernels.table import fold_layers
+from ..kernels.time_ledger import TimeLedger, Window, steps_window
+from ..nesting import NONE, Index, follow, nearest
+from ..trace.activities import launches_of
+from ..trace.events import Kind, Trace
+from ..trace.intervals import Times
+from ..trace.scopes import Scopes, host_scopes
+from .events import EventCosts, borrowed_costs, census, noted_costs, uncounted
+from .operators import COUNTED_CATEGORIES
 
 RowKey = tuple[str, str, str, str]
 """Name, phase, module (with the layer's number) and operator of a row."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .nesting import NONE, Index, follow, nearest
+from ..nesting import NONE, Index, follow, nearest
+from ..operator_names import classify_operator
+from ..trace.events import Kind, Trace
+from ..trace.intervals import Times
+from ..trace.scopes import Scopes
 from .operands import parse_operands
-from .operator_cost import COUNTED_CATEGORIES, Cost, operator_cost
-from .operator_names import classify_operator
-from .trace.events import Kind, Trace
-from .trace.intervals import Times
-from .trace.scopes import Scopes
+from .operators import COUNTED_CATEGORIES, Cost, operator_cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
