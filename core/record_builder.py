@@ -11,8 +11,8 @@ import msgspec
 
 from .analysis.costs.roofline import with_mfu, with_roof
 from .analysis.findings import findings_of
-from .analysis.oom import describe_oom
-from .analysis.reconcile import reconciled
+from .analysis.memory.oom import describe_oom
+from .analysis.memory.predicted import reconciled
 from .errors import DamagedFileError
 from .estimate.closed_form import Prediction, predict, why_not_predicted
 from .machine.devices import nvml_index

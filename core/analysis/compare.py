@@ -10,7 +10,7 @@ from ..formatting import percent
 from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record, Spread
 from ..spec.spec import DIMENSION_NAMES
-from .memory_difference import MemoryDifference, memory_difference
+from .memory.difference import MemoryDifference, memory_difference
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ..record.memory import Pool
 from ..record.record import LedgerRow
-from .card import CardReading, card_rows
-from .ledger import Residents
+from .memory.card import CardReading, card_rows
+from .memory.residents import Residents
 from .segments import Segments
 
 UNSPLIT = "blocks larger than asked for"

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..record.record import Timeline
-from .ledger import Residents
+from .memory.residents import Residents
 
 POINTS = 400
 

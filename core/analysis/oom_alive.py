@@ -9,13 +9,13 @@ import numpy as np
 
 from ..record.record import LedgerRow
 from ..record_oom import Alive
-from .allocations import History, pair
-from .attribution import NEVER
-from .ledger import Residents
-from .ledger import replay as replay_history
-from .memory import Recording
+from .memory.block import Recording
+from .memory.history import History, pair
+from .memory.lists import largest_alive
+from .memory.owners import NEVER
+from .memory.residents import Residents
+from .memory.residents import replay as replay_history
 from .memory_columns import UNSPLIT
-from .memory_tables import largest_alive
 from .memory_timeline import draw_timeline
 from .notes import Notes, PhaseMark
 from .origins import origins_alive

@@ -7,8 +7,8 @@ from collections import defaultdict
 import numpy as np
 
 from ..record.memory import Origin
-from .ledger import Residents
-from .memory_tables import readable
+from .memory.lists import readable
+from .memory.residents import Residents
 
 SMALLER = "smaller"
 

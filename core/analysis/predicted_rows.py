@@ -8,8 +8,8 @@ import numpy as np
 
 from ..estimate.closed_form import ROWS
 from ..record.record import LedgerRow
-from .ledger import Residents
-from .reconcile import NOT_PREDICTED
+from .memory.predicted import NOT_PREDICTED
+from .memory.residents import Residents
 from .trace.scopes import LOSS
 
 LOGITS, TEMPORARIES = "logits and loss", "temporaries"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..errors import DamagedFileError
-from .allocations import Frame, Stack
+from .memory.history import Frame, Stack
 
 OOM = "oom"
 

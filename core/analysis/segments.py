@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import DamagedFileError
 from ..record.memory import Pool
-from .allocations import Integers
+from .memory.history import Integers
 
 SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 WHOLE = ("segment_alloc", "segment_free")

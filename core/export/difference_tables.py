@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analysis.memory_difference import MemoryDifference
+from ..analysis.memory.difference import MemoryDifference
 from .table import Table
 
 

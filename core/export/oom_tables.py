@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analysis.oom import out_of_memory
+from ..analysis.memory.oom import out_of_memory
 from ..record.record import Record
 from ..record_oom import Oom
 from .memory_tables import largest_columns, origin_columns

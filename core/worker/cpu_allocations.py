@@ -11,9 +11,9 @@ from typing import Self
 import psutil
 from torch.autograd.profiler import profile
 
-from ..analysis.card import CardReading
-from ..analysis.memory import Recording
-from ..analysis.profiled_allocations import decode_profiled_allocations, decode_refusal
+from ..analysis.memory.block import Recording
+from ..analysis.memory.card import CardReading
+from ..analysis.memory.profiled import decode_profiled_allocations, decode_refusal
 from ..errors import WorkerFailed
 from ..rundir import write_atomically
 from .job import Job

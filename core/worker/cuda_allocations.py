@@ -12,11 +12,11 @@ from typing import Any, Self
 import pynvml
 import torch
 
-from ..analysis.card import CardReading
-from ..analysis.memory import Counters, Recording
+from ..analysis.memory.block import Counters, Recording
+from ..analysis.memory.card import CardReading
+from ..analysis.memory.snapshot import snapshot_from
 from ..analysis.refusal import refusal_in
 from ..analysis.segments import segments_of
-from ..analysis.snapshot import snapshot_from
 from ..rundir import write_atomically
 from .job import Job
 from .refusals import observe_refusals

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from ..analysis.memory import describe_memory
+from ..analysis.memory.block import describe_memory
 from ..record.events import ResultReported, StageEntered, StepCounted, WorkStepped
 from ..rundir import write_atomically
 from ..spec.spec import DIMENSION_NAMES, RunSpec

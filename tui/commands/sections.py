@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.analysis.costs.roofline import roof_points
-from ...core.analysis.oom import out_of_memory
+from ...core.analysis.memory.oom import out_of_memory
 from ...core.eager_twin import worth_of
 from ...core.export.compile_tables import compile_tables
 from ...core.export.context_tables import environment_table, passes_table

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from ...core.analysis.oom import out_of_memory
+from ...core.analysis.memory.oom import out_of_memory
 from ...core.export.memory_tables import (
     card_table,
     devices_table,

@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import DataTable, Static
 
-from ...core.analysis.memory_difference import memory_difference
+from ...core.analysis.memory.difference import memory_difference
 from ...core.errors import SysbenchError
 from ...core.export.difference_tables import difference_tables
 from ...core.export.figures import cells_as_text, heading

@@ -9,7 +9,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ...core.analysis.oom import out_of_memory
+from ...core.analysis.memory.oom import out_of_memory
 from ...core.analysis.oom_words import asked_by, held, largest_rows, place
 from ...core.export.context_tables import environment_table
 from ...core.export.figures import cells_as_text

@@ -6,7 +6,7 @@ from ...formatting import counted, format_bytes, percent, signed_percent
 from ...machine.environment import threads
 from ...record.record import Finding, PassRecord, Record
 from ...record_oom import Oom
-from ..oom import out_of_memory
+from ..memory.oom import out_of_memory
 from ..oom_words import asked_by, held, place, refused, what_fits
 from .rule import Rule
 

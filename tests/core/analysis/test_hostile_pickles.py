@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.analysis.snapshot import read_snapshot
+from sysbench.core.analysis.memory.snapshot import read_snapshot
 from sysbench.core.errors import DamagedFileError
 
 PROTOCOL = b"\x80\x04"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sysbench.core.analysis.allocations import Frame, History
-from sysbench.core.analysis.attribution import CLOCK_SLACK_NS
-from sysbench.core.analysis.ledger import replay
-from sysbench.core.analysis.memory import Counters, Recording, describe_memory
-from sysbench.core.analysis.memory_tables import readable
+from sysbench.core.analysis.memory.block import Counters, Recording, describe_memory
+from sysbench.core.analysis.memory.history import Frame, History
+from sysbench.core.analysis.memory.lists import readable
+from sysbench.core.analysis.memory.owners import CLOCK_SLACK_NS
+from sysbench.core.analysis.memory.residents import replay
 from sysbench.core.analysis.notes import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.record.record import LedgerRow, Memory
 

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.allocations import History, pair
-from sysbench.core.analysis.ledger import replay
+from sysbench.core.analysis.memory.history import History, pair
+from sysbench.core.analysis.memory.residents import replay
 from sysbench.core.analysis.notes import Notes, PhaseMark, Tag
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.memory_difference import memory_difference
+from sysbench.core.analysis.memory.difference import memory_difference
 from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import LedgerRow, Memory
 from sysbench.core.record_builder import settled_record

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.allocations import Frame, History
-from sysbench.core.analysis.memory import Counters, Recording
+from sysbench.core.analysis.memory.block import Counters, Recording
+from sysbench.core.analysis.memory.history import Frame, History
+from sysbench.core.analysis.memory.oom import describe_oom
 from sysbench.core.analysis.notes import ModuleMark, Notes, PhaseMark, Tag
-from sysbench.core.analysis.oom import describe_oom
 from sysbench.core.analysis.oom_alive import what_was_alive
 from sysbench.core.analysis.oom_words import asked_by, held, refused, what_fits
 from sysbench.core.analysis.refusal import Refusal, refusal_in

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.allocations import Frame
-from sysbench.core.analysis.profiled_allocations import (
+from sysbench.core.analysis.memory.history import Frame
+from sysbench.core.analysis.memory.profiled import (
     decode_profiled_allocations,
     read_profiled_allocations,
 )

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.memory import describe_snapshot
-from sysbench.core.analysis.snapshot import snapshot_from
+from sysbench.core.analysis.memory.block import describe_snapshot
+from sysbench.core.analysis.memory.snapshot import snapshot_from
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.export.memory_tables import (
     devices_table,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.allocations import pair
-from sysbench.core.analysis.memory import describe_snapshot
-from sysbench.core.analysis.snapshot import Snapshot, read_snapshot, snapshot_from
+from sysbench.core.analysis.memory.block import describe_snapshot
+from sysbench.core.analysis.memory.history import pair
+from sysbench.core.analysis.memory.snapshot import Snapshot, read_snapshot, snapshot_from
 from sysbench.core.errors import DamagedFileError
 
 SECOND_US = 1_000_000

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
-from sysbench.core.analysis.reconcile import reconciled
+from sysbench.core.analysis.memory.predicted import reconciled
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sysbench.core import run
-from sysbench.core.analysis.reconcile import reconciled
+from sysbench.core.analysis.memory.predicted import reconciled
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory, Record

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from ..estimate.closed_form import predict, why_not_predicted
-from ..estimate.grid import FitKey, fit
-from ..record.events import OutOfMemory
-from ..record.record import PassRecord, Record
-from ..record_oom import Alive, Oom, WouldFit
-from ..spec.spec import RunSpec
+from ...estimate.closed_form import predict, why_not_predicted
+from ...estimate.grid import FitKey, fit
+from ...record.events import OutOfMemory
+from ...record.record import PassRecord, Record
+from ...record_oom import Alive, Oom, WouldFit
+from ...spec.spec import RunSpec
 
 KEYS: tuple[FitKey, ...] = ("batch", "context")
 NOT_RECORDED = "only the memory pass records allocations, and it did not run out of memory"

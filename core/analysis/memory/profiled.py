@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ..errors import DamagedFileError
-from .allocations import Frame, History, Stack
-from .refusal import Refusal
+from ...errors import DamagedFileError
+from ..refusal import Refusal
+from .history import Frame, History, Stack
 
 GZIP_MAGIC = b"\x1f\x8b"
 CHUNK_BYTES = 2**20

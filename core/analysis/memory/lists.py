@@ -9,10 +9,10 @@ from pathlib import PurePath
 
 import numpy as np
 
-from ..record.record import Allocation, ModuleMemory
-from .allocations import Frame, Stack
-from .ledger import Residents
-from .notes import WHOLE_MODEL
+from ...record.record import Allocation, ModuleMemory
+from ..notes import WHOLE_MODEL
+from .history import Frame, Stack
+from .residents import Residents
 
 STACK_DEPTH = 16
 INTERNAL = re.compile(

@@ -10,8 +10,8 @@ from typing import get_args
 
 import numpy as np
 
-from .allocations import Allocations, History
-from .notes import WHOLE_MODEL, Note, Notes, Owner, PhaseMark, Tag
+from ..notes import WHOLE_MODEL, Note, Notes, Owner, PhaseMark, Tag
+from .history import Allocations, History
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
 WORKSPACES = "workspaces"

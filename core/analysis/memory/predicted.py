@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from ..estimate.closed_form import ROWS, Prediction, why_not_predicted
-from ..record.memory import ReconciledRow
-from ..record.record import Memory
-from ..spec.spec import RunSpec
-from .resident_set import resident_set
+from ...estimate.closed_form import ROWS, Prediction, why_not_predicted
+from ...record.memory import ReconciledRow
+from ...record.record import Memory
+from ...spec.spec import RunSpec
+from ..resident_set import resident_set
 
 NOT_PREDICTED = "not predicted"
 NO_MATCH = "no closed form comes close: temporaries or logits weigh more here, see the ledger"

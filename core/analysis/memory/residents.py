@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..record.record import LedgerRow
-from .allocations import Allocations, History, Integers, pair
-from .attribution import BEFORE, KEPT, OWNERS, UNKNOWN, WORKSPACES, Attribution, attribute
-from .notes import Notes
+from ...record.record import LedgerRow
+from ..notes import Notes
+from .history import Allocations, History, Integers, pair
+from .owners import BEFORE, KEPT, OWNERS, UNKNOWN, WORKSPACES, Attribution, attribute
 
 
 def rounding_name(granule: int) -> str:

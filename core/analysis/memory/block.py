@@ -9,20 +9,20 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ..errors import DamagedFileError
-from ..record.memory import DeviceMemory
-from ..record.record import Memory
-from .allocations import History, pair
+from ...errors import DamagedFileError
+from ...record.memory import DeviceMemory
+from ...record.record import Memory
+from ..memory_columns import columns_of, instants_of
+from ..memory_timeline import draw_timeline
+from ..notes import Notes
+from ..origins import origins_alive
+from ..predicted_rows import rows_as_predicted
+from ..refusal import Refusal
+from ..segments import Segments
 from .card import CardReading
-from .ledger import replay
-from .memory_columns import columns_of, instants_of
-from .memory_tables import largest_alive, module_table
-from .memory_timeline import draw_timeline
-from .notes import Notes
-from .origins import origins_alive
-from .predicted_rows import rows_as_predicted
-from .refusal import Refusal
-from .segments import Segments
+from .history import History, pair
+from .lists import largest_alive, module_table
+from .residents import replay
 from .snapshot import Snapshot
 
 LARGEST = 50

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..record.memory import Pool
-from ..record.record import LedgerRow
+from ...record.memory import Pool
+from ...record.record import LedgerRow
 
 
 class CardReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 import numpy as np
 
-from ..errors import DamagedFileError
-from .allocations import Frame, History, Integers, Stack
+from ...errors import DamagedFileError
+from .history import Frame, History, Integers, Stack
 
 GRANULE = 512
 """Bytes that the allocator rounds a request up to: kMinBlockSize in CUDACachingAllocator."""
