@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from .analysis.nsys_export import NsysExport, read_export
+from .analysis.nsys.export import NsysExport, read_export
 from .errors import NotFoundError, WorkerFailed
 from .export.nsys import flags_for, installed_options
 from .machine.processes import adopt_orphans, kill_descendants

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.analysis.nsys_export import read_export
+from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.record.record import (
     Allocation,
     CategoryRow,

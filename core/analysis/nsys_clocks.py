@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ..errors import DamagedFileError
 from ..record.nsys import Clocks, NsysDevice
 from .kernels.classify import classify
-from .nsys_events import MOST_DEVICES, Events, Work, joined
+from .nsys.events import MOST_DEVICES, Events, Work, joined
 from .trace.events import Kind
 from .trace.intervals import Cover
 

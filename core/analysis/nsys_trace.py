@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from .nesting import NONE
-from .nsys_events import Events, joined
+from .nsys.events import Events, joined
 from .trace.events import DeviceEvents, HostEvents, Kind, Trace
 
 OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")

@@ -15,7 +15,7 @@ from ..analysis.kernels.time_ledger import time_ledger
 from ..analysis.memory.block import describe_profiled, describe_snapshot
 from ..analysis.memory.profiled import has_profiled_allocations, read_profiled_allocations
 from ..analysis.memory.snapshot import read_snapshot
-from ..analysis.nsys_export import export_of, read_contents
+from ..analysis.nsys.export import export_of, read_contents
 from ..analysis.trace.reader import read_trace
 from ..errors import DamagedFileError
 from ..record.record import Kernels, Memory

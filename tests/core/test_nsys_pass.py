@@ -20,7 +20,7 @@ import msgspec
 import psutil
 import pytest
 
-from sysbench.core.analysis.nsys_export import read_export
+from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.analysis.trace.scopes import STEPS_RANGE
 from sysbench.core.errors import SpecError
 from sysbench.core.record.events import AnyEvent, Outcome, PassEnded, PassStarted, StepCounted

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.analysis.nsys_export import read_export
+from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.export.nsys_tables import record_tables
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.nsys_export import read_contents, read_export
-from sysbench.core.analysis.nsys_file import ROWS_AT_ONCE
+from sysbench.core.analysis.nsys.export import read_contents, read_export
+from sysbench.core.analysis.nsys.file import ROWS_AT_ONCE
 from sysbench.core.errors import DamagedFileError, NotFoundError
 
 BUILD = runpy.run_path(str(Path(__file__).parents[2] / "nsys_double" / "build.py"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.nsys_export import read_export
+from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.errors import DamagedFileError
 
 DOUBLE = Path(__file__).parents[2] / "nsys_double"

@@ -13,12 +13,12 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..record.nsys import Nvtx, NvtxRange, Style
-from .nesting import Index
-from .nsys_events import Calls, Events, Ranges, Work
-from .nsys_sums import by_group
-from .trace.events import Kind
-from .trace.intervals import Cover, Times
+from ...record.nsys import Nvtx, NvtxRange, Style
+from ..nesting import Index
+from ..trace.events import Kind
+from ..trace.intervals import Cover, Times
+from .events import Calls, Events, Ranges, Work
+from .summaries import by_group
 
 STYLES: tuple[Style, ...] = get_args(Style)
 LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min

@@ -10,10 +10,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DamagedFileError
-from .nsys_file import NULL, ExportFile, Integers
-from .trace.events import Columns, Kind
-from .trace.intervals import Times
+from ...errors import DamagedFileError
+from ..trace.events import Columns, Kind
+from ..trace.intervals import Times
+from .file import NULL, ExportFile, Integers
 
 KERNEL, COPY, FILL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("KERNEL", "MEMCPY", "MEMSET"))
 GRAPH, CALL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("GRAPH_TRACE", "RUNTIME"))

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..record.nsys import KernelSummary
-from .nesting import Index
-from .nsys_events import Work
-from .trace.intervals import Times
+from ...record.nsys import KernelSummary
+from ..nesting import Index
+from ..trace.intervals import Times
+from .events import Work
 
 Floats = NDArray[np.float64]
 

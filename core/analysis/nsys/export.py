@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..record.nsys import NsysFacts
-from ..record.record import Kernels, Nsys
-from .kernels.table import kernel_table
-from .kernels.time_ledger import time_ledger
-from .nsys_clocks import clocks_of, devices_of
-from .nsys_events import Events, read_events
-from .nsys_file import ExportFile, Progress, open_export
-from .nsys_projection import nvtx_of
-from .nsys_sums import work_summary
-from .nsys_trace import trace_of
-from .trace.events import Kind
+from ...record.nsys import NsysFacts
+from ...record.record import Kernels, Nsys
+from ..kernels.table import kernel_table
+from ..kernels.time_ledger import time_ledger
+from ..nsys_clocks import clocks_of, devices_of
+from ..nsys_trace import trace_of
+from ..trace.events import Kind
+from .events import Events, read_events
+from .file import ExportFile, Progress, open_export
+from .projection import nvtx_of
+from .summaries import work_summary
 
 KNOWN_SCHEMA = "3."
 GPU_TABLE = "TARGET_INFO_GPU"
