@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from .analysis.costs.roofline import with_mfu, with_roof
-from .analysis.findings import findings_of
 from .analysis.memory.oom import describe_oom
 from .analysis.memory.predicted import reconciled
+from .analysis.rules.findings import findings_of
 from .errors import DamagedFileError
 from .estimate.closed_form import Prediction, predict, why_not_predicted
 from .machine.devices import nvml_index

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.findings import findings_of
+from sysbench.core.analysis.rules.findings import findings_of
 from sysbench.core.analysis.statistics import spread
 from sysbench.core.record.record import (
     CategoryRow,

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from sysbench.core.analysis.costs.roofline import with_mfu, with_roof
-from sysbench.core.analysis.findings import findings_of
 from sysbench.core.analysis.kernels.expectations import (
     attention_products,
     contradicting,
     weight_products,
 )
 from sysbench.core.analysis.rules import roof
+from sysbench.core.analysis.rules.findings import findings_of
 from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
 from sysbench.core.record.roof import Roof
 from sysbench.core.rundir import RunDirectory

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..formatting import percent, signed_percent
-from ..record.record import Finding, Record
-from .rules import compiling, kernels, measuring, memory, ranks, roof
-from .rules.rule import Rule
+from ...formatting import percent, signed_percent
+from ...record.record import Finding, Record
+from . import compiling, kernels, measuring, memory, ranks, roof
+from .rule import Rule
 
 SEVERITIES = ("problem", "warning", "note", "good")
 RULES: tuple[Rule, ...] = (
