@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from ..core.export.figures import literal
 from ..core.launch import stop
 from ..core.machine.telemetry.sample import Sample
 from ..core.record import events
 from ..core.rundir import RunDirectory
+from ..core.tables.cells import literal
 from .numerals import milliseconds, time_of_day
 from .wording import STAGE_MARKS, STAGE_WORDS, outcome_words
 

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable
 
-from .table import Table
+from ..tables.table import Table
 
 
 def table_as_csv(table: Table) -> bytes:

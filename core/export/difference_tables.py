@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..analysis.memory.difference import MemoryDifference
-from .table import Table
+from ..tables.table import Table
 
 
 def difference_tables(difference: MemoryDifference) -> list[Table]:

@@ -13,6 +13,7 @@ from ..record.record import Record, encode_record
 from ..record_builder import settled_record
 from ..rundir import RunDirectory
 from ..siblings import other_steps
+from ..tables.record import tables_of
 from .csv_files import table_as_csv, tables_as_tidy_csv
 from .files import refuse_existing, write
 from .markdown import record_as_markdown
@@ -20,7 +21,6 @@ from .memory_viz import write_snapshot
 from .nsys import spec_beside, write_script
 from .page.run_page import run_page
 from .perfetto import write_trace
-from .tables import tables_of
 
 __all__ = ["EXPORTS", "default_path", "write_export"]
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ..analysis.kernels.tree import TreeNode
 from ..inspection.inspection import Inspection
-from .kernel_tables import category_table, kernel_table
+from ..tables.kernels import category_table, kernel_table
+from ..tables.memory import devices_table, largest_table, ledger_table, memory_table, origins_table
+from ..tables.nsys import nsys_tables
+from ..tables.table import Table
+from ..tables.tree import tree_table
 from .markdown import table_as_markdown
-from .memory_tables import devices_table, largest_table, ledger_table, memory_table, origins_table
-from .nsys_tables import nsys_tables
 from .roof_tables import roofline_table
-from .table import Table
-from .tree_tables import tree_table
 
 
 def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str, list[Table]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..analysis.rules.kernels import COVERAGE_LIMIT, PERTURBATION_LIMIT
 from ..formatting import percent, signed_percent
 from ..record.record import Kernels, Record
-from .figures import decimal
+from ..tables.cells import decimal
 
 MOVED_MARK = "~"
 """Stands before a time that tracing moved; the screens strike it out as well."""

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from ..analysis.break_even import BreakEven
 from ..record.record import Record
-from .figures import cells_as_text, heading, is_numeric, literal
+from ..tables.cells import cells_as_text, heading, is_numeric, literal
+from ..tables.kernels import top_kernels
+from ..tables.record import tables_of
+from ..tables.table import Table
+from ..tables.trust import trust_lines
 from .headline import headline
-from .kernel_tables import top_kernels
-from .table import Table
-from .tables import tables_of
-from .trust import trust_lines
 
 _KERNEL_ROWS = 50
 _PROSE = ("findings",)

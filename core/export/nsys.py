@@ -14,7 +14,7 @@ import msgspec
 
 from ..rundir import RunDirectory
 from ..spec.spec import RunSpec
-from .figures import literal
+from ..tables.cells import literal
 from .files import write
 
 

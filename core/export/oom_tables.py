@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..analysis.memory.oom import out_of_memory
 from ..record.record import Record
 from ..record_oom import Oom
-from .memory_tables import largest_columns, origin_columns
-from .table import Table, facts
+from ..tables.memory import largest_columns, origin_columns
+from ..tables.table import Table, facts
 
 FACTS = (
     *("phase", "op", "module", "expression", "requested_bytes", "free_bytes"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.answers import Answer
-from .table import Table
+from ..tables.table import Table
 
 
 def question_table(answers: Sequence[Answer]) -> Table:

@@ -6,7 +6,7 @@ from ..analysis.costs.roofline import RoofPoint, roof_points
 from ..formatting import format_count
 from ..record.record import Kernels, Record
 from ..record.roof import Roof
-from .table import Row, Table
+from ..tables.table import Row, Table
 
 CONVENTION = "bytes: every input and output of an operator once"
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from ..studies.report import Report
+from ..tables.table import Table
 from .csv_files import table_as_csv, tables_as_tidy_csv
 from .markdown import escaped, table_as_markdown
 from .page.study_page import study_page
-from .table import Table
 
 STUDY_FORMATS = ("md", "csv", "json", "html")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..export.table import Row, Table
 from ..record.record import Record
 from ..spec.spec import RunSpec
+from ..tables.table import Row, Table
 
 MATRICES_AT_ONCE = 2
 """Of B S S in forward, at the least: softmax reads one and writes another."""

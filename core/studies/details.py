@@ -9,11 +9,11 @@ from typing import Any
 from ..analysis.break_even import break_even
 from ..analysis.kernels.questions import by_name, questions_of
 from ..eager_twin import COMPILE_KEYS
-from ..export.memory_tables import largest_table, ledger_table
-from ..export.numerics_tables import accumulation_table, dtypes_table
 from ..export.question_tables import question_table
-from ..export.table import Row, Table
 from ..record.record import Kernels, Nsys, Record
+from ..tables.memory import largest_table, ledger_table
+from ..tables.numerics import accumulation_table, dtypes_table
+from ..tables.table import Row, Table
 from .accounting import accounting_table
 from .saved import saved_table
 

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..export.figure import Figure, Series
-from ..export.table import is_number
 from ..record.record import Record
 from ..spec.models import find_model
+from ..tables.chart import Figure, Series
+from ..tables.table import is_number
 from .grid import Cell
 from .study import Axis, Point, Study
 from .values import Value, values_of

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from ..errors import SpecError
-from ..export.table import Cell, is_number
 from ..record.record import Record
+from ..tables.table import Cell, is_number
 from .paths import follow, last_name, parts_of
 
 _OPERATOR = re.compile(r"\s+([+\-/])\s+")

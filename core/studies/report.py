@@ -7,11 +7,11 @@ from itertools import islice
 
 import msgspec
 
-from ..export.figure import Figure
-from ..export.table import Table
 from ..record.memory import Timeline
 from ..record.record import Record
 from ..record_oom import Oom
+from ..tables.chart import Figure
+from ..tables.table import Table
 from . import grid
 from .cautions import cautions_of
 from .figures import figures_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ..export.context_tables import environment_table
-from ..export.table import QUANTITY, Cell, Row, Table
 from ..launch import command_line
 from ..record.record import Record
+from ..tables.context import environment_table
+from ..tables.table import QUANTITY, Cell, Row, Table
 from . import grid
 from .state import CellStatus, Entry
 from .study import Study

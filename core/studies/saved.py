@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ..export.table import Table
 from ..record.memory import Origin
 from ..record.record import Memory, Record
+from ..tables.table import Table
 
 BLOCKS = "blocks"
 """The module that holds the blocks, all alike."""

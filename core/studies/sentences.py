@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..export.table import is_number
 from ..formatting import counted
 from ..record.record import Record
+from ..tables.table import is_number
 from .grid import Cell
 from .study import Layout, Study
 from .table import fill_all, outcome

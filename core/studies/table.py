@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
-from ..export.table import Cell as Content
-from ..export.table import Row, Table, is_number
 from ..formatting import format_bytes
 from ..record.record import Record
+from ..tables.table import Cell as Content
+from ..tables.table import Row, Table, is_number
 from .details import EACH
 from .formula import as_cell, evaluate, number_format, source_unit, written
 from .grid import Cell

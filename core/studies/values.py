@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..export.figure import with_unit
-from ..export.table import is_number
 from ..record.record import Record
+from ..tables.chart import with_unit
+from ..tables.table import is_number
 from .formula import UNITS, check_template, converted, evaluate, paths_in, source_unit
 from .grid import Cell
 from .layout_schema import is_fact

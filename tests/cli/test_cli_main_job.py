@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sysbench.core.export.exports import write_export
-from sysbench.core.export.tables import table_named, tables_of, to_frame
 from sysbench.core.rundir import RunDirectory
+from sysbench.core.tables.record import table_named, tables_of, to_frame
 from sysbench.tui.cli import main
 
 

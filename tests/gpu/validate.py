@@ -25,7 +25,6 @@ import msgspec
 
 from sysbench.core import Record, RunSpec, SysbenchError, run
 from sysbench.core.export.markdown import escaped, table_as_markdown
-from sysbench.core.export.table import Table, is_number
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.machine.environment import device_name
 from sysbench.core.studies.events import CellEnded
@@ -35,6 +34,7 @@ from sysbench.core.studies.report import Report, report_of
 from sysbench.core.studies.runner import run_study
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.state import StudyDirectory, open_study, records_of
+from sysbench.core.tables.table import Table, is_number
 
 ROOT = Path(__file__).parents[2]
 STUDIES = ("e2e", "precision", "memory", "attention", "warmup", "compile")

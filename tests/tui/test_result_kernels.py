@@ -8,8 +8,8 @@ import msgspec
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from sysbench.core.export.kernel_tables import kernel_table
 from sysbench.core.rundir import RunDirectory
+from sysbench.core.tables.kernels import kernel_table
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.kernel_answers import AnswersView
 from sysbench.tui.screens.kernel_words import row_words

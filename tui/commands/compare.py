@@ -9,11 +9,11 @@ import msgspec
 
 from ...core.analysis.compare import Comparison, Factor, compare
 from ...core.export.difference_tables import difference_tables
-from ...core.export.figures import literal, one_figure
-from ...core.export.table import Table
 from ...core.formatting import signed_percent
 from ...core.record_builder import settled_record
 from ...core.rundir import find_run
+from ...core.tables.cells import literal, one_figure
+from ...core.tables.table import Table
 from .layout import Line, blank, prose, table_lines, titled
 from .output import page_width, print_json, print_lines
 

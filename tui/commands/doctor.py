@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from ...core.export.figures import literal
 from ...core.machine.doctor.check import Check
 from ...core.machine.doctor.checks import examine
+from ...core.tables.cells import literal
 from .layout import Line, labelled
 from .output import page_width, print_json, print_lines
 

@@ -13,9 +13,7 @@ from ...core.estimate.closed_form import predict, why_not_predicted
 from ...core.estimate.exact import Estimator, ExactPrediction
 from ...core.estimate.grid import Predict, cells_of, fit, parse_axes
 from ...core.export.csv_files import table_as_csv, tables_as_tidy_csv
-from ...core.export.estimate_tables import fit_table, grid_table
 from ...core.export.markdown import table_as_markdown
-from ...core.export.table import Table
 from ...core.formatting import parse_bytes
 from ...core.machine.devices import capacity_bytes
 from ...core.machine.peaks import parse_peak, roof_of
@@ -23,6 +21,8 @@ from ...core.prediction_errors import this_machine
 from ...core.record.roof import Roof
 from ...core.spec.resolve import resolved
 from ...core.spec.spec import RunSpec
+from ...core.tables.estimate import fit_table, grid_table
+from ...core.tables.table import Table
 from .estimate_report import Estimate, estimate_lines, estimate_tables, fit_lines, grid_lines
 from .layout import Line
 from .output import page_width, print_json, print_lines, write

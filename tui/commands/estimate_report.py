@@ -11,18 +11,18 @@ from ...core.estimate.closed_form import Prediction, fits, predict
 from ...core.estimate.exact import ExactPrediction
 from ...core.estimate.grid import Cell, Fit
 from ...core.estimate.roof_time import roof_ms
-from ...core.export.estimate_tables import (
+from ...core.export.headline import model_line, settings_line
+from ...core.formatting import format_bytes, format_count, percent, signed_percent
+from ...core.prediction_errors import error_note, this_machine
+from ...core.record.roof import Roof
+from ...core.spec.spec import RunSpec
+from ...core.tables.estimate import (
     fit_table,
     grid_table,
     predicted_ledger_table,
     predicted_phases_table,
 )
-from ...core.export.headline import model_line, settings_line
-from ...core.export.table import Table, with_total
-from ...core.formatting import format_bytes, format_count, percent, signed_percent
-from ...core.prediction_errors import error_note, this_machine
-from ...core.record.roof import Roof
-from ...core.spec.spec import RunSpec
+from ...core.tables.table import Table, with_total
 from .layout import Line, blank, prose, table_lines, titled
 
 

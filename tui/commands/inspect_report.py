@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ...core.export.figures import literal
-from ...core.export.kernel_tables import top_kernels
-from ...core.export.memory_tables import largest_table
 from ...core.inspection.inspection import Inspection
+from ...core.tables.cells import literal
+from ...core.tables.kernels import top_kernels
+from ...core.tables.memory import largest_table
 from ..wording import file_words
 from .layout import Line, note, prose, titled
 from .report import (

@@ -13,15 +13,15 @@ from ...core.analysis.kernels.questions import questions_of
 from ...core.analysis.kernels.tree import TreeNode, kernel_tree
 from ...core.analysis.tree_cuts import from_share, matching, to_depth
 from ...core.errors import SpecError
-from ...core.export.figures import literal
-from ...core.export.kernel_tables import kernel_table
 from ...core.export.kernel_trust import coverage_words, steps_words, times_moved
-from ...core.export.tree_tables import COLUMNS, known_columns, tree_table
 from ...core.formatting import parse_ratio
 from ...core.layer_rows import layer_rows
 from ...core.record.record import Record
 from ...core.rundir import RunDirectory
 from ...core.siblings import other_steps
+from ...core.tables.cells import literal
+from ...core.tables.kernels import kernel_table
+from ...core.tables.tree import COLUMNS, known_columns, tree_table
 from .layout import Line, blank, note, prose, table_lines, titled
 from .report import category_section, kernel_lines, kernel_warnings, moved_columns
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import time
 
-from ...core.export.table import Table
 from ...core.library import Entry, Library
 from ...core.rundir import runs_folder
+from ...core.tables.table import Table
 from .layout import table_lines
 from .output import page_width, print_json, print_lines
 

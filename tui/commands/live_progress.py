@@ -11,8 +11,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from ...core.export.figures import literal
 from ...core.record.events import AnyEvent, PassEnded, PassStarted
+from ...core.tables.cells import literal
 from ..numerals import elapsed
 from ..watching import LiveView
 from ..wording import STAGE_WORDS, outcome_glyph

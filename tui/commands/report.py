@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from ...core.export.compile_tables import compile_table, gaps_table
-from ...core.export.figures import heading, literal, one_figure
 from ...core.export.headline import headline
-from ...core.export.kernel_tables import category_table, kernel_table, top_kernels
 from ...core.export.kernel_trust import coverage_warning, moved_note, times_moved
-from ...core.export.memory_tables import card_table, largest_table, ledger_table, recording_notes
-from ...core.export.nsys_tables import clock_table, range_table
-from ...core.export.numerics_tables import numerics_tables
-from ...core.export.table import Table, with_total
-from ...core.export.timing_tables import timing_table
-from ...core.export.trust import trust_lines
 from ...core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
+from ...core.tables.cells import heading, literal, one_figure
+from ...core.tables.compile import compile_table, gaps_table
+from ...core.tables.kernels import category_table, kernel_table, top_kernels
+from ...core.tables.memory import card_table, largest_table, ledger_table, recording_notes
+from ...core.tables.nsys import clock_table, range_table
+from ...core.tables.numerics import numerics_tables
+from ...core.tables.table import Table, with_total
+from ...core.tables.timing import timing_table
+from ...core.tables.trust import trust_lines
 from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
 
 KERNEL_ROWS = 15

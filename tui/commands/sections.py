@@ -9,11 +9,15 @@ from typing import Any
 from ...core.analysis.costs.roofline import roof_points
 from ...core.analysis.memory.oom import out_of_memory
 from ...core.eager_twin import worth_of
-from ...core.export.compile_tables import compile_tables
-from ...core.export.context_tables import environment_table, passes_table
-from ...core.export.distributed_tables import distributed_tables
-from ...core.export.figures import literal
-from ...core.export.memory_tables import (
+from ...core.export.oom_tables import oom_tables
+from ...core.export.roof_tables import flops_table, roofline_table
+from ...core.record.record import Record
+from ...core.rundir import RunDirectory
+from ...core.tables.cells import literal
+from ...core.tables.compile import compile_tables
+from ...core.tables.context import environment_table, passes_table
+from ...core.tables.distributed import distributed_tables
+from ...core.tables.memory import (
     devices_table,
     largest_table,
     memory_table,
@@ -23,13 +27,9 @@ from ...core.export.memory_tables import (
     reconciliation_table,
     resident_table,
 )
-from ...core.export.nsys_tables import nsys_tables, record_tables
-from ...core.export.numerics_tables import numerics_tables
-from ...core.export.oom_tables import oom_tables
-from ...core.export.roof_tables import flops_table, roofline_table
-from ...core.export.timing_tables import speed_table, telemetry_table
-from ...core.record.record import Record
-from ...core.rundir import RunDirectory
+from ...core.tables.nsys import nsys_tables, record_tables
+from ...core.tables.numerics import numerics_tables
+from ...core.tables.timing import speed_table, telemetry_table
 from .kernel_sections import (
     TreeOptions,
     answers_of,

@@ -10,7 +10,6 @@ import msgspec
 
 from ...core.errors import SpecError
 from ...core.export.study_files import study_as_json
-from ...core.export.table import Table, is_number
 from ...core.formatting import format_bytes
 from ...core.machine.devices import resolve_device
 from ...core.studies.cautions import cautions_of
@@ -24,6 +23,7 @@ from ...core.studies.schema import load_study, study_files
 from ...core.studies.state import list_studies, open_study
 from ...core.studies.study import Study
 from ...core.supervisor import Cancellation
+from ...core.tables.table import Table, is_number
 from .layout import Line, blank, prose, table_lines, titled
 from .output import page_width, print_json, print_lines
 from .signals import cancelled_by_signals

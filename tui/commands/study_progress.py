@@ -6,8 +6,8 @@ import sys
 from types import TracebackType
 from typing import Self
 
-from ...core.export.figures import literal
 from ...core.studies.events import CellEnded, CellStarted, StudyEnded, StudyEvent, StudyStarted
+from ...core.tables.cells import literal
 from ..numerals import elapsed, milliseconds
 
 BAR_CELLS = 24

@@ -17,11 +17,11 @@ from textual.message import Message
 from textual.widgets import Input, ProgressBar, Static
 
 from ...core.errors import SysbenchError
-from ...core.export.figures import literal
 from ...core.inspection.decoding import Decoding
 from ...core.inspection.inspection import Inspection
 from ...core.inspection.kinds import READABLE
 from ...core.inspection.messages import Progressed
+from ...core.tables.cells import literal
 from ..widgets.command_line import CommandLine
 from ..widgets.path_suggester import PathSuggester
 from ..widgets.tab_bar import TabBar

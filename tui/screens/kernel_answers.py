@@ -9,9 +9,9 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ...core.analysis.answers import Answer
-from ...core.export.figures import literal
 from ...core.export.markdown import table_as_markdown
 from ...core.export.question_tables import question_table
+from ...core.tables.cells import literal
 from ..widgets.facts import hanging
 
 QUIET = "$foreground 60%"

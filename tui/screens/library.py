@@ -12,10 +12,10 @@ from textual.content import Content
 from textual.widgets import DataTable, Input, Static
 
 from ...core.errors import SysbenchError
-from ...core.export.table import Table
 from ...core.formatting import counted
 from ...core.library import Entry, Library
 from ...core.rundir import RunDirectory
+from ...core.tables.table import Table
 from ..numerals import amount, day_and_time, interval, milliseconds, signed_percent
 from ..widgets.command_line import CommandLine
 from ..widgets.table_view import TableView

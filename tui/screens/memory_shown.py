@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from ...core.analysis.memory.oom import out_of_memory
-from ...core.export.memory_tables import (
+from ...core.export.oom_tables import (
+    oom_largest_table,
+    oom_ledger_table,
+    oom_origins_table,
+    oom_table,
+    would_fit_table,
+)
+from ...core.record.record import Memory, Record, Timeline
+from ...core.record_oom import Oom
+from ...core.tables.memory import (
     card_table,
     devices_table,
     largest_table,
@@ -19,16 +28,7 @@ from ...core.export.memory_tables import (
     reconciliation_table,
     resident_table,
 )
-from ...core.export.oom_tables import (
-    oom_largest_table,
-    oom_ledger_table,
-    oom_origins_table,
-    oom_table,
-    would_fit_table,
-)
-from ...core.export.table import Table
-from ...core.record.record import Memory, Record, Timeline
-from ...core.record_oom import Oom
+from ...core.tables.table import Table
 from .memory_words import peak_line, refusal_line
 
 

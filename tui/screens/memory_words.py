@@ -5,9 +5,9 @@ from __future__ import annotations
 from textual.content import Content
 
 from ...core.analysis.oom_words import held, refused
-from ...core.export.memory_tables import recording_notes
 from ...core.record.record import Memory
 from ...core.record_oom import Oom
+from ...core.tables.memory import recording_notes
 from ..numerals import amount, signed_percent, significant
 from ..widgets.timeline import TimelineView
 

@@ -16,12 +16,12 @@ from textual.widgets import DataTable, Static
 from ...core.analysis.break_even import BreakEven
 from ...core.eager_twin import worth_of
 from ...core.errors import NotFoundError
-from ...core.export.compile_tables import compile_table, gaps_table, generated_table
-from ...core.export.figures import literal
 from ...core.export.markdown import table_as_markdown
-from ...core.export.table import Table
 from ...core.generated_code import generated_code
 from ...core.record.record import Compile
+from ...core.tables.cells import literal
+from ...core.tables.compile import compile_table, gaps_table, generated_table
+from ...core.tables.table import Table
 from ..numerals import milliseconds, plural, significant
 from ..themes import swatch
 from ..widgets.stack_bar import Part, StackBar

@@ -21,8 +21,6 @@ from ...core.analysis.costs.roofline import roof_points
 from ...core.analysis.kernels.questions import questions_of
 from ...core.analysis.kernels.tree import kernel_tree
 from ...core.errors import SysbenchError
-from ...core.export.figures import literal
-from ...core.export.kernel_tables import kernel_table, noun
 from ...core.export.kernel_trust import (
     coverage_warning,
     coverage_words,
@@ -34,6 +32,8 @@ from ...core.export.roof_tables import roof_words, roofline_table
 from ...core.layer_rows import layer_rows
 from ...core.record.record import Kernels
 from ...core.siblings import other_steps
+from ...core.tables.cells import literal
+from ...core.tables.kernels import kernel_table, noun
 from ..widgets.kernel_table import KernelTable
 from ..widgets.roofline import RooflinePlot
 from ..widgets.stack_bar import StackBar

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Log
 
-from ...core.export.figures import literal
+from ...core.tables.cells import literal
 from .result_tab import ResultTab
 
 TAIL_BYTES = 2**20

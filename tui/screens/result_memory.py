@@ -15,10 +15,10 @@ from textual.widgets import DataTable, Static
 from ...core.analysis.memory.difference import memory_difference
 from ...core.errors import SysbenchError
 from ...core.export.difference_tables import difference_tables
-from ...core.export.figures import cells_as_text, heading
-from ...core.export.table import Table
 from ...core.library import Library
 from ...core.record_builder import settled_record
+from ...core.tables.cells import cells_as_text, heading
+from ...core.tables.table import Table
 from ..widgets.table_view import TableView
 from ..widgets.timeline import TimelineView
 from ..widgets.view_bar import ViewBar

@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Input, Static
 
-from ...core.export.figures import cells_as_text, heading
-from ...core.export.nsys_tables import nsys_tables
+from ...core.tables.cells import cells_as_text, heading
+from ...core.tables.nsys import nsys_tables
 from ..widgets.table_view import TableView
 from .result_tab import ResultTab
 

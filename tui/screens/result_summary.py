@@ -11,12 +11,12 @@ from textual.widgets import Static
 
 from ...core.analysis.memory.oom import out_of_memory
 from ...core.analysis.oom_words import asked_by, held, largest_rows, place
-from ...core.export.context_tables import environment_table
-from ...core.export.figures import cells_as_text
-from ...core.export.numerics_tables import dtypes_table
-from ...core.export.trust import trust_lines
 from ...core.record.record import Numerics, Record
 from ...core.record_oom import Oom
+from ...core.tables.cells import cells_as_text
+from ...core.tables.context import environment_table
+from ...core.tables.numerics import dtypes_table
+from ...core.tables.trust import trust_lines
 from ..numerals import amount, interval, milliseconds, percent, signed_percent
 from ..widgets.facts import Facts, Pair, hanging
 from ..wording import outcome_glyph, outcome_words

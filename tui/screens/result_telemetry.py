@@ -8,9 +8,9 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from ...core.export.timing_tables import telemetry_table
 from ...core.machine.telemetry.sample import Sample
 from ...core.record.events import PassStarted, TelemetrySampled
+from ...core.tables.timing import telemetry_table
 from ..watching import mark_of
 from ..widgets.table_view import TableView
 from ..widgets.telemetry_rows import telemetry_lines

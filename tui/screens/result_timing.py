@@ -9,10 +9,10 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ...core.export.figures import cells_as_text
-from ...core.export.table import Table
-from ...core.export.timing_tables import speed_table, timing_table
 from ...core.record.record import Spread, Timing
+from ...core.tables.cells import cells_as_text
+from ...core.tables.table import Table
+from ...core.tables.timing import speed_table, timing_table
 from ..numerals import interval, milliseconds, significant
 from ..widgets.facts import Facts, Pair
 from ..widgets.plot import Plot

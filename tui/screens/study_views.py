@@ -9,9 +9,9 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import Resize
 from textual.widgets import Static
 
-from ...core.export.figure import Figure
-from ...core.export.table import Table
 from ...core.studies.report import Report
+from ...core.tables.chart import Figure
+from ...core.tables.table import Table
 from ..widgets.line_plot import LinePlot
 from ..widgets.table_view import TableView
 from ..widgets.view_bar import ViewBar

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
 
-from ...core.export.figure import Figure, Series
-from ...core.export.figures import literal
+from ...core.tables.cells import literal
+from ...core.tables.chart import Figure, Series
 
 Span = tuple[str, int | None]
 """A text, and the line that it belongs to: none for axes and words."""

@@ -8,7 +8,7 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ...core.export.figure import Figure
+from ...core.tables.chart import Figure
 from ..themes import swatch
 from .line_drawing import Span, figure_rows
 

@@ -11,9 +11,9 @@ from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from ...core.export.figures import cells_as_text, heading, is_numeric
 from ...core.export.markdown import table_as_markdown
-from ...core.export.table import Cell, Table
+from ...core.tables.cells import cells_as_text, heading, is_numeric
+from ...core.tables.table import Cell, Table
 
 LIMIT = 500
 """Rows shown at once: more would be formatted on the interface's own thread."""

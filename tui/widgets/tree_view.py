@@ -12,8 +12,8 @@ from textual.widgets import DataTable
 
 from ...core.analysis.kernels.tree import STILL, TreeNode
 from ...core.analysis.tree_cuts import matching, walk
-from ...core.export.table import Table
-from ...core.export.tree_tables import COLUMNS, known_columns, node_cells
+from ...core.tables.table import Table
+from ...core.tables.tree import COLUMNS, known_columns, node_cells
 from ..themes import IDLE, swatch
 from .kernel_table import moved_cell, moved_room
 from .table_view import TableView

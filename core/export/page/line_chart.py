@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ..figure import Figure, Series
-from ..figures import heading
+from ...tables.cells import heading
+from ...tables.chart import Figure, Series
 from .charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from .markup import tag, text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from ..figures import cells_as_text, heading, is_numeric, literal
-from ..table import Table
+from ...tables.cells import cells_as_text, heading, is_numeric, literal
+from ...tables.table import Table
 
 
 def text(value: object) -> str:

@@ -10,7 +10,7 @@ import pytest
 from sysbench.core.analysis.memory.block import describe_snapshot
 from sysbench.core.analysis.memory.snapshot import snapshot_from
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.export.memory_tables import (
+from sysbench.core.tables.memory import (
     devices_table,
     largest_table,
     memory_table,

@@ -129,7 +129,7 @@ def test_who_asks_never_imports_torch() -> None:
     code = (
         "import sys; from sysbench.core.estimate.exact import Estimator; "
         "import sysbench.core.estimate.grid, sysbench.core.estimate.roof_time; "
-        "import sysbench.core.export.estimate_tables; print('torch' in sys.modules)"
+        "import sysbench.core.tables.estimate; print('torch' in sys.modules)"
     )
     assert printed(code) == ["False"]
 

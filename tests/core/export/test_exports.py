@@ -14,9 +14,9 @@ import pytest
 
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
 from sysbench.core.export.exports import EXPORTS, default_path, write_export
-from sysbench.core.export.tables import tables_of
 from sysbench.core.rundir import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.record import tables_of
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.export.figures import (
+from sysbench.core.formatting import signed_percent
+from sysbench.core.tables.cells import (
     cells_as_text,
     decimal,
     heading,
@@ -14,8 +15,7 @@ from sysbench.core.export.figures import (
     literal,
     one_figure,
 )
-from sysbench.core.export.table import Table, facts
-from sysbench.core.formatting import signed_percent
+from sysbench.core.tables.table import Table, facts
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from sysbench.core.analysis.costs.roofline import with_roof
-from sysbench.core.export.figures import cells_as_text
 from sysbench.core.export.roof_tables import flops_table, roof_words, roofline_table
-from sysbench.core.export.tables import table_named, tables_of
 from sysbench.core.record.record import Kernels, Record
 from sysbench.core.record.roof import Roof
 from sysbench.core.rundir import RunDirectory
+from sysbench.core.tables.cells import cells_as_text
+from sysbench.core.tables.record import table_named, tables_of
 
 ROOF = Roof(
     precision="fp32",

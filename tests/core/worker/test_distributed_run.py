@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.export.tables import tables_of
 from sysbench.core.record.record import Distributed, Record
 from sysbench.core.rundir import HOME_VARIABLE, create_run
 from sysbench.core.spec.spec import PassName, RunSpec
 from sysbench.core.supervisor import supervise
+from sysbench.core.tables.record import tables_of
 
 SPEC = RunSpec(
     device="cpu",

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from sysbench.core import run
-from sysbench.core.export.figures import cells_as_text
-from sysbench.core.export.table import Table
-from sysbench.core.export.tables import table_named
 from sysbench.core.record.record import Record
 from sysbench.core.rundir import HOME_VARIABLE
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.studies.grid import expand, with_variant
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.table import fill
+from sysbench.core.tables.cells import cells_as_text
+from sysbench.core.tables.record import table_named
+from sysbench.core.tables.table import Table
 from sysbench.core.worker.autocast_dtypes import autocast_dtypes
 
 SIX = ("parameters", "fc1 output", "LayerNorm output", "logits", "loss", "gradients")

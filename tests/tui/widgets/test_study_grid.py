@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import App, ComposeResult
 
-from sysbench.core.export.figure import Figure, Series
+from sysbench.core.tables.chart import Figure, Series
 from sysbench.tui.widgets.line_drawing import figure_rows
 from sysbench.tui.widgets.study_grid import Grid, GridCell, StudyGrid
 

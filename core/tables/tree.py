@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ..analysis.kernels.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
 from ..analysis.kernels.tree import TreeNode
 from ..analysis.tree_cuts import walk
+from ..export.kernel_trust import marked
 from ..formatting import percent
-from .figures import decimal
-from .kernel_trust import marked
+from .cells import decimal
 from .table import Cell, Table
 
 SPLIT = ("forward", "backward")

@@ -9,12 +9,15 @@ from ..analysis.kernels.questions import questions_of
 from ..analysis.kernels.tree import kernel_tree
 from ..analysis.tree_cuts import from_share
 from ..errors import NotFoundError
+from ..export.oom_tables import oom_tables
+from ..export.question_tables import question_table
+from ..export.roof_tables import flops_table, roofline_table
 from ..record.record import Record
-from .compile_tables import compile_tables
-from .context_tables import environment_table, findings_table, passes_table, spec_table
-from .distributed_tables import distributed_tables
-from .kernel_tables import category_table, kernel_table
-from .memory_tables import (
+from .compile import compile_tables
+from .context import environment_table, findings_table, passes_table, spec_table
+from .distributed import distributed_tables
+from .kernels import category_table, kernel_table
+from .memory import (
     card_table,
     devices_table,
     largest_table,
@@ -26,14 +29,11 @@ from .memory_tables import (
     reconciliation_table,
     resident_table,
 )
-from .nsys_tables import record_tables
-from .numerics_tables import numerics_tables
-from .oom_tables import oom_tables
-from .question_tables import question_table
-from .roof_tables import flops_table, roofline_table
+from .nsys import record_tables
+from .numerics import numerics_tables
 from .table import Table, to_frame
-from .timing_tables import speed_table, telemetry_table, timing_table
-from .tree_tables import tree_table
+from .timing import speed_table, telemetry_table, timing_table
+from .tree import tree_table
 
 __all__ = ["Table", "table_named", "tables_of", "to_frame"]
 

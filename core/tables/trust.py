@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..export.kernel_trust import coverage_words
 from ..formatting import format_bytes, percent, signed_percent
 from ..record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
-from .figures import decimal, literal
-from .kernel_trust import coverage_words
+from .cells import decimal, literal
 
 
 def trust_lines(record: Record) -> list[tuple[str, str]]:

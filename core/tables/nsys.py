@@ -8,7 +8,7 @@ import msgspec
 
 from ..record.nsys import KernelSummary, NsysFacts, NvtxRange
 from ..record.record import Nsys
-from .kernel_tables import kernel_table
+from .kernels import kernel_table
 from .table import Row, Table, facts
 
 
