@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .errors import SysbenchError
-    from .library import Library
     from .record.record import Record
-    from .runner import Run, open_run, run, start
+    from .runs.api import Run, open_run, run, start
+    from .runs.library import Library
     from .spec.spec import RunSpec, parse_spec
 
 __all__ = [

@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from .record.events import AnyEvent, encode_event
-from .rundir import RunDirectory
+from .runs.directory import RunDirectory
 
 RESERVE_BYTES = 2**20
 

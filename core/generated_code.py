@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .analysis.kernels.provenance import kernel_source
 from .errors import NotFoundError
-from .rundir import RunDirectory
+from .runs.directory import RunDirectory
 
 LARGEST_BYTES = 32 * 2**20
 

@@ -6,9 +6,9 @@ import msgspec
 
 from .analysis.kernels.questions import GEMM_STEPS
 from .errors import SysbenchError
-from .library import Entry, Library
 from .record.record import Record
-from .record_builder import settled_record
+from .runs.builder import settled_record
+from .runs.library import Entry, Library
 from .spec.spec import RunSpec
 
 SAME = ("model", "batch", "context", "precision", "attention", "compile", "device")

@@ -36,7 +36,7 @@ from sysbench.core.record.record import (
     Timeline,
     Timing,
 )
-from sysbench.core.rundir import HOME_VARIABLE, RunDirectory, create_run, list_runs
+from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 
 # One thread: with more, a busy machine makes operators wait for each other.

@@ -8,7 +8,7 @@ import msgspec
 
 from sysbench.core.record.record import PassRecord, Record, Spread, Timing
 from sysbench.core.record_oom import Oom
-from sysbench.core.rundir import create_run
+from sysbench.core.runs.directory import create_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.grid import Cell, expand
 from sysbench.core.studies.schema import load_study

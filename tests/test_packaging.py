@@ -17,10 +17,10 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 WITHOUT_TORCH = (
     "sysbench.core.spec.spec",
     "sysbench.core.record.record",
-    "sysbench.core.supervisor",
-    "sysbench.core.library",
-    "sysbench.core.runner",
-    "sysbench.core.record_builder",
+    "sysbench.core.runs.supervisor",
+    "sysbench.core.runs.library",
+    "sysbench.core.runs.api",
+    "sysbench.core.runs.builder",
     "sysbench.core.machine.doctor.checks",
     "sysbench.core.export",
     "sysbench.core.estimate.closed_form",
@@ -84,7 +84,7 @@ def test_only_the_worker_loads_torch(module: str) -> None:
 
 def test_the_engine_loads_nothing_of_the_screens() -> None:
     loaded = loaded_by(
-        "import sysbench.core.runner, sysbench.core.machine.doctor.checks, sysbench.core.export"
+        "import sysbench.core.runs.api, sysbench.core.machine.doctor.checks, sysbench.core.export"
     )
     assert not {"textual", "rich"} & loaded
 

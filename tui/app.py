@@ -12,7 +12,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 
-from ..core.rundir import RunDirectory
+from ..core.runs.directory import RunDirectory
 from .glyphs import AsciiFilter, ascii_only
 from .modes import SCREENS_BY_MODE, palette
 from .polling import StripSampler

@@ -10,7 +10,7 @@ from ..core.estimate.closed_form import Prediction, largest_batch, predict, why_
 from ..core.machine.devices import capacity_bytes, resolve_device
 from ..core.machine.environment import cpu_model
 from ..core.machine.telemetry.sample import Sample
-from ..core.prediction_errors import error_note
+from ..core.runs.prediction_errors import error_note
 from ..core.spec.spec import RunSpec
 from .numerals import amount
 from .sensors import device_of

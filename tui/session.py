@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.rundir import RunDirectory, list_runs
+from ..core.runs.directory import RunDirectory, list_runs
 from .polling import StripSampler
 from .sensors import StripState
 

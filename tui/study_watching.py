@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..core.record.record import Record
-from ..core.rundir import RunDirectory
+from ..core.runs.directory import RunDirectory
 from ..core.studies.grid import Cell, expand
 from ..core.studies.launch import start_study, stop_study
 from ..core.studies.needed import keeper

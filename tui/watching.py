@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from ..core.launch import stop
 from ..core.machine.telemetry.sample import Sample
 from ..core.record import events
-from ..core.rundir import RunDirectory
+from ..core.runs.directory import RunDirectory
+from ..core.runs.launch import stop
 from ..core.tables.cells import literal
 from .numerals import milliseconds, time_of_day
 from .wording import STAGE_MARKS, STAGE_WORDS, outcome_words

@@ -8,8 +8,8 @@ import msgspec
 
 from ..errors import SpecError
 from ..formatting import percent
-from ..launch import command_line
 from ..record.record import Record
+from ..runs.launch import command_line
 from ..spec.spec import RunSpec
 
 Numbers: TypeAlias = dict[str, float | int | str]

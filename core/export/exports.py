@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..analysis.kernels.tree import kernel_tree
-from ..eager_twin import worth_of
 from ..errors import SpecError
 from ..export_kinds import EXPORTS
-from ..layer_rows import layer_rows
 from ..record.record import Record, encode_record
-from ..record_builder import settled_record
-from ..rundir import RunDirectory
+from ..runs.artifacts import layer_rows
+from ..runs.builder import settled_record
+from ..runs.directory import RunDirectory
+from ..runs.related import worth_of
 from ..siblings import other_steps
 from ..tables.record import tables_of
 from .csv_files import table_as_csv, tables_as_tidy_csv

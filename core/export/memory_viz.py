@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import DamagedFileError, NotFoundError
-from ..rundir import RunDirectory
+from ..runs.directory import RunDirectory
 from .files import copy
 
 _PROTOCOL_4 = b"\x80\x04"

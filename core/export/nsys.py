@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..rundir import RunDirectory
+from ..runs.directory import RunDirectory
 from ..spec.spec import RunSpec
 from ..tables.cells import literal
 from .files import write

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from ..errors import SpecError
-from ..rundir import RunDirectory
+from ..runs.directory import RunDirectory
 from .exports import run_as_page
 
 LOOPBACK = "127.0.0.1"

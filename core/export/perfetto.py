@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from ..errors import DamagedFileError, NotFoundError
-from ..rundir import RunDirectory
+from ..runs.directory import RunDirectory
 from .files import copy
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import DamagedFileError
-from ..rundir import RunDirectory, home
+from ..runs.directory import RunDirectory, home
 from .inspection import Inspection, decode_inspection
 
 KEPT = 32

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..analysis.break_even import break_even
 from ..analysis.kernels.questions import by_name, questions_of
-from ..eager_twin import COMPILE_KEYS
 from ..export.question_tables import question_table
 from ..record.record import Kernels, Nsys, Record
+from ..runs.related import COMPILE_KEYS
 from ..tables.memory import largest_table, ledger_table
 from ..tables.numerics import accumulation_table, dtypes_table
 from ..tables.table import Row, Table

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from ..rundir import lock_holder
+from ..runs.directory import lock_holder
 from .state import StudyDirectory
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ..launch import command_line
 from ..record.record import Record
+from ..runs.launch import command_line
 from ..tables.context import environment_table
 from ..tables.table import QUANTITY, Cell, Row, Table
 from . import grid

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from ..errors import DamagedFileError
 from ..record.record import Record
-from ..record_builder import settled_record
-from ..rundir import create_run, locked
+from ..runs.builder import settled_record
+from ..runs.directory import create_run, locked
+from ..runs.supervisor import Cancellation, supervise
 from ..spec.resolve import parse_passes
 from ..spec.spec import RunSpec
-from ..supervisor import Cancellation, supervise
 from .events import CellAdvanced, CellEnded, CellStarted, StudyEnded, StudyEvent, StudyStarted
 from .grid import Cell, expand
 from .predict import Forecaster, kind_of, past_entries, steps_seconds, work_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import NotFoundError, SpecError
-from ..rundir import home
+from ..runs.directory import home
 from ..spec.fields import field_named
 from ..spec.files import NAME
 from ..spec.models import find_model

@@ -18,8 +18,8 @@ import msgspec
 from ..errors import DamagedFileError, NotFoundError
 from ..record.events import Outcome
 from ..record.record import Record
-from ..record_builder import settled_record
-from ..rundir import RunDirectory, home, lock_holder, runs_folder, write_atomically
+from ..runs.builder import settled_record
+from ..runs.directory import RunDirectory, home, lock_holder, runs_folder, write_atomically
 from ..spec.spec import PassName
 from .grid import Cell
 from .study import Study

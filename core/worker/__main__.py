@@ -19,9 +19,9 @@ import msgspec
 
 from ..parent_death import die_with_parent
 from ..record.events import AnyEvent, DeviceDescribed, Noticed, StageEntered, encode_event
+from ..runs.job import Job, Report
+from ..runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE
 from ..spec.spec import PASSES, RunSpec
-from .job import Job, Report
-from .process import EVENT_FD_VARIABLE, PARENT_VARIABLE
 
 INDUCTOR_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 

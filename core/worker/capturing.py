@@ -10,7 +10,7 @@ from torch.autograd.profiler import emit_nvtx
 
 from ..analysis.trace.scopes import STEPS_RANGE
 from ..record.events import Noticed, StageEntered, StepCounted
-from .job import Job, Report
+from ..runs.job import Job, Report
 from .ranges import PhaseRanges, module_ranges, nvtx_ranges
 from .workload import make_workload
 

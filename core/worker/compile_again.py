@@ -14,8 +14,8 @@ import torch
 
 from ..parent_death import die_with_parent
 from ..record.record import Compile
+from ..runs.job import Job
 from ..spec.spec import RunSpec
-from .job import Job
 from .workload import make_workload
 
 MODULE = "sysbench.core.worker.compile_again"

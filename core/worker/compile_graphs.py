@@ -26,8 +26,8 @@ from ..analysis.kernels.provenance import (
     relative_path,
 )
 from ..record.record import GeneratedKernel
+from ..runs.job import Job
 from ..spec.spec import RunSpec
-from .job import Job
 
 if TYPE_CHECKING:
     from torch import fx

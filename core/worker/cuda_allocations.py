@@ -17,8 +17,8 @@ from ..analysis.memory.card import CardReading
 from ..analysis.memory.snapshot import snapshot_from
 from ..analysis.refusal import refusal_in
 from ..analysis.segments import segments_of
-from ..rundir import write_atomically
-from .job import Job
+from ..runs.directory import write_atomically
+from ..runs.job import Job
 from .refusals import observe_refusals
 
 MAX_EVENTS = 400_000

@@ -24,9 +24,9 @@ from ..analysis.kernels.communication import RankStep
 from ..record.distributed import MemoryRow
 from ..record.events import ResultReported, StageEntered
 from ..record.record import Timing
+from ..runs.job import Job, Report
 from ..spec.spec import RunSpec
 from .clocks import TimedSteps, clock_for
-from .job import Job, Report
 from .parallel.all_reduce import AllReduceWorkload
 from .parallel.collectives import Collectives
 from .parallel.merging import RankFacts, merged_block, slowest

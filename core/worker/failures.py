@@ -13,8 +13,8 @@ import torch
 
 from ..formatting import BINARY_UNITS
 from ..record.events import OutOfMemory, WorkerFailed
+from ..runs.job import Report
 from ..spec.spec import RunSpec
-from .job import Report
 from .limits import lift_memory_limit
 from .refusals import AllocatorState, Refusals, state_now
 from .workload import StepError

@@ -21,10 +21,10 @@ import msgspec
 import psutil
 
 from ..record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
-from ..record_builder import last_lines
-from ..rundir import write_atomically
+from ..runs.builder import last_lines
+from ..runs.directory import write_atomically
+from ..runs.job import Job, Report
 from ..spec.spec import RunSpec
-from .job import Job, Report
 from .limits import OMP_VARIABLE, available_threads
 from .rank import JOB, MEETING, PARENT_VARIABLE, events_name, log_name
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from ..record.events import ResultReported, StageEntered
+from ..runs.job import Job, Report
 from .accumulation import accumulated
 from .autocast_dtypes import autocast_dtypes
-from .job import Job, Report
 
 
 def measure(job: Job, report: Report) -> None:

@@ -8,10 +8,10 @@ from ..analysis.notes import Notes
 from ..analysis.oom_alive import what_was_alive
 from ..errors import SysbenchError
 from ..record.events import Noticed, ResultReported, StageEntered
-from ..rundir import write_atomically
+from ..runs.directory import write_atomically
+from ..runs.job import Job, Report
 from .cpu_allocations import CpuRecorder
 from .cuda_allocations import CudaRecorder
-from .job import Job, Report
 
 
 def report_alive(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .job import Job, Report
+from ..runs.job import Job, Report
 
 
 def measure_of(job: Job) -> Callable[[Job, Report], None]:

@@ -15,7 +15,7 @@ import msgspec
 
 from ..parent_death import die_with_parent
 from ..record.events import AnyEvent, DeviceDescribed, StageEntered, encode_event
-from .job import Job
+from ..runs.job import Job
 
 JOB, MEETING = "job.json", "meeting"
 """The job, and the folder that is there while ranks meet and run."""

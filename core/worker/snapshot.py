@@ -8,12 +8,12 @@ import msgspec
 
 from ..analysis.memory.block import describe_memory
 from ..record.events import ResultReported, StageEntered, StepCounted, WorkStepped
-from ..rundir import write_atomically
+from ..runs.directory import write_atomically
+from ..runs.job import Job, Report
 from ..spec.spec import DIMENSION_NAMES, RunSpec
 from .cpu_allocations import CpuRecorder
 from .cuda_allocations import CudaRecorder
 from .failures import ran_out_of_memory
-from .job import Job, Report
 from .limits import ROOM_BYTES, without_limit
 from .out_of_memory import report_alive
 from .stepping import SteppedWorkload

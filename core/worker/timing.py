@@ -21,11 +21,11 @@ from ..record.events import (
     WarmupStepTimed,
 )
 from ..record.record import Timing
+from ..runs.job import Job, Report
 from ..spec.spec import RunSpec
 from .clocks import MAX_BATCH_STEPS, Clock, TimedSteps, clock_for
 from .compile_again import with_warm_seconds
 from .compiling import describe_compilation
-from .job import Job, Report
 from .stepping import EnterPhase
 from .workload import make_workload
 

@@ -20,12 +20,12 @@ from ..analysis.trace.reader import read_trace
 from ..analysis.trace.scopes import STEPS_RANGE
 from ..errors import WorkerFailed
 from ..record.events import ResultReported, StageEntered, StepCounted, WorkStepped
-from ..rundir import write_atomically
+from ..runs.directory import write_atomically
+from ..runs.job import Job, Report
 from ..spec.spec import RunSpec
 from .compile_graphs import made_kernels, watched_graphs
 from .compile_ranges import part_ranges
 from .compiling import compiled_modules
-from .job import Job, Report
 from .limits import lift_memory_limit
 from .ranges import PhaseRanges, module_ranges, profiler_range
 from .stepping import SteppedWorkload

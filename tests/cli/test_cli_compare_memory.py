@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from sysbench.core.record.record import LedgerRow, Record, decode_record, encode_record
-from sysbench.core.rundir import HOME_VARIABLE, RunDirectory
+from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
 from sysbench.tui.cli import main
 
 

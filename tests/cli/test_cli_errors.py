@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.rundir import RunDirectory, list_runs
+from sysbench.core.runs.directory import RunDirectory, list_runs
 from sysbench.tui.cli import main
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.cli import main
 
 pytestmark = pytest.mark.usefixtures("sysbench_home")

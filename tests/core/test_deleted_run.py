@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 
 from sysbench.core.record.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
-from sysbench.core.rundir import create_run
+from sysbench.core.runs.directory import create_run
+from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.supervisor import supervise
 
 
 def test_it_ends_as_failed_and_leaves_no_worker(sysbench_home: Path) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sysbench.core.launch import start_detached
 from sysbench.core.record.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
-from sysbench.core.rundir import RunDirectory, create_run
+from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.runs.launch import start_detached
+from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.supervisor import Cancellation, supervise
 
 TRAINING = RunSpec(device="cpu", ranks=2, parallel="flat", threads=1, warmup=1)
 # Ranks that need no model start sooner, and wait for each other all the same.

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.eager_twin import eager_spec, eager_twin, worth_of
 from sysbench.core.record.record import Compile, Record
-from sysbench.core.rundir import RunDirectory, create_run
+from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.runs.related import eager_spec, eager_twin, worth_of
 from sysbench.core.spec.spec import RunSpec
 
 BLOCK = Compile(

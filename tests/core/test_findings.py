@@ -19,7 +19,7 @@ from sysbench.core.record.record import (
     Record,
     Telemetry,
 )
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 
 
 @pytest.fixture(scope="module")

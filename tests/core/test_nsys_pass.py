@@ -25,10 +25,10 @@ from sysbench.core.analysis.trace.scopes import STEPS_RANGE
 from sysbench.core.errors import SpecError
 from sysbench.core.record.events import AnyEvent, Outcome, PassEnded, PassStarted, StepCounted
 from sysbench.core.record.record import Kernels
-from sysbench.core.rundir import RunDirectory, create_run
+from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.spec.resolve import parse_passes
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.supervisor import Cancellation, supervise
 
 DOUBLE = Path(__file__).parents[1] / "nsys_double"
 SHORT = RunSpec(device="cpu", steps=2, warmup=1, step="inference", threads=1, batch=1)

@@ -10,7 +10,9 @@ import pytest
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.machine.environment import device_name
-from sysbench.core.prediction_errors import (
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.prediction_errors import (
     KEPT,
     error_note,
     errors_path,
@@ -18,8 +20,6 @@ from sysbench.core.prediction_errors import (
     past_predictions,
     this_machine,
 )
-from sysbench.core.record.record import Record
-from sysbench.core.rundir import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 
 SPEC = RunSpec(model="tiny", device="cpu")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import DamagedFileError, DeviceBusyError, NotFoundError
-from sysbench.core.rundir import (
+from sysbench.core.runs.directory import (
     RunDirectory,
     create_run,
     find_run,
@@ -77,7 +77,7 @@ def test_a_lock_names_its_holder_and_frees_itself(tmp_path: Path) -> None:
     assert lock_holder(path) is None
     code = (
         "import sys; from pathlib import Path\n"
-        "from sysbench.core.rundir import locked\n"
+        "from sysbench.core.runs.directory import locked\n"
         f"with locked(Path({str(path)!r})):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )

@@ -15,8 +15,6 @@ import psutil
 import pytest
 
 from sysbench.core.errors import DeviceBusyError
-from sysbench.core.launch import start_detached, stop
-from sysbench.core.library import Library
 from sysbench.core.record.events import (
     AnyEvent,
     Noticed,
@@ -26,10 +24,12 @@ from sysbench.core.record.events import (
     StageEntered,
     StepsTimed,
 )
-from sysbench.core.record_builder import settled_record
-from sysbench.core.rundir import HOME_VARIABLE, RunDirectory, create_run
+from sysbench.core.runs.builder import settled_record
+from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory, create_run
+from sysbench.core.runs.launch import start_detached, stop
+from sysbench.core.runs.library import Library
+from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.spec.spec import PassName, RunSpec
-from sysbench.core.supervisor import Cancellation, supervise
 
 ENDLESS = RunSpec(
     device="cpu", steps=1_000_000, warmup=1, step="inference", threads=1, batch=1, context=16
@@ -251,8 +251,8 @@ def supervise_with(run: RunDirectory, setup: str) -> None:
     code = (
         f"import resource; {setup}\n"
         "from pathlib import Path\n"
-        "from sysbench.core.rundir import RunDirectory\n"
-        "from sysbench.core.supervisor import supervise\n"
+        "from sysbench.core.runs.directory import RunDirectory\n"
+        "from sysbench.core.runs.supervisor import supervise\n"
         f"for _ in supervise(RunDirectory(Path({str(run.path)!r}))): pass\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=PATIENCE_SECONDS)

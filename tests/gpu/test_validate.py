@@ -10,7 +10,7 @@ import pytest
 
 from sysbench.core import Record, RunSpec, SysbenchError
 from sysbench.core.record.record import Memory, Timing
-from sysbench.core.rundir import HOME_VARIABLE, RunDirectory
+from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.studies.formula import check_formula
 from sysbench.core.studies.grid import Cell

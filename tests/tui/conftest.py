@@ -15,7 +15,7 @@ import pytest
 from textual.pilot import Pilot
 
 from sysbench.core.machine.telemetry.sample import HostSample, Sample
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui import app as tui_app
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.polling import StripSampler

@@ -12,7 +12,7 @@ import psutil
 from textual.pilot import Pilot
 from textual.widgets import Input, ProgressBar, Static
 
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.screens.inspect import InspectScreen

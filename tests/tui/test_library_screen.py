@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from textual.widgets import Input, Static
 
-from sysbench.core.library import Entry
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.library import Entry
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.library import LibraryScreen, comparison
 from sysbench.tui.screens.result import ResultScreen

@@ -11,8 +11,8 @@ import pytest
 from textual.widgets import Input, OptionList, Static
 
 from sysbench.core.export_kinds import EXPORTS
-from sysbench.core.launch import start_detached, stop
-from sysbench.core.rundir import RunDirectory, create_run, list_runs
+from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
+from sysbench.core.runs.launch import start_detached, stop
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.ask import AskScreen

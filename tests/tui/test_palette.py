@@ -8,7 +8,7 @@ from functools import partial
 from textual.widgets import Footer, Static
 from textual.widgets._footer import FooterKey
 
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.palette import WorkstationCommands

@@ -7,7 +7,7 @@ import pytest
 from textual.widgets import Input, Log, Static
 
 from sysbench.core.record.record import PassRecord
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.explain import ExplainScreen
 from sysbench.tui.screens.memory_words import cursor_text

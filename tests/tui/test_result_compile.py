@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from sysbench.core.record.compile import EagerPart, GraphBreak, Recompile
 from sysbench.core.record.record import Compile, GeneratedKernel
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.result import ResultScreen

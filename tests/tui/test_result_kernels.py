@@ -8,7 +8,7 @@ import msgspec
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.tables.kernels import kernel_table
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.kernel_answers import AnswersView

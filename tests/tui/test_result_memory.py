@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from sysbench.core.record.record import LedgerRow, decode_record, encode_record
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.pick_run import PickRunScreen
 from sysbench.tui.screens.result import ResultScreen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sysbench.core.record.record import PassRecord
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.result import TABS
 from sysbench.tui.screens.result_nsys import NsysTab

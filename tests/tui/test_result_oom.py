@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Static
 
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.result_memory import MemoryTab
 from sysbench.tui.widgets.facts import Facts

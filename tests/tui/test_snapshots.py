@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.result import TABS

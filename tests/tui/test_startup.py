@@ -45,4 +45,4 @@ def test_the_first_screen_loads_no_other() -> None:
     loaded = set(done.stdout.split())
     others = {"result", "live", "library", "help", "explain"}
     assert not {f"sysbench.tui.screens.{name}" for name in others} & loaded
-    assert "sysbench.core.supervisor" not in loaded
+    assert "sysbench.core.runs.supervisor" not in loaded

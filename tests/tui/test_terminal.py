@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.launch import stop
 from sysbench.core.record.events import StepsTimed
-from sysbench.core.rundir import RunDirectory, list_runs
+from sysbench.core.runs.directory import RunDirectory, list_runs
+from sysbench.core.runs.launch import stop
 from sysbench.core.spec.files import save_profile
 from sysbench.core.spec.spec import RunSpec
 

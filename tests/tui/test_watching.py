@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.watching import RunWatch
 
 

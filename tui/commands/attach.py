@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from ...core.record.events import AnyEvent, RunEnded
-from ...core.rundir import RunDirectory, find_run
+from ...core.runs.directory import RunDirectory, find_run
 from .ending import print_ending
 from .progress import progress_for
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...core.record.record import Record
-from ...core.record_builder import settled_record
-from ...core.rundir import RunDirectory
+from ...core.runs.builder import settled_record
+from ...core.runs.directory import RunDirectory
 from .layout import Line, titled
 from .output import page_width, print_json, print_lines
 from .report import report_lines

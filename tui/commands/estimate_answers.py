@@ -17,8 +17,8 @@ from ...core.export.markdown import table_as_markdown
 from ...core.formatting import parse_bytes
 from ...core.machine.devices import capacity_bytes
 from ...core.machine.peaks import parse_peak, roof_of
-from ...core.prediction_errors import this_machine
 from ...core.record.roof import Roof
+from ...core.runs.prediction_errors import this_machine
 from ...core.spec.resolve import resolved
 from ...core.spec.spec import RunSpec
 from ...core.tables.estimate import fit_table, grid_table

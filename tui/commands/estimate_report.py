@@ -13,8 +13,8 @@ from ...core.estimate.grid import Cell, Fit
 from ...core.estimate.roof_time import roof_ms
 from ...core.export.headline import model_line, settings_line
 from ...core.formatting import format_bytes, format_count, percent, signed_percent
-from ...core.prediction_errors import error_note, this_machine
 from ...core.record.roof import Roof
+from ...core.runs.prediction_errors import error_note, this_machine
 from ...core.spec.spec import RunSpec
 from ...core.tables.estimate import (
     fit_table,

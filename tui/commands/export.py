@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ...core.export.exports import write_export
-from ...core.rundir import find_run
+from ...core.runs.directory import find_run
 from .output import print_json
 
 

@@ -15,9 +15,9 @@ from ...core.analysis.tree_cuts import from_share, matching, to_depth
 from ...core.errors import SpecError
 from ...core.export.kernel_trust import coverage_words, steps_words, times_moved
 from ...core.formatting import parse_ratio
-from ...core.layer_rows import layer_rows
 from ...core.record.record import Record
-from ...core.rundir import RunDirectory
+from ...core.runs.artifacts import layer_rows
+from ...core.runs.directory import RunDirectory
 from ...core.siblings import other_steps
 from ...core.tables.cells import literal
 from ...core.tables.kernels import kernel_table

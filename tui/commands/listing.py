@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from ...core.library import Entry, Library
-from ...core.rundir import runs_folder
+from ...core.runs.directory import runs_folder
+from ...core.runs.library import Entry, Library
 from ...core.tables.table import Table
 from .layout import table_lines
 from .output import page_width, print_json, print_lines

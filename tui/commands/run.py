@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from ...core.launch import start_detached
 from ...core.machine.peaks import parse_peak
-from ...core.rundir import create_run
-from ...core.supervisor import Cancellation, supervise
+from ...core.runs.directory import create_run
+from ...core.runs.launch import start_detached
+from ...core.runs.supervisor import Cancellation, supervise
 from .ending import print_ending
 from .output import print_json
 from .progress import progress_for

@@ -8,11 +8,11 @@ from typing import Any
 
 from ...core.analysis.costs.roofline import roof_points
 from ...core.analysis.memory.oom import out_of_memory
-from ...core.eager_twin import worth_of
 from ...core.export.oom_tables import oom_tables
 from ...core.export.roof_tables import flops_table, roofline_table
 from ...core.record.record import Record
-from ...core.rundir import RunDirectory
+from ...core.runs.directory import RunDirectory
+from ...core.runs.related import worth_of
 from ...core.tables.cells import literal
 from ...core.tables.compile import compile_tables
 from ...core.tables.context import environment_table, passes_table

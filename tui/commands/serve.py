@@ -8,7 +8,7 @@ import socket
 import sys
 
 from ...core.export.page_server import LOOPBACK, PageServer
-from ...core.rundir import find_run
+from ...core.runs.directory import find_run
 from .output import print_json
 
 

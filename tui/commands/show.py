@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from itertools import dropwhile
 
-from ...core.record_builder import settled_record
-from ...core.rundir import find_run
+from ...core.runs.builder import settled_record
+from ...core.runs.directory import find_run
 from .ending import full_report
 from .kernel_sections import tree_options
 from .output import page_width, print_json, print_lines

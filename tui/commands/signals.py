@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...core.supervisor import Cancellation
+from ...core.runs.supervisor import Cancellation
 
 
 @contextmanager

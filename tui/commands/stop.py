@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ...core import launch
-from ...core.rundir import find_run
+from ...core.runs import launch
+from ...core.runs.directory import find_run
 from .attach import follow
 from .output import print_json
 

@@ -12,6 +12,7 @@ from ...core.errors import SpecError
 from ...core.export.study_files import study_as_json
 from ...core.formatting import format_bytes
 from ...core.machine.devices import resolve_device
+from ...core.runs.supervisor import Cancellation
 from ...core.studies.cautions import cautions_of
 from ...core.studies.events import StudyEnded
 from ...core.studies.grid import Cell, expand, with_overrides, with_variant
@@ -22,7 +23,6 @@ from ...core.studies.runner import run_study
 from ...core.studies.schema import load_study, study_files
 from ...core.studies.state import list_studies, open_study
 from ...core.studies.study import Study
-from ...core.supervisor import Cancellation
 from ...core.tables.table import Table, is_number
 from .layout import Line, blank, prose, table_lines, titled
 from .output import page_width, print_json, print_lines

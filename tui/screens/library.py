@@ -13,8 +13,8 @@ from textual.widgets import DataTable, Input, Static
 
 from ...core.errors import SysbenchError
 from ...core.formatting import counted
-from ...core.library import Entry, Library
-from ...core.rundir import RunDirectory
+from ...core.runs.directory import RunDirectory
+from ...core.runs.library import Entry, Library
 from ...core.tables.table import Table
 from ..numerals import amount, day_and_time, interval, milliseconds, signed_percent
 from ..widgets.command_line import CommandLine

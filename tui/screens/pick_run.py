@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from ...core.library import Entry, Library
+from ...core.runs.library import Entry, Library
 from ..numerals import amount, day_and_time, milliseconds
 from .profiles import CANCEL
 

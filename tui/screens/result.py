@@ -12,9 +12,9 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ...core.errors import SysbenchError
-from ...core.launch import command_line
 from ...core.record.record import Record
-from ...core.record_builder import settled_record
+from ...core.runs.builder import settled_record
+from ...core.runs.launch import command_line
 from ..numerals import day_and_time
 from ..widgets.command_line import CommandLine
 from ..widgets.tab_bar import TabBar

@@ -14,11 +14,11 @@ from textual.message import Message
 from textual.widgets import DataTable, Static
 
 from ...core.analysis.break_even import BreakEven
-from ...core.eager_twin import worth_of
 from ...core.errors import NotFoundError
 from ...core.export.markdown import table_as_markdown
 from ...core.generated_code import generated_code
 from ...core.record.record import Compile
+from ...core.runs.related import worth_of
 from ...core.tables.cells import literal
 from ...core.tables.compile import compile_table, gaps_table, generated_table
 from ...core.tables.table import Table

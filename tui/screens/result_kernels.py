@@ -29,8 +29,8 @@ from ...core.export.kernel_trust import (
 )
 from ...core.export.markdown import table_as_markdown
 from ...core.export.roof_tables import roof_words, roofline_table
-from ...core.layer_rows import layer_rows
 from ...core.record.record import Kernels
+from ...core.runs.artifacts import layer_rows
 from ...core.siblings import other_steps
 from ...core.tables.cells import literal
 from ...core.tables.kernels import kernel_table, noun

@@ -15,8 +15,8 @@ from textual.widgets import DataTable, Static
 from ...core.analysis.memory.difference import memory_difference
 from ...core.errors import SysbenchError
 from ...core.export.difference_tables import difference_tables
-from ...core.library import Library
-from ...core.record_builder import settled_record
+from ...core.runs.builder import settled_record
+from ...core.runs.library import Library
 from ...core.tables.cells import cells_as_text, heading
 from ...core.tables.table import Table
 from ..widgets.table_view import TableView

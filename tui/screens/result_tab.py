@@ -8,7 +8,7 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from ...core.record.record import Record
-from ...core.rundir import RunDirectory
+from ...core.runs.directory import RunDirectory
 from ..wording import outcome_words
 
 

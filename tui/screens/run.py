@@ -13,8 +13,8 @@ from textual.widgets import Button, Static
 from textual.worker import get_current_worker
 
 from ...core.errors import SysbenchError
-from ...core.launch import command_line, start_detached
-from ...core.rundir import create_run
+from ...core.runs.directory import create_run
+from ...core.runs.launch import command_line, start_detached
 from ...core.spec.spec import PassName, RunSpec
 from ..widgets.command_line import CommandLine
 from ..widgets.form import FieldRow, Filled, SpecForm

@@ -10,7 +10,7 @@ from textual import getters, on
 from textual.containers import Container
 
 from ...core.record.record import Record
-from ...core.rundir import RunDirectory
+from ...core.runs.directory import RunDirectory
 from ..widgets.tab_bar import TabBar
 from .base import WorkScreen
 from .result_tab import ResultTab

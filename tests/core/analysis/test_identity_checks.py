@@ -18,7 +18,7 @@ from sysbench.core.analysis.rules import roof
 from sysbench.core.analysis.rules.findings import findings_of
 from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
 from sysbench.core.record.roof import Roof
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 
 ROOF = Roof(precision="fp32", peak_flops=1e15, peak_source="by hand", bandwidth=1e12)
 

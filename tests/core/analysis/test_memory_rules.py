@@ -10,7 +10,7 @@ import pytest
 from sysbench.core.analysis.rules import memory as rules
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.record import Finding, LedgerRow, Memory, Record, Timing
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 
 GIB = 2**30

@@ -10,9 +10,9 @@ import pytest
 
 from sysbench.core.analysis.answers import Answer
 from sysbench.core.analysis.kernels.questions import questions_of
-from sysbench.core.library import Library
 from sysbench.core.record.record import KernelRow, Record
-from sysbench.core.rundir import RunDirectory, create_run
+from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.runs.library import Library
 from sysbench.core.siblings import other_steps
 from sysbench.core.spec.spec import RunSpec
 

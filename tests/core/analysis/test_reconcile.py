@@ -16,7 +16,7 @@ from sysbench.core.analysis.notes import Notes, PhaseMark, Tag
 from sysbench.core.analysis.predicted_rows import rows_as_predicted
 from sysbench.core.estimate.closed_form import predict, why_not_predicted
 from sysbench.core.record.record import LedgerRow, Memory, Record
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 
 SPEC = RunSpec(model="tiny", device="cpu")

@@ -19,7 +19,6 @@ from sysbench.core.analysis.kernels.tree import WORK, TreeNode, kernel_tree
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.analysis.tree_cuts import from_share, matching, to_depth, walk
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.layer_rows import layer_rows
 from sysbench.core.record.record import (
     CategoryRow,
     Coverage,
@@ -29,7 +28,8 @@ from sysbench.core.record.record import (
     Memory,
     ModuleMemory,
 )
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.runs.directory import RunDirectory
 
 
 def row(

@@ -14,7 +14,7 @@ import pytest
 
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
 from sysbench.core.export.exports import EXPORTS, default_path, write_export
-from sysbench.core.rundir import RunDirectory, create_run
+from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.record import tables_of
 

@@ -14,8 +14,8 @@ import pytest
 from sysbench.core.export.exports import run_as_page, write_export
 from sysbench.core.export.page.run_page import run_page
 from sysbench.core.record.record import Record
-from sysbench.core.record_builder import settled_record
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.builder import settled_record
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.tables.record import tables_of
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

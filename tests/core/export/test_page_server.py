@@ -16,7 +16,7 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.export.page_server import PageServer
-from sysbench.core.rundir import HOME_VARIABLE, RunDirectory
+from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
 
 
 @pytest.fixture

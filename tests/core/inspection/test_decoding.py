@@ -22,9 +22,9 @@ from sysbench.core.inspection.decoding import Decoding, DecodingCancelled
 from sysbench.core.inspection.entries import KEPT, entries_folder
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.messages import Progressed
-from sysbench.core.layer_rows import layer_rows
 from sysbench.core.record.record import KernelRow
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.runs.directory import RunDirectory
 
 WAIT_SECONDS = 60.0
 

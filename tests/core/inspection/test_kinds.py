@@ -11,7 +11,7 @@ import pytest
 
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.inspection.kinds import format_of
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 
 
 def misnamed(path: Path) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import Compile, ModuleMemory, Record, Spread
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.cautions import cautions_of
 from sysbench.core.studies.details import EACH

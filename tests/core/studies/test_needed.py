@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from sysbench.core.record.record import Record
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.studies.figures import figures_of
 from sysbench.core.studies.grid import expand, with_variant
 from sysbench.core.studies.needed import keeper

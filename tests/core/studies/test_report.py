@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.export.study_files import STUDY_FORMATS, study_as
-from sysbench.core.launch import command_line
+from sysbench.core.runs.launch import command_line
 from sysbench.core.studies.report import Report, report_of
 from sysbench.core.studies.state import StudyDirectory
 

@@ -20,8 +20,8 @@ from sysbench.core.analysis.memory.predicted import reconciled
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
+from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.job import Job
 from sysbench.core.worker.snapshot import measure
 
 live_of: Callable[[RunSpec], Any] = runpy.run_path(str(Path(__file__).with_name("live_bytes.py")))[

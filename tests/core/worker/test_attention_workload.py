@@ -13,10 +13,10 @@ from sysbench.core.analysis.memory.predicted import reconciled
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory, Record
-from sysbench.core.rundir import HOME_VARIABLE
+from sysbench.core.runs.directory import HOME_VARIABLE
+from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.attention_workload import AttentionWorkload
-from sysbench.core.worker.job import Job
 from sysbench.core.worker.snapshot import measure
 
 BARE = parse_spec(

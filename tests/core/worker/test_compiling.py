@@ -16,7 +16,7 @@ import pytest
 from sysbench.core import RunSpec, run
 from sysbench.core.generated_code import generated_code
 from sysbench.core.record.record import Compile, Record
-from sysbench.core.rundir import HOME_VARIABLE, RunDirectory
+from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
 
 SMALL: dict[str, Any] = {
     "model": "",

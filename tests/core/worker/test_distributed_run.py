@@ -10,9 +10,9 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.record.record import Distributed, Record
-from sysbench.core.rundir import HOME_VARIABLE, create_run
+from sysbench.core.runs.directory import HOME_VARIABLE, create_run
+from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import PassName, RunSpec
-from sysbench.core.supervisor import supervise
 from sysbench.core.tables.record import tables_of
 
 SPEC = RunSpec(

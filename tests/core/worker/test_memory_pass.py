@@ -18,8 +18,8 @@ from sysbench.core.analysis.memory.snapshot import read_snapshot
 from sysbench.core.analysis.notes import Notes
 from sysbench.core.record.events import AnyEvent, ResultReported, StageEntered, StepCounted
 from sysbench.core.record.record import LedgerRow, Memory
+from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.worker.job import Job
 from sysbench.core.worker.snapshot import measure
 from sysbench.core.worker.workload import StepError, Workload
 

@@ -8,7 +8,7 @@ import pytest
 
 from sysbench.core import run
 from sysbench.core.record.record import Record
-from sysbench.core.rundir import HOME_VARIABLE
+from sysbench.core.runs.directory import HOME_VARIABLE
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.studies.grid import expand, with_variant
 from sysbench.core.studies.schema import load_study

@@ -16,13 +16,13 @@ from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.grid import fit
 from sysbench.core.record.events import AnyEvent, OutOfMemory
 from sysbench.core.record.record import Record
-from sysbench.core.record_builder import replay
 from sysbench.core.record_oom import Oom
-from sysbench.core.rundir import RunDirectory
+from sysbench.core.runs.builder import replay
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.cuda_allocations import CudaRecorder
 from sysbench.core.worker.failures import NOT_SAID, report_failure
-from sysbench.core.worker.job import Job
 from sysbench.core.worker.limits import left_over
 from sysbench.core.worker.refusals import Refusals, cuda_state
 from sysbench.core.worker.workload import StepError

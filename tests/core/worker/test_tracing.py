@@ -15,8 +15,8 @@ from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported, StageEntered, StepCounted
 from sysbench.core.record.record import KernelRow, Kernels
+from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.job import Job
 from sysbench.core.worker.tracing import measure
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from .errors import DamagedFileError
-from .machine.environment import device_name
-from .record.record import Record
-from .record_builder import settled_record
-from .rundir import RunDirectory, find_run, home, list_runs
-from .spec.spec import subject
+from ..errors import DamagedFileError
+from ..machine.environment import device_name
+from ..record.record import Record
+from ..spec.spec import subject
+from .builder import settled_record
+from .directory import RunDirectory, find_run, home, list_runs
 
 BUSY_SECONDS = 10.0
 

@@ -16,12 +16,12 @@ from typing import IO
 import msgspec
 import platformdirs
 
-from .errors import DamagedFileError, DeviceBusyError, NotFoundError
-from .machine.peaks import Peak
-from .record.events import EventTail
-from .record.record import Record, decode_record, encode_record
-from .spec.spec import PassName, RunSpec, subject
-from .spec_checks import check_passes
+from ..errors import DamagedFileError, DeviceBusyError, NotFoundError
+from ..machine.peaks import Peak
+from ..record.events import EventTail
+from ..record.record import Record, decode_record, encode_record
+from ..spec.spec import PassName, RunSpec, subject
+from ..spec_checks import check_passes
 
 HOME_VARIABLE = "SYSBENCH_HOME"
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .record.events import AnyEvent
-from .record.record import Record
-from .record_builder import settled_record
-from .rundir import RunDirectory, create_run, find_run
-from .spec.resolve import parse_passes, resolved
-from .spec.spec import RunSpec
+from ..record.events import AnyEvent
+from ..record.record import Record
+from ..spec.resolve import parse_passes, resolved
+from ..spec.spec import RunSpec
+from .builder import settled_record
+from .directory import RunDirectory, create_run, find_run
 from .supervisor import supervise
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Run:
 
     def tables(self) -> dict[str, pandas.DataFrame]:
         """Every table of the record as a data frame, by its name; units are in the columns."""
-        from .tables.record import tables_of
-        from .tables.table import to_frame
+        from ..tables.record import tables_of
+        from ..tables.table import to_frame
 
         return {table.name: to_frame(table) for table in tables_of(self.record)}
 

@@ -1,6 +1,6 @@
 """Runs the passes of one run one after another, and is the only writer of its events.
 
-``python -P -m sysbench.core.supervisor RUN_DIRECTORY`` is what the TUI starts detached; the
+``python -P -m sysbench.core.runs.supervisor RUN_DIRECTORY`` is what the TUI starts detached; the
 ``run`` command consumes the same generator in its own process.
 """
 
@@ -19,14 +19,13 @@ from pathlib import Path
 
 import msgspec
 
-from .errors import DamagedFileError, DeviceBusyError
-from .event_log import EventLog
-from .formatting import format_bytes
-from .machine.environment import describe_host
-from .machine.telemetry.sample import Sample
-from .machine.telemetry.sampler import Sampler
-from .prediction_errors import keep_error
-from .record.events import (
+from ..errors import DamagedFileError, DeviceBusyError
+from ..event_log import EventLog
+from ..formatting import format_bytes
+from ..machine.environment import describe_host
+from ..machine.telemetry.sample import Sample
+from ..machine.telemetry.sampler import Sampler
+from ..record.events import (
     AnyEvent,
     Noticed,
     Outcome,
@@ -40,11 +39,12 @@ from .record.events import (
     TelemetrySampled,
     WorkerFailed,
 )
-from .record_builder import RecordBuilder
-from .rundir import Header, RunDirectory, home, locked
-from .spec.spec import PassName
-from .worker.job import Job
-from .worker.process import WorkerProcess
+from ..spec.spec import PassName
+from .builder import RecordBuilder
+from .directory import Header, RunDirectory, home, locked
+from .job import Job
+from .prediction_errors import keep_error
+from .worker_process import WorkerProcess
 
 HANG_VARIABLE = "SYSBENCH_HANG_SECONDS"
 HANG_SECONDS = 300.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from .analysis.costs.roofline import with_roof
-from .errors import DamagedFileError
-from .record.record import Kernels, Record
-from .rundir import RunDirectory
+from ..analysis.costs.roofline import with_roof
+from ..errors import DamagedFileError
+from ..record.record import Kernels, Record
+from .directory import RunDirectory
 
 FILE = "kernels.json"
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import msgspec
 
-from .analysis.costs.roofline import with_mfu, with_roof
-from .analysis.memory.oom import describe_oom
-from .analysis.memory.predicted import reconciled
-from .analysis.rules.findings import findings_of
-from .errors import DamagedFileError
-from .estimate.closed_form import Prediction, predict, why_not_predicted
-from .machine.devices import nvml_index
-from .machine.environment import merged
-from .machine.peaks import roof_of
-from .machine.telemetry.sample import Sample
-from .machine.telemetry.summary import summarise
-from .record.events import (
+from ..analysis.costs.roofline import with_mfu, with_roof
+from ..analysis.memory.oom import describe_oom
+from ..analysis.memory.predicted import reconciled
+from ..analysis.rules.findings import findings_of
+from ..errors import DamagedFileError
+from ..estimate.closed_form import Prediction, predict, why_not_predicted
+from ..machine.devices import nvml_index
+from ..machine.environment import merged
+from ..machine.peaks import roof_of
+from ..machine.telemetry.sample import Sample
+from ..machine.telemetry.summary import summarise
+from ..record.events import (
     AnyEvent,
     DeviceDescribed,
     Outcome,
@@ -32,8 +32,8 @@ from .record.events import (
     StageEntered,
     TelemetrySampled,
 )
-from .record.numerics import Numerics
-from .record.record import (
+from ..record.numerics import Numerics
+from ..record.record import (
     Compile,
     Distributed,
     Kernels,
@@ -44,10 +44,10 @@ from .record.record import (
     Telemetry,
     Timing,
 )
-from .record.roof import Roof
-from .record_oom import Alive, Oom
-from .rundir import Header, RunDirectory
-from .spec.spec import RunSpec
+from ..record.roof import Roof
+from ..record_oom import Alive, Oom
+from ..spec.spec import RunSpec
+from .directory import Header, RunDirectory
 
 LOG_TAIL_LINES = 60
 BLOCK_OF_PASS = {"timing": "timing", "trace": "kernels", "memory": "memory", "nsys": "nsys"} | {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .analysis.break_even import BreakEven, break_even
-from .errors import SysbenchError
+from ..analysis.break_even import BreakEven, break_even
+from ..errors import SysbenchError
+from ..machine.environment import device_name
+from ..record.record import Record
+from ..spec.spec import RunSpec
+from .builder import settled_record
 from .launch import command_line
 from .library import Library
-from .machine.environment import device_name
-from .record.record import Record
-from .record_builder import settled_record
-from .spec.spec import RunSpec
 
 COMPILE_KEYS = tuple(name for name in RunSpec.__struct_fields__ if name.startswith("compile"))
 

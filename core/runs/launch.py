@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .formatting import BINARY_UNITS
-from .rundir import RunDirectory
-from .spec.spec import RunSpec
+from ..formatting import BINARY_UNITS
+from ..spec.spec import RunSpec
+from .directory import RunDirectory
 
 
 def start_detached(run: RunDirectory) -> int:
@@ -24,7 +24,7 @@ def start_detached(run: RunDirectory) -> int:
     log = (run.path / "supervisor.log").open("ab")
     with log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sysbench.core.supervisor", str(run.path)],
+            [sys.executable, "-P", "-m", "sysbench.core.runs.supervisor", str(run.path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
