@@ -22,7 +22,7 @@ import msgspec
 
 from .analysis.nsys.export import NsysExport, read_export
 from .errors import NotFoundError, WorkerFailed
-from .export.nsys import flags_for, installed_options
+from .export.nsys_script import flags_for, installed_options
 from .machine.processes import adopt_orphans, kill_descendants
 from .record import events
 from .record.events import ResultReported, StageEntered

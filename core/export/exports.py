@@ -14,13 +14,13 @@ from ..runs.directory import RunDirectory
 from ..runs.related import worth_of
 from ..siblings import other_steps
 from ..tables.record import tables_of
-from .csv_files import table_as_csv, tables_as_tidy_csv
+from .artifacts import write_trace
 from .files import refuse_existing, write
 from .markdown import record_as_markdown
 from .memory_viz import write_snapshot
-from .nsys import spec_beside, write_script
+from .nsys_script import spec_beside, write_script
 from .page.run_page import run_page
-from .perfetto import write_trace
+from .text_formats import table_as_csv, tables_as_tidy_csv
 
 __all__ = ["EXPORTS", "default_path", "write_export"]
 

@@ -8,9 +8,9 @@ import msgspec
 
 from ..studies.report import Report
 from ..tables.table import Table
-from .csv_files import table_as_csv, tables_as_tidy_csv
 from .markdown import escaped, table_as_markdown
 from .page.study_page import study_page
+from .text_formats import table_as_csv, tables_as_tidy_csv
 
 STUDY_FORMATS = ("md", "csv", "json", "html")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ...core.analysis.costs.roofline import roof_points
 from ...core.errors import NotFoundError
-from ...core.export.csv_files import table_as_csv, tables_as_tidy_csv
-from ...core.export.inspection_tables import inspection_tables, tables_as_markdown
+from ...core.export.inspection import inspection_tables, tables_as_markdown
+from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
 from ...core.inspection.decoding import Decoding
 from ...core.inspection.foreign_roof import under_peak
 from ...core.inspection.inspection import Inspection

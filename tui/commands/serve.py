@@ -7,7 +7,7 @@ import getpass
 import socket
 import sys
 
-from ...core.export.page_server import LOOPBACK, PageServer
+from ...core.export.server import LOOPBACK, PageServer
 from ...core.runs.directory import find_run
 from .output import print_json
 

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.export.page_server import PageServer
+from sysbench.core.export.server import PageServer
 from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
 
 

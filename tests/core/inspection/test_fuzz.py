@@ -22,8 +22,8 @@ from typing import Any
 
 from sysbench.core.analysis.kernels.tree import kernel_tree
 from sysbench.core.errors import SysbenchError
-from sysbench.core.export.csv_files import tables_as_tidy_csv
-from sysbench.core.export.inspection_tables import inspection_tables, tables_as_markdown
+from sysbench.core.export.inspection import inspection_tables, tables_as_markdown
+from sysbench.core.export.text_formats import tables_as_tidy_csv
 from sysbench.core.inspection.confinement import limit_memory
 from sysbench.core.inspection.inspection import decode_inspection, encode_inspection
 from sysbench.core.inspection.reading import read_tables
