@@ -10,8 +10,8 @@ from sysbench.core.record.record import PassRecord, Record, Spread, Timing
 from sysbench.core.record_oom import Oom
 from sysbench.core.runs.directory import create_run
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.grid import Cell, expand
-from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.state import Entry, StudyDirectory, open_study, studies_folder
 
 HOSTILE = "</script><script>alert(1)</script><img src=http://127.0.0.1:9/x onerror=alert(1)>"

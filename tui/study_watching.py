@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..core.record.record import Record
 from ..core.runs.directory import RunDirectory
+from ..core.studies.file.study import Study
 from ..core.studies.grid import Cell, expand
 from ..core.studies.launch import start_study, stop_study
 from ..core.studies.needed import keeper
@@ -19,7 +20,6 @@ from ..core.studies.state import (
     studies_folder,
     unique,
 )
-from ..core.studies.study import Study
 from .watching import RunWatch
 
 Stamp = tuple[int, int]

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record
 from ..spec.spec import DIMENSION_NAMES, RunSpec
+from .file.study import Axis, Layout, Study
 from .grid import Cell
-from .study import Axis, Layout, Study
 
 PARTS = dict.fromkeys(DIMENSION_NAMES, "model") | {"bucket_mib": "parallel"}
 """Keys that only say which of another key it is: both are one factor."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import SysbenchError
+from .file.schema import load_study, study_files
+from .file.study import Study
 from .grid import with_variant
-from .schema import load_study, study_files
-from .study import Study
 
 
 def study_command(study: Study) -> str:

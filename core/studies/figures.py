@@ -10,8 +10,8 @@ from ..record.record import Record
 from ..spec.models import find_model
 from ..tables.chart import Figure, Series
 from ..tables.table import is_number
+from .file.study import Axis, Point, Study
 from .grid import Cell
-from .study import Axis, Point, Study
 from .values import Value, values_of
 
 

@@ -15,13 +15,13 @@ from ..tables.table import Table
 from . import grid
 from .cautions import cautions_of
 from .figures import figures_of
+from .file.study import Study
 from .needed import keeper
 from .predict import Forecast, Forecaster, past_entries
 from .progress import Progress, progress_in, seconds_left
 from .report_tables import commands_table, shared_environment
 from .sentences import sentences_of
 from .state import Entry, StudyDirectory, records_of
-from .study import Study
 from .table import fill_all
 from .values import Value, values_of
 

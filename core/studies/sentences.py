@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..formatting import counted
 from ..record.record import Record
 from ..tables.table import is_number
+from .file.study import Layout, Study
 from .grid import Cell
-from .study import Layout, Study
 from .table import fill_all, outcome
 
 MOST_PER_COLUMN = 12

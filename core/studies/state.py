@@ -21,8 +21,8 @@ from ..record.record import Record
 from ..runs.builder import settled_record
 from ..runs.directory import RunDirectory, home, lock_holder, runs_folder, write_atomically
 from ..spec.spec import PassName
+from .file.study import Study
 from .grid import Cell
-from .study import Study
 
 CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
 """How a cell is. ``waiting`` was not run yet, or a crash cut it short; ``refused`` cannot be

@@ -11,11 +11,11 @@ from ..record.record import Record
 from ..tables.table import Cell as Content
 from ..tables.table import Row, Table, is_number
 from .details import EACH
+from .file.study import Column, Layout, Line, Study
 from .formula import as_cell, evaluate, number_format, source_unit, written
 from .grid import Cell
 from .layout_schema import is_fact
 from .paths import follow
-from .study import Column, Layout, Line, Study
 
 FORGOTTEN = {
     "hardware": "measures.hardware",

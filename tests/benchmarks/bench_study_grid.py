@@ -18,8 +18,8 @@ os.environ["TEXTUAL_ANIMATIONS"] = "none"
 
 from textual.app import App, ComposeResult
 
-from sysbench.core.studies.schema import load_study
-from sysbench.core.studies.study import Study
+from sysbench.core.studies.file.schema import load_study
+from sysbench.core.studies.file.study import Study
 from sysbench.tui.screens.study_grid import arrange
 from sysbench.tui.screens.study_words import grid_cell
 from sysbench.tui.study_watching import StudyWatch

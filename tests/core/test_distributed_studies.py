@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sysbench.core.spec_checks import check_passes
+from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.grid import expand, with_variant
-from sysbench.core.studies.schema import load_study
 
 
 @pytest.mark.parametrize("name", ["ddp", "all-reduce", "sharded-optimizer"])

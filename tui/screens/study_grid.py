@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from ...core.studies.file.study import Axis, Study
 from ...core.studies.grid import Cell
-from ...core.studies.study import Axis, Study
 
 Place = tuple[int, int]
 """Row and column."""

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 
+from ...core.studies.file.study import Study
 from ...core.studies.grid import Cell
 from ...core.studies.predict import Forecast
 from ...core.studies.report import Report
 from ...core.studies.state import SETTLED, CellStatus
-from ...core.studies.study import Study
 from ...core.studies.values import Value
 from ...core.tables.cells import literal
 from ...core.tables.chart import digits

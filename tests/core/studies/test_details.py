@@ -13,11 +13,11 @@ from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.cautions import cautions_of
 from sysbench.core.studies.details import EACH
+from sysbench.core.studies.file.study import Axis, Column, Layout, Line, Point, Study
 from sysbench.core.studies.grid import expand
 from sysbench.core.studies.report import report_of
 from sysbench.core.studies.sentences import sentences_of
 from sysbench.core.studies.state import records_of
-from sysbench.core.studies.study import Axis, Column, Layout, Line, Point, Study
 from sysbench.core.studies.table import fill_all
 
 from ...half_filled import half_filled

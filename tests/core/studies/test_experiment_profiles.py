@@ -6,8 +6,8 @@ import pytest
 
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec_checks import check_passes
+from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.grid import expand, with_variant
-from sysbench.core.studies.schema import load_study
 
 NAMES = ("accumulation", "autocast-dtypes", "checkpointing", "flash")
 

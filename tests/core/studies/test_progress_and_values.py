@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.grid import with_variant
 from sysbench.core.studies.predict import Forecast
 from sysbench.core.studies.progress import Progress, seconds_left
 from sysbench.core.studies.report import report_of
-from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.values import values_of
 
 from ...half_filled import half_filled

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.studies.command import study_command
+from sysbench.core.studies.file.schema import load_study, study_files
 from sysbench.core.studies.grid import with_overrides, with_variant
-from sysbench.core.studies.schema import load_study, study_files
 from sysbench.tui.commands.arguments import build_parser
 from sysbench.tui.commands.spec_arguments import parse_settings
 

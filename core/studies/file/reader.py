@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import ProfileError, SpecError
+from ...errors import ProfileError, SpecError
 
 LARGEST_FILE_BYTES = 2**18
 
