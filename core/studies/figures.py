@@ -12,7 +12,7 @@ from ..tables.chart import Figure, Series
 from ..tables.table import is_number
 from .file.study import Axis, Point, Study
 from .grid import Cell
-from .values import Value, values_of
+from .values.values import Value, values_of
 
 
 class Across(NamedTuple):

@@ -8,8 +8,8 @@ from ..errors import SpecError
 from .details import EACH
 from .file.reader import Section
 from .file.study import Axis, Column, Layout, Line
-from .formula import check_formula, check_template, paths_in
 from .paths import parse_path
+from .values.formula import check_formula, check_template, paths_in
 
 MOST_ROWS = 1000
 FACT_ROOTS = ("spec", "parameters")

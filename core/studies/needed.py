@@ -10,8 +10,8 @@ import msgspec
 from ..record.memory import Timeline
 from ..record.record import Record
 from .file.study import Layout, Study
-from .formula import paths_in
 from .paths import parse_path
+from .values.formula import paths_in
 
 BLOCKS = ("timing", "kernels", "memory", "nsys", "numerics", "compile", "distributed")
 """Any of them may be read by a measure, or by a table that every cell has of its own."""

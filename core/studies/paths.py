@@ -2,7 +2,7 @@
 
 ``timing.phases.forward.mean_ms`` · ``memory.ledger[name=activations].bytes`` (of the rows that
 match, numbers summed) · ``spec.batch`` · ``measures.gemm_share``: see
-`sysbench.core.studies.measures`.
+`sysbench.core.studies.values.measures`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from ..errors import SpecError
 from ..record.record import Record
 from ..spec.spec import RunSpec
-from .measures import MEASURES
+from .values.measures import MEASURES
 
 EXTRA_ROOTS = ("measures",)
 

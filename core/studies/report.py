@@ -23,7 +23,7 @@ from .report_tables import commands_table, shared_environment
 from .sentences import sentences_of
 from .state import Entry, StudyDirectory, records_of
 from .table import fill_all
-from .values import Value, values_of
+from .values.values import Value, values_of
 
 MOST_TIMELINES = 24
 """A page with more of them would be too large to read, and to open."""

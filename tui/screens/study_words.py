@@ -12,7 +12,7 @@ from ...core.studies.grid import Cell
 from ...core.studies.predict import Forecast
 from ...core.studies.report import Report
 from ...core.studies.state import SETTLED, CellStatus
-from ...core.studies.values import Value
+from ...core.studies.values.values import Value
 from ...core.tables.cells import literal
 from ...core.tables.chart import digits
 from ..numerals import amount, elapsed

@@ -38,7 +38,7 @@ class Column(Part, frozen=True):
 
     Attributes:
         name: Its heading, as the write-up has it.
-        value: A formula over a record (`sysbench.core.studies.formula`), or empty: then the
+        value: A formula over a record (`sysbench.core.studies.values.formula`), or empty: then the
             line's.
         where: Which cell of a row it is of: axis to label.
         unit: What the value is converted to, or empty.

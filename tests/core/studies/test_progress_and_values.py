@@ -9,7 +9,7 @@ from sysbench.core.studies.grid import with_variant
 from sysbench.core.studies.predict import Forecast
 from sysbench.core.studies.progress import Progress, seconds_left
 from sysbench.core.studies.report import report_of
-from sysbench.core.studies.values import values_of
+from sysbench.core.studies.values.values import values_of
 
 from ...half_filled import half_filled
 

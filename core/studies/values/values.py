@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..record.record import Record
-from ..tables.chart import with_unit
-from ..tables.table import is_number
-from .file.study import Column, Layout, Line, Study
+from ...record.record import Record
+from ...tables.chart import with_unit
+from ...tables.table import is_number
+from ..file.study import Column, Layout, Line, Study
+from ..grid import Cell
+from ..layout_schema import is_fact
+from ..paths import parse_path
 from .formula import UNITS, check_template, converted, evaluate, paths_in, source_unit
-from .grid import Cell
-from .layout_schema import is_fact
-from .paths import parse_path
 
 _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "distributed")
 """Parts of a path that say nothing to a reader."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import fsum
 
-from ..analysis.kernels.attention import is_product, is_softmax
-from ..analysis.kernels.questions import by_name
-from ..errors import SpecError
-from ..estimate.sizes import Sizes
-from ..machine.environment import device_name
-from ..record.record import Allocation, KernelRow, Record
-from ..spec.spec import RunSpec
-from ..tables.table import Cell
+from ...analysis.kernels.attention import is_product, is_softmax
+from ...analysis.kernels.questions import by_name
+from ...errors import SpecError
+from ...estimate.sizes import Sizes
+from ...machine.environment import device_name
+from ...record.record import Allocation, KernelRow, Record
+from ...spec.spec import RunSpec
+from ...tables.table import Cell
 
 Measure = Callable[[Record], Cell]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
-from ..errors import SpecError
-from ..record.record import Record
-from ..tables.table import Cell, is_number
-from .paths import follow, last_name, parts_of
+from ...errors import SpecError
+from ...record.record import Record
+from ...tables.table import Cell, is_number
+from ..paths import follow, last_name, parts_of
 
 _OPERATOR = re.compile(r"\s+([+\-/])\s+")
 _FIELD = re.compile(r"\{(\w*)(?::(,?(?:\.\d{1,2})?[efg%]?))?\}")
