@@ -11,8 +11,8 @@ from sysbench.core.record_oom import Oom
 from sysbench.core.runs.directory import create_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.grid import Cell, expand
-from sysbench.core.studies.state import Entry, StudyDirectory, open_study, studies_folder
+from sysbench.core.studies.run.grid import Cell, expand
+from sysbench.core.studies.run.state import Entry, StudyDirectory, open_study, studies_folder
 
 HOSTILE = "</script><script>alert(1)</script><img src=http://127.0.0.1:9/x onerror=alert(1)>"
 STUDY = f"""

@@ -60,7 +60,7 @@ class Session:
     @staticmethod
     def is_study_live() -> bool:
         """Whether the runs that come and go are the cells of a study."""
-        from ..core.studies.state import list_studies
+        from ..core.studies.run.state import list_studies
 
         return any(study.is_live() for study in list_studies())
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from ..core.record.record import Record
 from ..core.runs.directory import RunDirectory
 from ..core.studies.file.study import Study
-from ..core.studies.grid import Cell, expand
 from ..core.studies.launch import start_study, stop_study
 from ..core.studies.needed import keeper
 from ..core.studies.progress import Progress, progress_of
 from ..core.studies.report import Report, make_report
-from ..core.studies.state import (
+from ..core.studies.run.grid import Cell, expand
+from ..core.studies.run.state import (
     Entry,
     StudyDirectory,
     open_study,

@@ -8,7 +8,7 @@ from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record
 from ..spec.spec import DIMENSION_NAMES, RunSpec
 from .file.study import Axis, Layout, Study
-from .grid import Cell
+from .run.grid import Cell
 
 PARTS = dict.fromkeys(DIMENSION_NAMES, "model") | {"bucket_mib": "parallel"}
 """Keys that only say which of another key it is: both are one factor."""

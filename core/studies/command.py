@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import SysbenchError
 from .file.schema import load_study, study_files
 from .file.study import Study
-from .grid import with_variant
+from .run.grid import with_variant
 
 
 def study_command(study: Study) -> str:

@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 from ..record.events import AnyEvent
-from .grid import Cell
-from .state import CellStatus, Entry
+from .run.grid import Cell
+from .run.state import CellStatus, Entry
 
 
 class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):

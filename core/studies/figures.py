@@ -11,7 +11,7 @@ from ..spec.models import find_model
 from ..tables.chart import Figure, Series
 from ..tables.table import is_number
 from .file.study import Axis, Point, Study
-from .grid import Cell
+from .run.grid import Cell
 from .values.values import Value, values_of
 
 

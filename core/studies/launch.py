@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 
 from ..runs.directory import lock_holder
-from .state import StudyDirectory
+from .run.state import StudyDirectory
 
 
 def start_study(directory: StudyDirectory) -> int:
@@ -20,7 +20,7 @@ def start_study(directory: StudyDirectory) -> int:
     """
     with (directory.path / "runner.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sysbench.core.studies.runner", str(directory.path)],
+            [sys.executable, "-P", "-m", "sysbench.core.studies.run.runner", str(directory.path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

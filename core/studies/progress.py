@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from .grid import Cell
-from .predict import Forecast
-from .state import SETTLED, CellStatus, Entry, StudyDirectory, status_of, unique
+from .run.forecast import Forecast
+from .run.grid import Cell
+from .run.state import SETTLED, CellStatus, Entry, StudyDirectory, status_of, unique
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,16 +12,16 @@ from ..record.record import Record
 from ..record_oom import Oom
 from ..tables.chart import Figure
 from ..tables.table import Table
-from . import grid
 from .cautions import cautions_of
 from .figures import figures_of
 from .file.study import Study
 from .needed import keeper
-from .predict import Forecast, Forecaster, past_entries
 from .progress import Progress, progress_in, seconds_left
 from .report_tables import commands_table, shared_environment
+from .run import grid
+from .run.forecast import Forecast, Forecaster, past_entries
+from .run.state import Entry, StudyDirectory, records_of
 from .sentences import sentences_of
-from .state import Entry, StudyDirectory, records_of
 from .table import fill_all
 from .values.values import Value, values_of
 

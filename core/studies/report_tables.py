@@ -8,9 +8,9 @@ from ..record.record import Record
 from ..runs.launch import command_line
 from ..tables.context import environment_table
 from ..tables.table import QUANTITY, Cell, Row, Table
-from . import grid
 from .file.study import Study
-from .state import CellStatus, Entry
+from .run import grid
+from .run.state import CellStatus, Entry
 
 MOST_NAMED = 3
 """So many values of one fact are named; more only counted."""

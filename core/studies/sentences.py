@@ -8,7 +8,7 @@ from ..formatting import counted
 from ..record.record import Record
 from ..tables.table import is_number
 from .file.study import Layout, Study
-from .grid import Cell
+from .run.grid import Cell
 from .table import fill_all, outcome
 
 MOST_PER_COLUMN = 12

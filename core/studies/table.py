@@ -12,9 +12,9 @@ from ..tables.table import Cell as Content
 from ..tables.table import Row, Table, is_number
 from .details import EACH
 from .file.study import Column, Layout, Line, Study
-from .grid import Cell
 from .layout_schema import is_fact
 from .paths import follow
+from .run.grid import Cell
 from .values.formula import as_cell, evaluate, number_format, source_unit, written
 
 FORGOTTEN = {

@@ -13,7 +13,7 @@ from sysbench.core.record.record import Memory, Timing
 from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.grid import Cell
+from sysbench.core.studies.run.grid import Cell
 from sysbench.core.studies.values.formula import check_formula
 
 from .validate import STUDIES, Published, beside, load_published, main

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from textual.widgets._footer import FooterKey
 
-from sysbench.core.studies.state import StudyDirectory, list_studies, studies_folder
+from sysbench.core.studies.run.state import StudyDirectory, list_studies, studies_folder
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.result import ResultScreen
 from sysbench.tui.screens.studies import StudiesScreen

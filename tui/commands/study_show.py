@@ -8,7 +8,7 @@ from pathlib import Path
 from ...core.export.files import refuse_existing, write
 from ...core.export.study_files import study_as, study_as_json
 from ...core.studies.report import Report, report_of
-from ...core.studies.state import find_study
+from ...core.studies.run.state import find_study
 from ..widgets.line_drawing import figure_rows
 from .layout import Line, prose, table_lines, titled
 from .output import page_width, print_json, print_lines

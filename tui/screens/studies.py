@@ -16,8 +16,8 @@ from textual.widgets.option_list import Option
 from ...core.errors import SysbenchError
 from ...core.export.markdown import table_as_markdown
 from ...core.studies.command import study_command
-from ...core.studies.grid import Cell, with_variant
 from ...core.studies.report import Report
+from ...core.studies.run.grid import Cell, with_variant
 from ..study_watching import StudyWatch
 from ..widgets.command_line import CommandLine
 from ..widgets.study_grid import Grid, StudyGrid

@@ -9,7 +9,7 @@ from functools import partial
 from ...core.machine.devices import resolve_device
 from ...core.studies.file.schema import load_study, study_files
 from ...core.studies.file.study import Study
-from ...core.studies.state import list_studies
+from ...core.studies.run.state import list_studies
 
 SMALL = "small"
 """The variant that a CPU can take."""

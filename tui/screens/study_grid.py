@@ -7,7 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 from ...core.studies.file.study import Axis, Study
-from ...core.studies.grid import Cell
+from ...core.studies.run.grid import Cell
 
 Place = tuple[int, int]
 """Row and column."""

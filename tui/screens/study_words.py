@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from textual.content import Content
 
 from ...core.studies.file.study import Study
-from ...core.studies.grid import Cell
-from ...core.studies.predict import Forecast
 from ...core.studies.report import Report
-from ...core.studies.state import SETTLED, CellStatus
+from ...core.studies.run.forecast import Forecast
+from ...core.studies.run.grid import Cell
+from ...core.studies.run.state import SETTLED, CellStatus
 from ...core.studies.values.values import Value
 from ...core.tables.cells import literal
 from ...core.tables.chart import digits

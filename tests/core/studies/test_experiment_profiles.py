@@ -7,7 +7,7 @@ import pytest
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec_checks import check_passes
 from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.grid import expand, with_variant
+from sysbench.core.studies.run.grid import expand, with_variant
 
 NAMES = ("accumulation", "autocast-dtypes", "checkpointing", "flash")
 

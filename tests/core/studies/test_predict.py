@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.grid import Cell
-from sysbench.core.studies.predict import (
+from sysbench.core.studies.run.forecast import (
     COMPILE_SECONDS,
     PASS_SECONDS,
     Forecaster,
@@ -19,7 +18,8 @@ from sysbench.core.studies.predict import (
     steps_seconds,
     work_of,
 )
-from sysbench.core.studies.state import Entry
+from sysbench.core.studies.run.grid import Cell
+from sysbench.core.studies.run.state import Entry
 
 SPEC = RunSpec(model="tiny", device="cpu", warmup=2, steps=10)
 

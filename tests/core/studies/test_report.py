@@ -12,7 +12,7 @@ import pytest
 from sysbench.core.export.study_files import STUDY_FORMATS, study_as
 from sysbench.core.runs.launch import command_line
 from sysbench.core.studies.report import Report, report_of
-from sysbench.core.studies.state import StudyDirectory
+from sysbench.core.studies.run.state import StudyDirectory
 
 from ...half_filled import half_filled
 

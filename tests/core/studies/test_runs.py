@@ -15,9 +15,9 @@ import pytest
 
 from sysbench.core.formatting import format_bytes
 from sysbench.core.runs.directory import HOME_VARIABLE
-from sysbench.core.studies.grid import expand
 from sysbench.core.studies.report import Report, report_of
-from sysbench.core.studies.state import Entry, StudyDirectory, find_study, records_of
+from sysbench.core.studies.run.grid import expand
+from sysbench.core.studies.run.state import Entry, StudyDirectory, find_study, records_of
 
 STUDY = """
 title = "three sizes, the second one without the memory"

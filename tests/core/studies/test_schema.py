@@ -8,7 +8,7 @@ import pytest
 
 from sysbench.core.errors import NotFoundError, SysbenchError
 from sysbench.core.studies.file.schema import load_study, study_files
-from sysbench.core.studies.grid import expand, with_variant
+from sysbench.core.studies.run.grid import expand, with_variant
 from sysbench.core.studies.table import WITHOUT_STEPS, fill_all
 
 WRITE_UPS = {

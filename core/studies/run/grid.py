@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from ..errors import SpecError
-from ..machine.devices import resolve_device
-from ..spec.fields import field_named
-from ..spec.spec import PassName, RunSpec, parse_spec
-from .file.schema import parse_points
-from .file.study import Axis, Point, Study
+from ...errors import SpecError
+from ...machine.devices import resolve_device
+from ...spec.fields import field_named
+from ...spec.spec import PassName, RunSpec, parse_spec
+from ..file.schema import parse_points
+from ..file.study import Axis, Point, Study
 
 MOST_CELLS = 10_000
 

@@ -1,6 +1,6 @@
 """Runs the cells of a study that have no value yet, each as an ordinary run of its own.
 
-``python -P -m sysbench.core.studies.runner DIRECTORY`` does so for a directory, quietly.
+``python -P -m sysbench.core.studies.run.runner DIRECTORY`` does so for a directory, quietly.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
-from ..errors import DamagedFileError
-from ..record.record import Record
-from ..runs.builder import settled_record
-from ..runs.directory import create_run, locked
-from ..runs.supervisor import Cancellation, supervise
-from ..spec.resolve import parse_passes
-from ..spec.spec import RunSpec
-from .events import CellAdvanced, CellEnded, CellStarted, StudyEnded, StudyEvent, StudyStarted
+from ...errors import DamagedFileError
+from ...record.record import Record
+from ...runs.builder import settled_record
+from ...runs.directory import create_run, locked
+from ...runs.supervisor import Cancellation, supervise
+from ...spec.resolve import parse_passes
+from ...spec.spec import RunSpec
+from ..events import CellAdvanced, CellEnded, CellStarted, StudyEnded, StudyEvent, StudyStarted
+from .forecast import Forecaster, kind_of, past_entries, steps_seconds, work_of
 from .grid import Cell, expand
-from .predict import Forecaster, kind_of, past_entries, steps_seconds, work_of
 from .state import SETTLED, Entry, StudyDirectory, status_of, unique
 
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..estimate.closed_form import predict, why_not_predicted
-from ..machine.devices import capacity_bytes
-from ..spec.spec import RunSpec
-from .accounting import score_matrices_bytes
+from ...estimate.closed_form import predict, why_not_predicted
+from ...machine.devices import capacity_bytes
+from ...spec.spec import RunSpec
+from ..accounting import score_matrices_bytes
 from .grid import MOST_CELLS, Cell
 from .state import Entry, list_studies
 

@@ -15,13 +15,13 @@ from typing import Literal
 
 import msgspec
 
-from ..errors import DamagedFileError, NotFoundError
-from ..record.events import Outcome
-from ..record.record import Record
-from ..runs.builder import settled_record
-from ..runs.directory import RunDirectory, home, lock_holder, runs_folder, write_atomically
-from ..spec.spec import PassName
-from .file.study import Study
+from ...errors import DamagedFileError, NotFoundError
+from ...record.events import Outcome
+from ...record.record import Record
+from ...runs.builder import settled_record
+from ...runs.directory import RunDirectory, home, lock_holder, runs_folder, write_atomically
+from ...spec.spec import PassName
+from ..file.study import Study
 from .grid import Cell
 
 CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
@@ -36,7 +36,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of ``cells.jsonl``: a cell that started or ended.
 
     ``kind``, ``work``, ``passes`` and ``start_seconds``, the seconds of one pass that were no
-    steps, are what the time of other cells is predicted from (`sysbench.core.studies.predict`).
+    steps, are what the time of other cells is predicted from (`sysbench.core.studies.run.forecast`).
     """
 
     cell: str
