@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..errors import SpecError
-from .details import EACH
 from .file.reader import Section
 from .file.study import Axis, Column, Layout, Line
 from .paths import parse_path
+from .report.details import EACH
 from .values.formula import check_formula, check_template, paths_in
 
 MOST_ROWS = 1000

@@ -29,7 +29,7 @@ from sysbench.core.machine.devices import resolve_device
 from sysbench.core.machine.environment import device_name
 from sysbench.core.studies.events import CellEnded
 from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.report import Report, report_of
+from sysbench.core.studies.report.report import Report, report_of
 from sysbench.core.studies.run.grid import Cell, expand, with_overrides, with_variant
 from sysbench.core.studies.run.runner import run_study
 from sysbench.core.studies.run.state import StudyDirectory, open_study, records_of

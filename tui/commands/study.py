@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from ...core.errors import SpecError
-from ...core.export.study_files import study_as_json
 from ...core.formatting import format_bytes
 from ...core.machine.devices import resolve_device
 from ...core.runs.supervisor import Cancellation
@@ -18,7 +17,8 @@ from ...core.studies.events import StudyEnded
 from ...core.studies.file.schema import load_study, study_files
 from ...core.studies.file.study import Study
 from ...core.studies.progress import progress_in
-from ...core.studies.report import report_of
+from ...core.studies.report.files import study_as_json
+from ...core.studies.report.report import report_of
 from ...core.studies.run.forecast import Forecaster, past_entries
 from ...core.studies.run.grid import Cell, expand, with_overrides, with_variant
 from ...core.studies.run.runner import run_study

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.export.files import refuse_existing, write
-from ...core.export.study_files import study_as, study_as_json
-from ...core.studies.report import Report, report_of
+from ...core.studies.report.files import study_as, study_as_json
+from ...core.studies.report.report import Report, report_of
 from ...core.studies.run.state import find_study
 from ..widgets.line_drawing import figure_rows
 from .layout import Line, prose, table_lines, titled

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 from ...core.errors import SysbenchError
 from ...core.export.markdown import table_as_markdown
 from ...core.studies.command import study_command
-from ...core.studies.report import Report
+from ...core.studies.report.report import Report
 from ...core.studies.run.grid import Cell, with_variant
 from ..study_watching import StudyWatch
 from ..widgets.command_line import CommandLine

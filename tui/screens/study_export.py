@@ -14,8 +14,8 @@ from textual.widgets import Input, Static
 
 from ...core.errors import SpecError, SysbenchError
 from ...core.export.files import refuse_existing, write
-from ...core.export.study_files import STUDY_FORMATS, study_as
-from ...core.studies.report import Report
+from ...core.studies.report.files import STUDY_FORMATS, study_as
+from ...core.studies.report.report import Report
 
 
 class StudyExportScreen(ModalScreen[None]):

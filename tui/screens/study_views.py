@@ -9,7 +9,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import Resize
 from textual.widgets import Static
 
-from ...core.studies.report import Report
+from ...core.studies.report.report import Report
 from ...core.tables.chart import Figure
 from ...core.tables.table import Table
 from ..widgets.line_plot import LinePlot

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from textual.content import Content
 
 from ...core.studies.file.study import Study
-from ...core.studies.report import Report
+from ...core.studies.report.report import Report
 from ...core.studies.run.forecast import Forecast
 from ...core.studies.run.grid import Cell
 from ...core.studies.run.state import SETTLED, CellStatus

@@ -75,7 +75,7 @@ class Layout(Part, frozen=True):
         columns: Of a table with one value per cell.
         lines: As many rows for each combination; empty is one without a name.
         each: Instead of columns: the name of a table that every cell has of its own
-            (`sysbench.core.studies.details.EACH`), whose rows follow each other here.
+            (`sysbench.core.studies.report.details.EACH`), whose rows follow each other here.
         most: Rows that are taken from each of these; 0 takes all.
     """
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.export.page.study_page import study_page
-from sysbench.core.studies.report import Report, report_of
+from sysbench.core.studies.report.page import study_page
+from sysbench.core.studies.report.report import Report, report_of
 
 from ...half_filled import half_filled
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.export.study_files import STUDY_FORMATS, study_as
 from sysbench.core.runs.launch import command_line
-from sysbench.core.studies.report import Report, report_of
+from sysbench.core.studies.report.files import STUDY_FORMATS, study_as
+from sysbench.core.studies.report.report import Report, report_of
 from sysbench.core.studies.run.state import StudyDirectory
 
 from ...half_filled import half_filled

@@ -8,8 +8,8 @@ import pytest
 
 from sysbench.core.errors import NotFoundError, SysbenchError
 from sysbench.core.studies.file.schema import load_study, study_files
+from sysbench.core.studies.report.table import WITHOUT_STEPS, fill_all
 from sysbench.core.studies.run.grid import expand, with_variant
-from sysbench.core.studies.table import WITHOUT_STEPS, fill_all
 
 WRITE_UPS = {
     "e2e": {"warmup_steps", "benchmark_steps", "avg", "std"},

@@ -11,8 +11,8 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.directory import HOME_VARIABLE
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.studies.file.schema import load_study
+from sysbench.core.studies.report.table import fill
 from sysbench.core.studies.run.grid import expand, with_variant
-from sysbench.core.studies.table import fill
 from sysbench.core.tables.cells import cells_as_text
 from sysbench.core.tables.record import table_named
 from sysbench.core.tables.table import Table

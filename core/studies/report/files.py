@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..studies.report import Report
-from ..tables.table import Table
-from .markdown import escaped, table_as_markdown
-from .page.study_page import study_page
-from .text_formats import table_as_csv, tables_as_tidy_csv
+from ...export.markdown import escaped, table_as_markdown
+from ...export.text_formats import table_as_csv, tables_as_tidy_csv
+from ...tables.table import Table
+from .page import study_page
+from .report import Report
 
 STUDY_FORMATS = ("md", "csv", "json", "html")
 

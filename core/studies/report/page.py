@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...studies.report import Report
-from .charts import memory_chart
-from .document import document
-from .line_chart import line_chart
-from .markup import section, table, tag, text
+from ...export.page.charts import memory_chart
+from ...export.page.document import document
+from ...export.page.line_chart import line_chart
+from ...export.page.markup import section, table, tag, text
+from .report import Report
 
 
 def study_page(report: Report) -> str:

@@ -7,23 +7,23 @@ from itertools import islice
 
 import msgspec
 
-from ..record.memory import Timeline
-from ..record.record import Record
-from ..record_oom import Oom
-from ..tables.chart import Figure
-from ..tables.table import Table
-from .cautions import cautions_of
-from .figures import figures_of
-from .file.study import Study
-from .needed import keeper
-from .progress import Progress, progress_in, seconds_left
-from .report_tables import commands_table, shared_environment
-from .run import grid
-from .run.forecast import Forecast, Forecaster, past_entries
-from .run.state import Entry, StudyDirectory, records_of
-from .sentences import sentences_of
+from ...record.memory import Timeline
+from ...record.record import Record
+from ...record_oom import Oom
+from ...tables.chart import Figure
+from ...tables.table import Table
+from ..cautions import cautions_of
+from ..file.study import Study
+from ..needed import keeper
+from ..progress import Progress, progress_in, seconds_left
+from ..report_tables import commands_table, shared_environment
+from ..run import grid
+from ..run.forecast import Forecast, Forecaster, past_entries
+from ..run.state import Entry, StudyDirectory, records_of
+from ..values.values import Value, values_of
+from .charts import figures_of
 from .table import fill_all
-from .values.values import Value, values_of
+from .text import sentences_of
 
 MOST_TIMELINES = 24
 """A page with more of them would be too large to read, and to open."""

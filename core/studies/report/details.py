@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from math import fsum
 from typing import Any
 
-from ..analysis.break_even import break_even
-from ..analysis.kernels.questions import by_name, questions_of
-from ..export.question_tables import question_table
-from ..record.record import Kernels, Nsys, Record
-from ..runs.related import COMPILE_KEYS
-from ..tables.memory import largest_table, ledger_table
-from ..tables.numerics import accumulation_table, dtypes_table
-from ..tables.table import Row, Table
-from .accounting import accounting_table
-from .saved import saved_table
+from ...analysis.break_even import break_even
+from ...analysis.kernels.questions import by_name, questions_of
+from ...export.question_tables import question_table
+from ...record.record import Kernels, Nsys, Record
+from ...runs.related import COMPILE_KEYS
+from ...tables.memory import largest_table, ledger_table
+from ...tables.numerics import accumulation_table, dtypes_table
+from ...tables.table import Row, Table
+from ..accounting import accounting_table
+from ..saved import saved_table
 
 Detail = Callable[[Record, Sequence[Record]], Table | None]
 """Of one cell's record; the second argument are those of all cells."""

@@ -6,16 +6,16 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
-from ..formatting import format_bytes
-from ..record.record import Record
-from ..tables.table import Cell as Content
-from ..tables.table import Row, Table, is_number
+from ...formatting import format_bytes
+from ...record.record import Record
+from ...tables.table import Cell as Content
+from ...tables.table import Row, Table, is_number
+from ..file.study import Column, Layout, Line, Study
+from ..layout_schema import is_fact
+from ..paths import follow
+from ..run.grid import Cell
+from ..values.formula import as_cell, evaluate, number_format, source_unit, written
 from .details import EACH
-from .file.study import Column, Layout, Line, Study
-from .layout_schema import is_fact
-from .paths import follow
-from .run.grid import Cell
-from .values.formula import as_cell, evaluate, number_format, source_unit, written
 
 FORGOTTEN = {
     "hardware": "measures.hardware",

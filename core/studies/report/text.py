@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..formatting import counted
-from ..record.record import Record
-from ..tables.table import is_number
-from .file.study import Layout, Study
-from .run.grid import Cell
+from ...formatting import counted
+from ...record.record import Record
+from ...tables.table import is_number
+from ..file.study import Layout, Study
+from ..run.grid import Cell
 from .table import fill_all, outcome
 
 MOST_PER_COLUMN = 12

@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..record.record import Record
-from ..spec.models import find_model
-from ..tables.chart import Figure, Series
-from ..tables.table import is_number
-from .file.study import Axis, Point, Study
-from .run.grid import Cell
-from .values.values import Value, values_of
+from ...record.record import Record
+from ...spec.models import find_model
+from ...tables.chart import Figure, Series
+from ...tables.table import is_number
+from ..file.study import Axis, Point, Study
+from ..run.grid import Cell
+from ..values.values import Value, values_of
 
 
 class Across(NamedTuple):
