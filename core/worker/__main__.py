@@ -99,7 +99,7 @@ def _exit_with_reader(descriptor: int) -> None:
 
 def _run_nsys(job: Job, report: Report) -> int:
     """The nsys pass, which needs no torch here: a worker by hand measures under nsys."""
-    from ..nsys_pass import measure
+    from .passes.nsys import measure
 
     try:
         return 0 if measure(job, report) else 1
@@ -133,7 +133,7 @@ def _run(job: Job, report: Report, parent: int) -> int:
     # Late, so that the first event is out before the second that importing torch takes.
     from .failures import report_failure
     from .limits import left_over, limit_memory
-    from .passes import measure_of
+    from .passes.registry import measure_of
     from .refusals import Refusals
     from .setup import describe_torch, prepare_torch
 

@@ -31,7 +31,7 @@ from .parallel.all_reduce import AllReduceWorkload
 from .parallel.collectives import Collectives
 from .parallel.merging import RankFacts, merged_block, slowest
 from .parallel.workload import ParallelWorkload
-from .timing import timed
+from .passes.timing import timed
 
 STOP, MEMORY = 0, -1
 TIMEOUT = timedelta(hours=1)

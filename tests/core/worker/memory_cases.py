@@ -22,7 +22,7 @@ from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.snapshot import measure
+from sysbench.core.worker.passes.memory import measure
 
 live_of: Callable[[RunSpec], Any] = runpy.run_path(str(Path(__file__).with_name("live_bytes.py")))[
     "live_of"

@@ -17,7 +17,7 @@ from sysbench.core.record.events import AnyEvent, ResultReported, StageEntered, 
 from sysbench.core.record.record import KernelRow, Kernels
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.tracing import measure
+from sysbench.core.worker.passes.trace import measure
 
 
 class TracePass:

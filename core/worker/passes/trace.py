@@ -12,24 +12,24 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from ..analysis.costs.rows import borrowed_work, with_costs
-from ..analysis.kernels.provenance import GeneratedGraph, with_provenance
-from ..analysis.kernels.table import kernel_table
-from ..analysis.kernels.time_ledger import time_ledger
-from ..analysis.trace.reader import read_trace
-from ..analysis.trace.scopes import STEPS_RANGE
-from ..errors import WorkerFailed
-from ..record.events import ResultReported, StageEntered, StepCounted, WorkStepped
-from ..runs.directory import write_atomically
-from ..runs.job import Job, Report
-from ..spec.spec import RunSpec
-from .compile_graphs import made_kernels, watched_graphs
-from .compile_ranges import part_ranges
-from .compiling import compiled_modules
-from .limits import lift_memory_limit
-from .ranges import PhaseRanges, module_ranges, profiler_range
-from .stepping import SteppedWorkload
-from .workload import make_workload
+from ...analysis.costs.rows import borrowed_work, with_costs
+from ...analysis.kernels.provenance import GeneratedGraph, with_provenance
+from ...analysis.kernels.table import kernel_table
+from ...analysis.kernels.time_ledger import time_ledger
+from ...analysis.trace.reader import read_trace
+from ...analysis.trace.scopes import STEPS_RANGE
+from ...errors import WorkerFailed
+from ...record.events import ResultReported, StageEntered, StepCounted, WorkStepped
+from ...runs.directory import write_atomically
+from ...runs.job import Job, Report
+from ...spec.spec import RunSpec
+from ..compile_graphs import made_kernels, watched_graphs
+from ..compile_ranges import part_ranges
+from ..compiling import compiled_modules
+from ..limits import lift_memory_limit
+from ..ranges import PhaseRanges, module_ranges, profiler_range
+from ..stepping import SteppedWorkload
+from ..workload import make_workload
 
 WARMUP_STEPS = 3
 TRACED_STEPS = 3

@@ -6,19 +6,19 @@ import time
 
 import msgspec
 
-from ..analysis.memory.block import describe_memory
-from ..record.events import ResultReported, StageEntered, StepCounted, WorkStepped
-from ..runs.directory import write_atomically
-from ..runs.job import Job, Report
-from ..spec.spec import DIMENSION_NAMES, RunSpec
-from .cpu_allocations import CpuRecorder
-from .cuda_allocations import CudaRecorder
-from .failures import ran_out_of_memory
-from .limits import ROOM_BYTES, without_limit
-from .out_of_memory import report_alive
-from .stepping import SteppedWorkload
-from .tags import Tagger
-from .workload import make_workload
+from ...analysis.memory.block import describe_memory
+from ...record.events import ResultReported, StageEntered, StepCounted, WorkStepped
+from ...runs.directory import write_atomically
+from ...runs.job import Job, Report
+from ...spec.spec import DIMENSION_NAMES, RunSpec
+from ..cpu_allocations import CpuRecorder
+from ..cuda_allocations import CudaRecorder
+from ..failures import ran_out_of_memory
+from ..limits import ROOM_BYTES, without_limit
+from ..out_of_memory import report_alive
+from ..stepping import SteppedWorkload
+from ..tags import Tagger
+from ..workload import make_workload
 
 WARMUP_STEPS = 2
 """The first makes the optimizer's state and the libraries' workspaces; one more settles."""

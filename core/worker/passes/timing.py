@@ -10,9 +10,9 @@ from typing import Protocol
 
 import msgspec
 
-from ..analysis.statistics import half_width, settled, spread, stop_reason
-from ..estimate.closed_form import predict
-from ..record.events import (
+from ...analysis.statistics import half_width, settled, spread, stop_reason
+from ...estimate.closed_form import predict
+from ...record.events import (
     FirstStepTimed,
     ResultReported,
     StageEntered,
@@ -20,14 +20,14 @@ from ..record.events import (
     WarmupSettled,
     WarmupStepTimed,
 )
-from ..record.record import Timing
-from ..runs.job import Job, Report
-from ..spec.spec import RunSpec
-from .clocks import MAX_BATCH_STEPS, Clock, TimedSteps, clock_for
-from .compile_again import with_warm_seconds
-from .compiling import describe_compilation
-from .stepping import EnterPhase
-from .workload import make_workload
+from ...record.record import Timing
+from ...runs.job import Job, Report
+from ...spec.spec import RunSpec
+from ..clocks import MAX_BATCH_STEPS, Clock, TimedSteps, clock_for
+from ..compile_again import with_warm_seconds
+from ..compiling import describe_compilation
+from ..stepping import EnterPhase
+from ..workload import make_workload
 
 BATCH_SECONDS = 0.25
 WARMUP_LEAST, WARMUP_MOST = 5, 20

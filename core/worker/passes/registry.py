@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..runs.job import Job, Report
+from ...runs.job import Job, Report
 
 
 def measure_of(job: Job) -> Callable[[Job, Report], None]:
     """What runs the job's pass and reports its block."""
     # Each imports what only it needs; a pass should not pay for another.
     if job.capture:
-        from .capturing import measure
+        from .capture import measure
     elif job.name == "timing":
         from .timing import measure
     elif job.name == "trace":
-        from .tracing import measure
+        from .trace import measure
     elif job.name == "numerics":
         from .numerics import measure
     else:
-        from .snapshot import measure
+        from .memory import measure
     return measure

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from ..record.events import ResultReported, StageEntered
-from ..runs.job import Job, Report
-from .accumulation import accumulated
-from .autocast_dtypes import autocast_dtypes
+from ...record.events import ResultReported, StageEntered
+from ...runs.job import Job, Report
+from ..accumulation import accumulated
+from ..autocast_dtypes import autocast_dtypes
 
 
 def measure(job: Job, report: Report) -> None:

@@ -20,15 +20,15 @@ from pathlib import Path
 
 import msgspec
 
-from .analysis.nsys.export import NsysExport, read_export
-from .errors import NotFoundError, WorkerFailed
-from .export.nsys_script import flags_for, installed_options
-from .machine.processes import adopt_orphans, kill_descendants
-from .record import events
-from .record.events import ResultReported, StageEntered
-from .record.record import Nsys
-from .runs.directory import write_atomically
-from .runs.job import Job, Report
+from ...analysis.nsys.export import NsysExport, read_export
+from ...errors import NotFoundError, WorkerFailed
+from ...export.nsys_script import flags_for, installed_options
+from ...machine.processes import adopt_orphans, kill_descendants
+from ...record import events
+from ...record.events import ResultReported, StageEntered
+from ...record.record import Nsys
+from ...runs.directory import write_atomically
+from ...runs.job import Job, Report
 
 REPORT, EXPORT = "nsys.nsys-rep", "nsys.sqlite"
 TABLES, LAYERS = "nsys.json", "kernels.json"
