@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from ..models import transformer
 from ..spec.spec import RunSpec
-from ..worker.workload import AUTOCAST_DTYPES
+from ..worker.workloads.transformer import AUTOCAST_DTYPES
 
 LOWERED = frozenset(
     {

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..models import transformer
 from ..spec.spec import RunSpec
-from ..worker import workload
+from ..worker.workloads import transformer as workload
 from .fake_device import device_semantics, replaced
 from .fake_optimizer import FakeOptimizer
 

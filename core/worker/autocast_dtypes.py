@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..models.autocast_toy import ToyWeights, toy_step, toy_weights
 from ..record.numerics import Numerics, TensorDtype
 from ..spec.spec import RunSpec
-from .stepping import AUTOCAST_DTYPES
+from .workloads.base import AUTOCAST_DTYPES
 
 Device = Literal["cpu", "cuda"]
 Source = Literal["measured", "dispatcher", "autograd"]

@@ -16,7 +16,7 @@ from ..parent_death import die_with_parent
 from ..record.record import Compile
 from ..runs.job import Job
 from ..spec.spec import RunSpec
-from .workload import make_workload
+from .workloads.transformer import make_workload
 
 MODULE = "sysbench.core.worker.compile_again"
 RESULT = "compiled-again.json"

@@ -17,7 +17,7 @@ from ..runs.job import Report
 from ..spec.spec import RunSpec
 from .limits import lift_memory_limit
 from .refusals import AllocatorState, Refusals, state_now
-from .workload import StepError
+from .workloads.transformer import StepError
 
 CPU_REFUSAL = re.compile(r"tried to allocate (\d+) bytes")
 CUDA_REFUSAL = re.compile(r"Tried to allocate ([0-9.]+) ([KMGT]iB)")

@@ -8,7 +8,7 @@ import torch
 
 from ..spec.spec import RunSpec
 from .limits import set_threads
-from .workload import set_precision
+from .workloads.transformer import set_precision
 
 
 def prepare_torch(spec: RunSpec) -> dict[str, Any]:

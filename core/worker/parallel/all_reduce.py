@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...spec.spec import RunSpec
-from ..stepping import EnterPhase
+from ..workloads.base import EnterPhase
 from .collectives import Collectives
 
 MIB = 2**20

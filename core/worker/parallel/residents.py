@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...record.distributed import MemoryRow, Moment
-from ..stepping import EnterPhase
+from ..workloads.base import EnterPhase
 
 
 def resident_row(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ...spec.spec import RunSpec
-from ..workload import make_optimizer
+from ..workloads.transformer import make_optimizer
 from .collectives import Collectives
 
 

@@ -6,8 +6,8 @@ import torch
 
 from ...record.distributed import MemoryRow, Moment
 from ...spec.spec import RunSpec
-from ..stepping import EnterPhase
-from ..workload import Workload, make_optimizer
+from ..workloads.base import EnterPhase
+from ..workloads.transformer import Workload, make_optimizer
 from .collectives import Collectives
 from .residents import resident_row, rows_around_optimizer
 from .sharded_optimizer import make_sharded_optimizer

@@ -12,7 +12,7 @@ from ...analysis.trace.scopes import STEPS_RANGE
 from ...record.events import Noticed, StageEntered, StepCounted
 from ...runs.job import Job, Report
 from ..ranges import PhaseRanges, module_ranges, nvtx_ranges
-from ..workload import make_workload
+from ..workloads.transformer import make_workload
 
 WARMUP_STEPS = 5
 STEPS = 5

@@ -16,9 +16,9 @@ from ..cuda_allocations import CudaRecorder
 from ..failures import ran_out_of_memory
 from ..limits import ROOM_BYTES, without_limit
 from ..out_of_memory import report_alive
-from ..stepping import SteppedWorkload
 from ..tags import Tagger
-from ..workload import make_workload
+from ..workloads.base import SteppedWorkload
+from ..workloads.transformer import make_workload
 
 WARMUP_STEPS = 2
 """The first makes the optimizer's state and the libraries' workspaces; one more settles."""

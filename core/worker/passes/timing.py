@@ -26,8 +26,8 @@ from ...spec.spec import RunSpec
 from ..clocks import MAX_BATCH_STEPS, Clock, TimedSteps, clock_for
 from ..compile_again import with_warm_seconds
 from ..compiling import describe_compilation
-from ..stepping import EnterPhase
-from ..workload import make_workload
+from ..workloads.base import EnterPhase
+from ..workloads.transformer import make_workload
 
 BATCH_SECONDS = 0.25
 WARMUP_LEAST, WARMUP_MOST = 5, 20

@@ -28,8 +28,8 @@ from ..compile_ranges import part_ranges
 from ..compiling import compiled_modules
 from ..limits import lift_memory_limit
 from ..ranges import PhaseRanges, module_ranges, profiler_range
-from ..stepping import SteppedWorkload
-from ..workload import make_workload
+from ..workloads.base import SteppedWorkload
+from ..workloads.transformer import make_workload
 
 WARMUP_STEPS = 3
 TRACED_STEPS = 3

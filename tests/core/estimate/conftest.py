@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.profiler import profile, record_function
 
-from sysbench.core.worker.workload import Workload
+from sysbench.core.worker.workloads.transformer import Workload
 
 
 @pytest.fixture(autouse=True, scope="package")

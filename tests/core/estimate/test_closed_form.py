@@ -15,7 +15,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.estimate.closed_form import ROWS, fits, largest_batch, predict
 from sysbench.core.formatting import parse_bytes
 from sysbench.core.spec.spec import Attention, Optimizer, Precision, RunSpec, StepKind
-from sysbench.core.worker.workload import phases_of
+from sysbench.core.worker.workloads.transformer import phases_of
 
 
 @st.composite

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workload import Workload
+from sysbench.core.worker.workloads.transformer import Workload
 
 WITHIN = 0.005
 LOWERED = {F.linear, F.scaled_dot_product_attention, Tensor.__matmul__, Tensor.matmul}

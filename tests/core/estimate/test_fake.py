@@ -17,7 +17,7 @@ from sysbench.core.estimate.fake_step import play
 from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workload import Workload, phases_of
+from sysbench.core.worker.workloads.transformer import Workload, phases_of
 
 SMALL: dict[str, Any] = {"vocab": 1000, "d_model": 64, "d_ff": 160, "layers": 3, "heads": 4}
 LONG: dict[str, Any] = {"vocab": 50, "d_model": 32, "d_ff": 96, "layers": 4, "heads": 2}

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 
 from sysbench.core.estimate.fake_optimizer import FakeOptimizer
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workload import make_optimizer
+from sysbench.core.worker.workloads.transformer import make_optimizer
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]

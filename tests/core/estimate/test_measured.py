@@ -12,7 +12,7 @@ from torch import Tensor
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workload import Workload
+from sysbench.core.worker.workloads.transformer import Workload
 
 Check = Callable[[RunSpec], None]
 

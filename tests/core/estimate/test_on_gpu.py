@@ -9,7 +9,7 @@ import torch
 
 from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workload import Workload
+from sysbench.core.worker.workloads.transformer import Workload
 
 pytestmark = [
     pytest.mark.gpu,

@@ -19,8 +19,8 @@ from sysbench.core.worker.distributed import RanksClock, join
 from sysbench.core.worker.parallel.all_reduce import AllReduceWorkload
 from sysbench.core.worker.parallel.collectives import Collectives
 from sysbench.core.worker.parallel.workload import ParallelWorkload
-from sysbench.core.worker.stepping import EnterPhase
-from sysbench.core.worker.workload import Workload
+from sysbench.core.worker.workloads.base import EnterPhase
+from sysbench.core.worker.workloads.transformer import Workload
 
 SPEC = RunSpec(device="cpu", ranks=2, parallel="naive", batch=2, context=16, threads=1)
 WAYS: dict[str, dict[str, object]] = {

@@ -16,8 +16,8 @@ from sysbench.core.record.record import Memory, Record
 from sysbench.core.runs.directory import HOME_VARIABLE
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.worker.attention_workload import AttentionWorkload
 from sysbench.core.worker.passes.memory import measure
+from sysbench.core.worker.workloads.attention import AttentionWorkload
 
 BARE = parse_spec(
     {"workload": "attention", "batch": 2, "context": 96, "d_model": 32, "device": "cpu"}

@@ -21,7 +21,7 @@ from sysbench.core.record.record import LedgerRow, Memory
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.passes.memory import measure
-from sysbench.core.worker.workload import StepError, Workload
+from sysbench.core.worker.workloads.transformer import StepError, Workload
 
 TINY = parse_spec({"model": "tiny", "device": "cpu"})
 CASES = {

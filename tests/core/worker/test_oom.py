@@ -25,7 +25,7 @@ from sysbench.core.worker.cuda_allocations import CudaRecorder
 from sysbench.core.worker.failures import NOT_SAID, report_failure
 from sysbench.core.worker.limits import left_over
 from sysbench.core.worker.refusals import Refusals, cuda_state
-from sysbench.core.worker.workload import StepError
+from sysbench.core.worker.workloads.transformer import StepError
 
 MIB = 2**20
 ON_CUDA = RunSpec(device="cuda:0")

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..models.transformer import Transformer
-from ..spec.spec import RunSpec
-from .attention_workload import AttentionWorkload
-from .compiling import compiled
-from .stepping import AUTOCAST_DTYPES as AUTOCAST_DTYPES
-from .stepping import EnterPhase as EnterPhase
-from .stepping import StepError as StepError
-from .stepping import SteppedWorkload, kernel_of
+from ...models.transformer import Transformer
+from ...spec.spec import RunSpec
+from ..compiling import compiled
+from .attention import AttentionWorkload
+from .base import AUTOCAST_DTYPES as AUTOCAST_DTYPES
+from .base import EnterPhase as EnterPhase
+from .base import StepError as StepError
+from .base import SteppedWorkload, kernel_of
 
 
 def make_workload(spec: RunSpec) -> SteppedWorkload:
