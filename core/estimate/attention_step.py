@@ -1,6 +1,6 @@
 """One step of bare attention, played through without running it.
 
-Follows `sysbench.core.models.attention` and `sysbench.core.worker.workloads.attention`, run
+Follows `sysbench.core.worker.workloads.models.attention` and `sysbench.core.worker.workloads.attention`, run
 eagerly. Queries, keys and values are contiguous, so that no product makes a copy of them.
 """
 

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from ..models import transformer
 from ..spec.spec import RunSpec
+from ..worker.workloads.models import transformer
 from ..worker.workloads.transformer import AUTOCAST_DTYPES
 
 LOWERED = frozenset(

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from ..models import transformer
 from ..spec.spec import RunSpec
 from ..worker.workloads import transformer as workload
+from ..worker.workloads.models import transformer
 from .fake_device import device_semantics, replaced
 from .fake_optimizer import FakeOptimizer
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from .attention import Kernel, attend, causal_mask
+from ..worker.workloads.models.attention import Kernel, attend, causal_mask
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

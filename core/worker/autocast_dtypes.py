@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..models.autocast_toy import ToyWeights, toy_step, toy_weights
 from ..record.numerics import Numerics, TensorDtype
 from ..spec.spec import RunSpec
 from .workloads.base import AUTOCAST_DTYPES
+from .workloads.models.autocast_toy import ToyWeights, toy_step, toy_weights
 
 Device = Literal["cpu", "cuda"]
 Source = Literal["measured", "dispatcher", "autograd"]

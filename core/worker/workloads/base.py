@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ...models.attention import Kernel
 from ...spec.spec import RunSpec
+from .models.attention import Kernel
 
 EnterPhase = Callable[[str], None]
 """Told the name of each phase as it begins, and ``""`` when the step is over."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...models.transformer import Transformer
 from ...spec.spec import RunSpec
 from ..compiling import compiled
 from .attention import AttentionWorkload
@@ -16,6 +15,7 @@ from .base import AUTOCAST_DTYPES as AUTOCAST_DTYPES
 from .base import EnterPhase as EnterPhase
 from .base import StepError as StepError
 from .base import SteppedWorkload, kernel_of
+from .models.transformer import Transformer
 
 
 def make_workload(spec: RunSpec) -> SteppedWorkload:

@@ -113,7 +113,9 @@ def test_every_phase_has_the_peak_that_cuda_semantics_give(
         device="cpu",
         precision=precision if dtype is None else "fp32",
     )
-    monkeypatch.setattr("sysbench.core.models.transformer.matmul_dtype", lambda x: dtype or x.dtype)
+    monkeypatch.setattr(
+        "sysbench.core.worker.workloads.models.transformer.matmul_dtype", lambda x: dtype or x.dtype
+    )
     workload = Workload(spec)
     with Cuda(dtype) as cuda:
         measured = peaks_of(workload, cuda.on_phase)

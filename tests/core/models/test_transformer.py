@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.dimensions import Dimensions
-from sysbench.core.models.transformer import Transformer
 from sysbench.core.spec.models import model_presets
+from sysbench.core.worker.workloads.models.transformer import Transformer
 
 SMALL = Dimensions(vocab=29, d_model=24, d_ff=20, layers=2, heads=3)
 ODD_SIZES = [
