@@ -24,8 +24,8 @@ from ...record.record import Timing
 from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
 from ..clocks import MAX_BATCH_STEPS, Clock, TimedSteps, clock_for
-from ..compile_again import with_warm_seconds
-from ..compiling import describe_compilation
+from ..compile.apply import describe_compilation
+from ..compile.warm import with_warm_seconds
 from ..workloads.base import EnterPhase
 from ..workloads.transformer import make_workload
 

@@ -23,9 +23,9 @@ from ...record.events import ResultReported, StageEntered, StepCounted, WorkStep
 from ...runs.directory import write_atomically
 from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
-from ..compile_graphs import made_kernels, watched_graphs
-from ..compile_ranges import part_ranges
-from ..compiling import compiled_modules
+from ..compile.apply import compiled_modules
+from ..compile.graphs import made_kernels, watched_graphs
+from ..compile.ranges import part_ranges
 from ..limits import lift_memory_limit
 from ..ranges import PhaseRanges, module_ranges, profiler_range
 from ..workloads.base import SteppedWorkload

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...models.attention_experiment import BareAttention
 from ...spec.spec import RunSpec
-from ..compiling import compiled
+from ..compile.apply import compiled
 from .base import AUTOCAST_DTYPES, EnterPhase, SteppedWorkload, kernel_of
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...spec.spec import RunSpec
-from ..compiling import compiled
+from ..compile.apply import compiled
 from .attention import AttentionWorkload
 from .base import AUTOCAST_DTYPES as AUTOCAST_DTYPES
 from .base import EnterPhase as EnterPhase

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ..analysis.compiled_parts import PART_RANGE
-from ..analysis.kernels.provenance import GeneratedGraph
-from .ranges import MakeRange
+from ...analysis.compiled_parts import PART_RANGE
+from ...analysis.kernels.provenance import GeneratedGraph
+from ..ranges import MakeRange
 
 CALL_NUMBER = re.compile(r"^(\s*)# \[Provenance debug handles\] \S+:(\d+)\s*$", re.MULTILINE)
 """The compiler's comment before a kernel call: a place to change ranges."""

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from ..record.compile import Extent
-from ..record.record import Compile
-from ..spec.spec import RunSpec
-from .compile_metrics import eager_parts, graph_breaks, parts_seconds, recompiles
-from .workloads.models.transformer import Transformer
+from ...record.compile import Extent
+from ...record.record import Compile
+from ...spec.spec import RunSpec
+from ..workloads.models.transformer import Transformer
+from .metrics import eager_parts, graph_breaks, parts_seconds, recompiles
 
 DYNAMIC = {"auto": None, "on": True, "off": False}
 LOADING = "PyCodeCache.load_by_key_path"

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import torch
 
-from ..parent_death import die_with_parent
-from ..record.record import Compile
-from ..runs.job import Job
-from ..spec.spec import RunSpec
-from .workloads.transformer import make_workload
+from ...parent_death import die_with_parent
+from ...record.record import Compile
+from ...runs.job import Job
+from ...spec.spec import RunSpec
+from ..workloads.transformer import make_workload
 
-MODULE = "sysbench.core.worker.compile_again"
+MODULE = "sysbench.core.worker.compile.warm"
 RESULT = "compiled-again.json"
 TIMEOUT_SECONDS = 1700.0
 """Less than the supervisor's patience with a worker that compiles."""
@@ -55,9 +55,9 @@ def _without(block: Compile, reason: str) -> Compile:
 
 def main() -> None:
     """Compile the spec on standard input once, and leave what happened in the named file."""
-    from .compiling import describe_compilation
-    from .limits import limit_memory
-    from .setup import prepare_torch
+    from ..limits import limit_memory
+    from ..setup import prepare_torch
+    from .apply import describe_compilation
 
     die_with_parent(os.getppid())
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=RunSpec)

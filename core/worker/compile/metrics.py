@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..record.compile import Cause, EagerPart, GraphBreak, Recompile
+from ...record.compile import Cause, EagerPart, GraphBreak, Recompile
 
 DISABLING = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 LIMIT = "recompile limit exceeded"

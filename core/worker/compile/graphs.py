@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..analysis.fused_names import FUSED
-from ..analysis.kernels.provenance import (
+from ...analysis.fused_names import FUSED
+from ...analysis.kernels.provenance import (
     GeneratedCall,
     GeneratedGraph,
     generated_kernels,
     relative_path,
 )
-from ..record.record import GeneratedKernel
-from ..runs.job import Job
-from ..spec.spec import RunSpec
+from ...record.record import GeneratedKernel
+from ...runs.job import Job
+from ...spec.spec import RunSpec
 
 if TYPE_CHECKING:
     from torch import fx
