@@ -133,8 +133,8 @@ def _run(job: Job, report: Report, parent: int) -> int:
     # Late, so that the first event is out before the second that importing torch takes.
     from .failures import report_failure
     from .limits import left_over, limit_memory
+    from .memory.oom import Refusals
     from .passes.registry import measure_of
-    from .refusals import Refusals
     from .setup import describe_torch, prepare_torch
 
     die_with_parent(parent)

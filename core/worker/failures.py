@@ -16,7 +16,7 @@ from ..record.events import OutOfMemory, WorkerFailed
 from ..runs.job import Report
 from ..spec.spec import RunSpec
 from .limits import lift_memory_limit
-from .refusals import AllocatorState, Refusals, state_now
+from .memory.oom import AllocatorState, Refusals, state_now
 from .workloads.transformer import StepError
 
 CPU_REFUSAL = re.compile(r"tried to allocate (\d+) bytes")

@@ -10,8 +10,8 @@ from ..errors import SysbenchError
 from ..record.events import Noticed, ResultReported, StageEntered
 from ..runs.directory import write_atomically
 from ..runs.job import Job, Report
-from .cpu_allocations import CpuRecorder
-from .cuda_allocations import CudaRecorder
+from .memory.cpu_recorder import CpuRecorder
+from .memory.cuda_recorder import CudaRecorder
 
 
 def report_alive(

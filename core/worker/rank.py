@@ -51,7 +51,7 @@ def main() -> int:
         from .distributed import join, measure
         from .failures import report_failure
         from .limits import limit_memory
-        from .refusals import Refusals
+        from .memory.oom import Refusals
         from .setup import describe_torch, prepare_torch
 
         die_with_parent(int(os.environ[PARENT_VARIABLE]))

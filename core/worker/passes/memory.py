@@ -11,12 +11,12 @@ from ...record.events import ResultReported, StageEntered, StepCounted, WorkStep
 from ...runs.directory import write_atomically
 from ...runs.job import Job, Report
 from ...spec.spec import DIMENSION_NAMES, RunSpec
-from ..cpu_allocations import CpuRecorder
-from ..cuda_allocations import CudaRecorder
 from ..failures import ran_out_of_memory
 from ..limits import ROOM_BYTES, without_limit
+from ..memory.cpu_recorder import CpuRecorder
+from ..memory.cuda_recorder import CudaRecorder
+from ..memory.tagger import Tagger
 from ..out_of_memory import report_alive
-from ..tags import Tagger
 from ..workloads.base import SteppedWorkload
 from ..workloads.transformer import make_workload
 

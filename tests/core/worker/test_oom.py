@@ -21,10 +21,10 @@ from sysbench.core.runs.builder import replay
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.cuda_allocations import CudaRecorder
 from sysbench.core.worker.failures import NOT_SAID, report_failure
 from sysbench.core.worker.limits import left_over
-from sysbench.core.worker.refusals import Refusals, cuda_state
+from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
+from sysbench.core.worker.memory.oom import Refusals, cuda_state
 from sysbench.core.worker.workloads.transformer import StepError
 
 MIB = 2**20

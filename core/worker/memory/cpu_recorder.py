@@ -11,13 +11,13 @@ from typing import Self
 import psutil
 from torch.autograd.profiler import profile
 
-from ..analysis.memory.block import Recording
-from ..analysis.memory.card import CardReading
-from ..analysis.memory.profiled import decode_profiled_allocations, decode_refusal
-from ..errors import WorkerFailed
-from ..runs.directory import write_atomically
-from ..runs.job import Job
-from .limits import ROOM_BYTES, lift_memory_limit
+from ...analysis.memory.block import Recording
+from ...analysis.memory.card import CardReading
+from ...analysis.memory.profiled import decode_profiled_allocations, decode_refusal
+from ...errors import WorkerFailed
+from ...runs.directory import write_atomically
+from ...runs.job import Job
+from ..limits import ROOM_BYTES, lift_memory_limit
 
 CLEAR_PEAK_RESIDENT = "5"
 """What to write into ``clear_refs`` to restart the peak resident set: proc(5)."""

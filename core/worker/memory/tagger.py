@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..analysis.notes import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
-from ..analysis.trace.scopes import LOSS, MODULE_RANGE
-from .ranges import module_ranges
-from .workloads.base import AUTOCAST_DTYPES, SteppedWorkload
+from ...analysis.notes import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
+from ...analysis.trace.scopes import LOSS, MODULE_RANGE
+from ..ranges import module_ranges
+from ..workloads.base import AUTOCAST_DTYPES, SteppedWorkload
 
 BUILD_STEP = -1
 CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)

@@ -12,14 +12,14 @@ from typing import Any, Self
 import pynvml
 import torch
 
-from ..analysis.memory.block import Counters, Recording
-from ..analysis.memory.card import CardReading
-from ..analysis.memory.snapshot import snapshot_from
-from ..analysis.refusal import refusal_in
-from ..analysis.segments import segments_of
-from ..runs.directory import write_atomically
-from ..runs.job import Job
-from .refusals import observe_refusals
+from ...analysis.memory.block import Counters, Recording
+from ...analysis.memory.card import CardReading
+from ...analysis.memory.snapshot import snapshot_from
+from ...analysis.refusal import refusal_in
+from ...analysis.segments import segments_of
+from ...runs.directory import write_atomically
+from ...runs.job import Job
+from .oom import observe_refusals
 
 MAX_EVENTS = 400_000
 """Size of the allocator's ring of events; the oldest go when it is full."""
