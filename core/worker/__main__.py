@@ -114,7 +114,7 @@ def _run_ranks(job: Job, report: Report) -> int:
     """A pass of several processes: this one starts them, and measures nothing itself."""
     report(StageEntered(stage="import"))
     from .failures import report_failure
-    from .launching import measure
+    from .ranks.launcher import measure
 
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
     try:

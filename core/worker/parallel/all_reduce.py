@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ...spec.spec import RunSpec
+from ..ranks.collectives import Collectives
 from ..workloads.base import EnterPhase
-from .collectives import Collectives
 
 MIB = 2**20
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from .collectives import Collectives
+from ..ranks.collectives import Collectives
+from ..ranks.stamps import Pending
+from ..ranks.strategies import SYNC, gradient_of, when_accumulated
 from .flat import copy_back, flattened
-from .stamps import Pending
-from .strategy import SYNC, gradient_of, when_accumulated
 
 MIB = 2**20
 

@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from .collectives import Collectives
-from .stamps import Mark, Pending, Stamp
+from ..ranks.collectives import Collectives
+from ..ranks.stamps import Mark, Pending, Stamp
 
 
 class Bucket(Protocol):

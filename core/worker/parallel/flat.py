@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .collectives import Collectives
-from .strategy import SYNC, gradient_of
+from ..ranks.collectives import Collectives
+from ..ranks.strategies import SYNC, gradient_of
 
 
 class Flat:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from .collectives import Collectives
-from .strategy import SYNC, gradient_of
+from ..ranks.collectives import Collectives
+from ..ranks.strategies import SYNC, gradient_of
 
 
 class Naive:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .collectives import Collectives
-from .stamps import Pending
-from .strategy import SYNC, gradient_of, when_accumulated
+from ..ranks.collectives import Collectives
+from ..ranks.stamps import Pending
+from ..ranks.strategies import SYNC, gradient_of, when_accumulated
 
 
 class Overlap:

@@ -21,7 +21,7 @@ from ...record.distributed import AllReduce, CollectiveRow, Distributed, Kind, M
 from ...record.timing import Spread
 from ...spec.spec import RunSpec
 from ..clocks import TimedSteps
-from .interconnect import interconnect_of
+from ..parallel.interconnect import interconnect_of
 
 PARTS = ("compute_ns", "exposed_ns", "waiting_ns", "transfer_ns")
 BUS_FORMULA = "algorithm = payload / transfer; bus = algorithm · 2 (n - 1) / n"

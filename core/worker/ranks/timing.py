@@ -20,18 +20,18 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from ..analysis.kernels.communication import RankStep
-from ..record.distributed import MemoryRow
-from ..record.events import ResultReported, StageEntered
-from ..record.record import Timing
-from ..runs.job import Job, Report
-from ..spec.spec import RunSpec
-from .clocks import TimedSteps, clock_for
-from .parallel.all_reduce import AllReduceWorkload
-from .parallel.collectives import Collectives
-from .parallel.merging import RankFacts, merged_block, slowest
-from .parallel.workload import ParallelWorkload
-from .passes.timing import timed
+from ...analysis.kernels.communication import RankStep
+from ...record.distributed import MemoryRow
+from ...record.events import ResultReported, StageEntered
+from ...record.record import Timing
+from ...runs.job import Job, Report
+from ...spec.spec import RunSpec
+from ..clocks import TimedSteps, clock_for
+from ..parallel.all_reduce import AllReduceWorkload
+from ..passes.timing import timed
+from .block import RankFacts, merged_block, slowest
+from .collectives import Collectives
+from .workloads import ParallelWorkload
 
 STOP, MEMORY = 0, -1
 TIMEOUT = timedelta(hours=1)

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
-from ..record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
-from ..runs.builder import last_lines
-from ..runs.directory import write_atomically
-from ..runs.job import Job, Report
-from ..spec.spec import RunSpec
-from .limits import OMP_VARIABLE, available_threads
+from ...record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
+from ...runs.builder import last_lines
+from ...runs.directory import write_atomically
+from ...runs.job import Job, Report
+from ...spec.spec import RunSpec
+from ..limits import OMP_VARIABLE, available_threads
 from .rank import JOB, MEETING, PARENT_VARIABLE, events_name, log_name
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _torchrun(job: Job, meeting: Path) -> Mapping[int, ProcessFailure]:
             *("--rdzv-endpoint", str(meeting / "torchrun")),
             *("--rdzv-conf", "store_type=file", "--local-addr", "127.0.0.1"),
             *("--log-dir", str(meeting / "logs"), "--max-restarts", "0"),
-            *("-m", "sysbench.core.worker.rank", str(job.path)),
+            *("-m", "sysbench.core.worker.ranks.rank", str(job.path)),
         ]
     )
     if hasattr(options, "shutdown_timeout"):

@@ -6,12 +6,12 @@ import torch
 
 from ...record.distributed import MemoryRow, Moment
 from ...spec.spec import RunSpec
+from ..parallel.residents import resident_row, rows_around_optimizer
 from ..workloads.base import EnterPhase
 from ..workloads.transformer import Workload, make_optimizer
 from .collectives import Collectives
-from .residents import resident_row, rows_around_optimizer
 from .sharded_optimizer import make_sharded_optimizer
-from .strategy import make_strategy
+from .strategies import make_strategy
 
 
 class ParallelWorkload(Workload):

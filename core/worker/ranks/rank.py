@@ -1,4 +1,4 @@
-"""One of several ranks, as torchrun starts it: ``python -m sysbench.core.worker.rank FOLDER``.
+"""One of several ranks, as torchrun starts it: ``python -m sysbench.core.worker.ranks.rank FOLDER``.
 
 The folder holds ``job.json`` and gets, for every rank, its events and what it printed.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from ..parent_death import die_with_parent
-from ..record.events import AnyEvent, DeviceDescribed, StageEntered, encode_event
-from ..runs.job import Job
+from ...parent_death import die_with_parent
+from ...record.events import AnyEvent, DeviceDescribed, StageEntered, encode_event
+from ...runs.job import Job
 
 JOB, MEETING = "job.json", "meeting"
 """The job, and the folder that is there while ranks meet and run."""
@@ -48,11 +48,11 @@ def main() -> int:
         # Late, so that the first event is out before the seconds that importing torch takes.
         import torch.distributed as dist
 
-        from .distributed import join, measure
-        from .failures import report_failure
-        from .limits import limit_memory
-        from .memory.oom import Refusals
-        from .setup import describe_torch, prepare_torch
+        from ..failures import report_failure
+        from ..limits import limit_memory
+        from ..memory.oom import Refusals
+        from ..setup import describe_torch, prepare_torch
+        from .timing import join, measure
 
         die_with_parent(int(os.environ[PARENT_VARIABLE]))
         spec = job.spec

@@ -35,23 +35,23 @@ def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> 
     # Each imports what only it needs.
     match spec.parallel:
         case "naive":
-            from .naive import Naive
+            from ..parallel.naive import Naive
 
             return Naive(model, collectives)
         case "flat":
-            from .flat import Flat
+            from ..parallel.flat import Flat
 
             return Flat(model, collectives)
         case "overlap":
-            from .overlap import Overlap
+            from ..parallel.overlap import Overlap
 
             return Overlap(model, collectives)
         case "bucketed":
-            from .bucketed import Bucketed
+            from ..parallel.bucketed import Bucketed
 
             return Bucketed(model, collectives, spec.bucket_mib)
         case "ddp":
-            from .ddp import TorchDdp
+            from ..parallel.ddp import TorchDdp
 
             return TorchDdp(model, collectives, spec.bucket_mib)
         case "fsdp2":
