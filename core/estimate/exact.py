@@ -159,7 +159,7 @@ class Estimator:
         # What it says is read only when it fails, and may be more than a pipe holds.
         self._words = tempfile.TemporaryFile()  # noqa: SIM115
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "sysbench.core.estimate.fake", str(os.getpid())],
+            [sys.executable, "-P", "-m", "sysbench.core.worker.dry_run.child", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,

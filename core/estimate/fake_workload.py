@@ -9,9 +9,9 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from ..spec.spec import RunSpec
+from ..worker.dry_run.device import device_semantics, replaced
 from ..worker.workloads import transformer as workload
 from ..worker.workloads.models import transformer
-from .fake_device import device_semantics, replaced
 from .fake_optimizer import FakeOptimizer
 
 

@@ -12,11 +12,11 @@ from sysbench.core.errors import WorkerFailed
 from sysbench.core.estimate.closed_form import ROWS, predict
 from sysbench.core.estimate.exact import ExactPrediction
 from sysbench.core.estimate.extend import Moment, Played, extended
-from sysbench.core.estimate.fake import exact_prediction
-from sysbench.core.estimate.fake_step import play
 from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.child import exact_prediction
+from sysbench.core.worker.dry_run.step import play
 from sysbench.core.worker.workloads.transformer import Workload, phases_of
 
 SMALL: dict[str, Any] = {"vocab": 1000, "d_model": 64, "d_ff": 160, "layers": 3, "heads": 4}
@@ -95,7 +95,7 @@ def test_every_moment_is_the_moment_of_a_step_on_real_tensors(
 ) -> None:
     spec = RunSpec(**SMALL, batch=2, context=10, device="cpu", **settings)
     fake = play(spec)
-    monkeypatch.setattr("sysbench.core.estimate.fake_step.FakeWorkload", RealWorkload)
+    monkeypatch.setattr("sysbench.core.worker.dry_run.step.FakeWorkload", RealWorkload)
     real = play(spec)
     assert fake.moments == real.moments
     assert (fake.saved_bytes, fake.moved_bytes) == (real.saved_bytes, real.moved_bytes)

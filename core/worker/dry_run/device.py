@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from ..spec.spec import RunSpec
-from ..worker.workloads.models import transformer
-from ..worker.workloads.transformer import AUTOCAST_DTYPES
+from ...spec.spec import RunSpec
+from ..workloads.models import transformer
+from ..workloads.transformer import AUTOCAST_DTYPES
 
 LOWERED = frozenset(
     {

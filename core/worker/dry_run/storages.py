@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .closed_form import ROWS
-from .extend import Moment, Played, Product
-from .fake_work import flops_of, hidden_bytes, moved_bytes, product_of, tensors_in
-from .step.forward import COPIES, LOGITS
-from .step.tape import ACTIVATIONS, TEMPORARIES
+from ...estimate.closed_form import ROWS
+from ...estimate.extend import Moment, Played, Product
+from ...estimate.fake_work import flops_of, hidden_bytes, moved_bytes, product_of, tensors_in
+from ...estimate.step.forward import COPIES, LOGITS
+from ...estimate.step.tape import ACTIVATIONS, TEMPORARIES
 
 GRANULE = 512
 """Bytes: CUDA's allocator rounds each request up to a multiple of this."""

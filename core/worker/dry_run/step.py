@@ -7,12 +7,12 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from ..spec.spec import RunSpec
-from .extend import Played
-from .fake_storages import OUTSIDE, Place, StorageTracker
-from .fake_workload import FakeWorkload
-from .step.backward import GRADIENTS
-from .step.forward import LOGITS
+from ...estimate.extend import Played
+from ...estimate.fake_workload import FakeWorkload
+from ...estimate.step.backward import GRADIENTS
+from ...estimate.step.forward import LOGITS
+from ...spec.spec import RunSpec
+from .storages import OUTSIDE, Place, StorageTracker
 
 EMBEDDING, HEAD = Place(0, "embedding"), Place(0, "head")
 

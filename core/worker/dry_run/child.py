@@ -1,4 +1,4 @@
-"""Exact predictions in a process of their own: ``python -P -m sysbench.core.estimate.fake PID``.
+"""Exact predictions in a process of their own: ``python -P -m sysbench.core.worker.dry_run.child PID``.
 
 Reads specs from standard input, a line of JSON each, and answers each with a line; ends with its
 input, or with the process PID that started it.
@@ -14,12 +14,12 @@ import traceback
 
 import msgspec
 
-from ..parent_death import die_with_parent
-from ..record.record import LedgerRow
-from ..spec.spec import RunSpec
-from .closed_form import ROWS, predict
-from .exact import Answer, ExactPrediction, PhasePrediction, ProductCount
-from .extend import Amounts, Moment, Played, extended
+from ...estimate.closed_form import ROWS, predict
+from ...estimate.exact import Answer, ExactPrediction, PhasePrediction, ProductCount
+from ...estimate.extend import Amounts, Moment, Played, extended
+from ...parent_death import die_with_parent
+from ...record.record import LedgerRow
+from ...spec.spec import RunSpec
 
 SHALLOW = 3
 """Deeper models are extended from this many layers and one more."""
@@ -28,7 +28,7 @@ SHALLOW = 3
 def exact_prediction(spec: RunSpec) -> ExactPrediction:
     """Play the step, of a deep model two shallow ones, and add it up."""
     # Late: `main` times what it imports.
-    from .fake_step import play
+    from .step import play
 
     if spec.layers <= SHALLOW + 1:
         return _added_up(spec, play(spec), "")
@@ -40,7 +40,7 @@ def exact_prediction(spec: RunSpec) -> ExactPrediction:
 def quick_prediction(spec: RunSpec) -> ExactPrediction:
     """The same without importing torch's compiler, where this torch can do without."""
     # Late, as above.
-    from .without_compiler import without_compiler
+    from ...estimate.without_compiler import without_compiler
 
     try:
         with without_compiler():
@@ -118,7 +118,7 @@ def main() -> int:
     began = time.perf_counter()
     import torch
 
-    from . import fake_step  # noqa: F401
+    from . import step as fake_step  # noqa: F401
 
     import_seconds = time.perf_counter() - began
     die_with_parent(int(sys.argv[1]))
