@@ -1,7 +1,7 @@
 """One step of bare attention, played through without running it.
 
-Follows `sysbench.core.worker.workloads.models.attention` and `sysbench.core.worker.workloads.attention`, run
-eagerly. Queries, keys and values are contiguous, so that no product makes a copy of them.
+Follows `models.attention` and `attention` in `sysbench.core.worker.workloads`, run eagerly.
+Queries, keys and values are contiguous, so that no product makes a copy of them.
 """
 
 from __future__ import annotations

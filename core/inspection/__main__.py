@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import ForeignFileError, SysbenchError
 from ..formatting import format_bytes
-from ..parent_death import die_with_parent
+from ..machine.processes import die_with_parent
 from ..runs.directory import write_atomically
 from .confinement import die_with_input, limit_memory
 from .entries import Entry, forget_oldest

@@ -162,7 +162,7 @@ class ResultReported(Event, frozen=True):
 
 
 class TelemetrySampled(Event, frozen=True):
-    """One sample of devices and host, as `sysbench.core.machine.telemetry.sample.Sample` encodes."""
+    """One sample of devices and host: a `sysbench.core.machine.telemetry.sample.Sample`."""
 
     sample: dict[str, Any]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..parent_death import die_with_parent
+from ..machine.processes import die_with_parent
 from ..record.events import AnyEvent, DeviceDescribed, Noticed, StageEntered, encode_event
 from ..runs.job import Job, Report
 from ..runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE

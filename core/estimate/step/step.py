@@ -1,6 +1,6 @@
 """The memory of one steady step of our transformer, played through without running it.
 
-Follows `sysbench.core.worker.workloads.models.transformer` and `sysbench.core.worker.workloads.transformer`, run eagerly, as
+Follows `models.transformer` and `transformer` in `sysbench.core.worker.workloads`, run eagerly, as
 torch 2.13 executes them. What can set a peak is there; small statistics, scratch space inside
 kernels and the allocator's rounding are not.
 """

@@ -36,7 +36,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of ``cells.jsonl``: a cell that started or ended.
 
     ``kind``, ``work``, ``passes`` and ``start_seconds``, the seconds of one pass that were no
-    steps, are what the time of other cells is predicted from (`sysbench.core.studies.run.forecast`).
+    steps, are what `sysbench.core.studies.run.forecast` predicts the time of other cells from.
     """
 
     cell: str

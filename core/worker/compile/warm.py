@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from ...parent_death import die_with_parent
+from ...machine.processes import die_with_parent
 from ...record.record import Compile
 from ...runs.job import Job
 from ...spec.spec import RunSpec

@@ -1,4 +1,6 @@
-"""Exact predictions in a process of their own: ``python -P -m sysbench.core.worker.dry_run.child PID``.
+"""Exact predictions in a process of their own.
+
+Run as ``python -P -m sysbench.core.worker.dry_run.child PID``.
 
 Reads specs from standard input, a line of JSON each, and answers each with a line; ends with its
 input, or with the process PID that started it.
@@ -17,7 +19,7 @@ import msgspec
 from ...estimate.closed_form import ROWS, predict
 from ...estimate.exact import Answer, ExactPrediction, PhasePrediction, ProductCount
 from ...estimate.extend import Amounts, Moment, Played, extended
-from ...parent_death import die_with_parent
+from ...machine.processes import die_with_parent
 from ...record.record import LedgerRow
 from ...spec.spec import RunSpec
 

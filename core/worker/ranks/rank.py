@@ -1,4 +1,6 @@
-"""One of several ranks, as torchrun starts it: ``python -m sysbench.core.worker.ranks.rank FOLDER``.
+"""One of several ranks, as torchrun starts it.
+
+Run as ``python -m sysbench.core.worker.ranks.rank FOLDER``.
 
 The folder holds ``job.json`` and gets, for every rank, its events and what it printed.
 """
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...parent_death import die_with_parent
+from ...machine.processes import die_with_parent
 from ...record.events import AnyEvent, DeviceDescribed, StageEntered, encode_event
 from ...runs.job import Job
 
