@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import PassRecord, Record, Spread, Timing
-from sysbench.core.record_oom import Oom
 from sysbench.core.runs.directory import create_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.file.schema import load_study

@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from ..record.memory import Alive
 from ..record.record import LedgerRow
-from ..record_oom import Alive
 from .memory.block import Recording
 from .memory.history import History, pair
 from .memory.lists import largest_alive

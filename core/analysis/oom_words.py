@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..formatting import format_bytes
-from ..record_oom import Oom
+from ..record.memory import Oom
 
 LARGEST_ROWS = 3
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..analysis.memory.oom import out_of_memory
+from ..record.memory import Oom
 from ..record.record import Record
-from ..record_oom import Oom
 from ..tables.memory import largest_columns, origin_columns
 from ..tables.table import Table, facts
 

@@ -115,7 +115,7 @@ class WorkStepped(Event, frozen=True):
 
 
 class OutOfMemory(Event, frozen=True, kw_only=True):
-    """The allocator refused; the worker ends after this. `sysbench.core.record_oom.Oom` has
+    """The allocator refused; the worker ends after this. `sysbench.core.record.memory.Oom` has
     the same keys, and says what they mean."""
 
     phase: str

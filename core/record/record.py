@@ -14,13 +14,12 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import DamagedFileError
-from ..record_oom import Oom
 from .compile import Compile as Compile
 from .compile import GeneratedKernel as GeneratedKernel
 from .distributed import Distributed as Distributed
 from .events import Outcome
 from .memory import Allocation as Allocation
-from .memory import ClosedForm, DeviceMemory, Origin, Pool, ReconciledRow
+from .memory import ClosedForm, DeviceMemory, Oom, Origin, Pool, ReconciledRow
 from .memory import LedgerRow as LedgerRow
 from .memory import Timeline as Timeline
 from .nsys import NsysFacts

@@ -32,6 +32,7 @@ from ..record.events import (
     StageEntered,
     TelemetrySampled,
 )
+from ..record.memory import Alive, Oom
 from ..record.numerics import Numerics
 from ..record.record import (
     Compile,
@@ -45,7 +46,6 @@ from ..record.record import (
     Timing,
 )
 from ..record.roof import Roof
-from ..record_oom import Alive, Oom
 from ..spec.spec import RunSpec
 from .directory import Header, RunDirectory
 

@@ -14,8 +14,8 @@ from ...core.export.oom_tables import (
     oom_table,
     would_fit_table,
 )
+from ...core.record.memory import Oom
 from ...core.record.record import Memory, Record, Timeline
-from ...core.record_oom import Oom
 from ...core.tables.memory import (
     card_table,
     devices_table,

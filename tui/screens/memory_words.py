@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.content import Content
 
 from ...core.analysis.oom_words import held, refused
+from ...core.record.memory import Oom
 from ...core.record.record import Memory
-from ...core.record_oom import Oom
 from ...core.tables.memory import recording_notes
 from ..numerals import amount, signed_percent, significant
 from ..widgets.timeline import TimelineView

@@ -11,8 +11,8 @@ from textual.widgets import Static
 
 from ...core.analysis.memory.oom import out_of_memory
 from ...core.analysis.oom_words import asked_by, held, largest_rows, place
+from ...core.record.memory import Oom
 from ...core.record.record import Numerics, Record
-from ...core.record_oom import Oom
 from ...core.tables.cells import cells_as_text
 from ...core.tables.context import environment_table
 from ...core.tables.numerics import dtypes_table

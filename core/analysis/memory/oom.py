@@ -9,8 +9,8 @@ import msgspec
 from ...estimate.closed_form import predict, why_not_predicted
 from ...estimate.grid import FitKey, fit
 from ...record.events import OutOfMemory
+from ...record.memory import Alive, Oom, WouldFit
 from ...record.record import PassRecord, Record
-from ...record_oom import Alive, Oom, WouldFit
 from ...spec.spec import RunSpec
 
 KEYS: tuple[FitKey, ...] = ("batch", "context")

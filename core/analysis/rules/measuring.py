@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...formatting import counted, format_bytes, percent, signed_percent
 from ...machine.environment import threads
+from ...record.memory import Oom
 from ...record.record import Finding, PassRecord, Record
-from ...record_oom import Oom
 from ..memory.oom import out_of_memory
 from ..oom_words import asked_by, held, place, refused, what_fits
 from .rule import Rule

@@ -7,9 +7,8 @@ from itertools import islice
 
 import msgspec
 
-from ...record.memory import Timeline
+from ...record.memory import Oom, Timeline
 from ...record.record import Record
-from ...record_oom import Oom
 from ...tables.chart import Figure
 from ...tables.table import Table
 from ..cautions import cautions_of

@@ -21,7 +21,7 @@ NO_NODE = "on CUDA only backward's functions are known; see the expression"
 
 
 class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes, named as in `sysbench.core.record_oom.Oom`; None with a reason in ``missing``."""
+    """Bytes, named as in `sysbench.core.record.memory.Oom`; None with a reason in ``missing``."""
 
     requested_bytes: int | None = None
     free_bytes: int | None = None

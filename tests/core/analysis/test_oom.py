@@ -21,8 +21,8 @@ from sysbench.core.analysis.refusal import Refusal, refusal_in
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import OutOfMemory
+from sysbench.core.record.memory import Alive
 from sysbench.core.record.record import PassRecord
-from sysbench.core.record_oom import Alive
 from sysbench.core.spec.spec import RunSpec
 
 MIB = 2**20

@@ -15,8 +15,8 @@ import torch
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.grid import fit
 from sysbench.core.record.events import AnyEvent, OutOfMemory
+from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Record
-from sysbench.core.record_oom import Oom
 from sysbench.core.runs.builder import replay
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.job import Job
