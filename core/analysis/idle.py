@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .idle_causes import BETWEEN, HOST_LATE, ON_SYNC, UNKNOWN
-from .nesting import NONE
 from .trace.activities import Activities
-from .trace.events import HostEvents, Kind, Trace
+from .trace.events import NONE, HostEvents, Kind, Trace
 from .trace.intervals import Cover, Times
 
 LAUNCH = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset|Enqueue")

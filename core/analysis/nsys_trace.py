@@ -6,9 +6,8 @@ import re
 
 import numpy as np
 
-from .nesting import NONE
 from .nsys.events import Events, joined
-from .trace.events import DeviceEvents, HostEvents, Kind, Trace
+from .trace.events import NONE, DeviceEvents, HostEvents, Kind, Trace
 
 OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")
 """What torch's emit_nvtx writes behind an operator's name: it differs from call to call."""

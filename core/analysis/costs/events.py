@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..nesting import NONE, Index, follow, nearest
 from ..operator_names import classify_operator
-from ..trace.events import Kind, Trace
+from ..trace.events import NONE, Index, Kind, Trace, follow, nearest
 from ..trace.intervals import Times
 from ..trace.scopes import Scopes
 from .operands import parse_operands

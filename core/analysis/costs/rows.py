@@ -13,9 +13,8 @@ from ...record.record import KernelRow, Kernels
 from ..kernels.classify import classify
 from ..kernels.table import fold_layers
 from ..kernels.time_ledger import TimeLedger, Window, steps_window
-from ..nesting import NONE, Index, follow, nearest
 from ..trace.activities import launches_of
-from ..trace.events import Kind, Trace
+from ..trace.events import NONE, Index, Kind, Trace, follow, nearest
 from ..trace.intervals import Times
 from ..trace.scopes import Scopes, host_scopes
 from .events import EventCosts, borrowed_costs, census, noted_costs, uncounted

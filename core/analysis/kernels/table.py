@@ -9,8 +9,8 @@ import numpy as np
 
 from ...record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
 from ..fused_names import fused_operators
-from ..nesting import NONE, Index, follow
 from ..operator_names import classify_operator
+from ..trace.events import NONE, Index, follow
 from ..trace.intervals import Times
 from ..trace.scopes import GRAD_ACCUMULATE, LOSS
 from .classify import classify

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...record.nsys import Nvtx, NvtxRange, Style
-from ..nesting import Index
-from ..trace.events import Kind
+from ..trace.events import Index, Kind
 from ..trace.intervals import Cover, Times
 from .events import Calls, Events, Ranges, Work
 from .summaries import by_group

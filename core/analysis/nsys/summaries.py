@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...record.nsys import KernelSummary
-from ..nesting import Index
+from ..trace.events import Index
 from ..trace.intervals import Times
 from .events import Work
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.classify import classify
-from ..nesting import NONE, Index, follow, self_times
-from .events import DeviceEvents, HostEvents, Kind, Trace
+from .events import NONE, DeviceEvents, HostEvents, Index, Kind, Trace, follow, self_times
 from .intervals import Times
 from .scopes import UNKNOWN_PHASE, Scopes
 

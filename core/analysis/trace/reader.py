@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from ...errors import DamagedFileError, NotFoundError
-from ..trace_parts import read_in_parts
 from .columns import Collector
 from .events import Trace
 from .json import Readable, Text, read_events
+from .parts import read_in_parts
 
 GZIP_MAGIC = b"\x1f\x8b"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ...analysis.compiled_parts import PART_RANGE
 from ...analysis.kernels.provenance import GeneratedGraph
+from ...analysis.trace.scopes import PART_RANGE
 from ..ranges import MakeRange
 
 CALL_NUMBER = re.compile(r"^(\s*)# \[Provenance debug handles\] \S+:(\d+)\s*$", re.MULTILINE)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis import trace_parts
 from sysbench.core.analysis.trace import columns as trace_columns
 from sysbench.core.analysis.trace import json as chrome_json
+from sysbench.core.analysis.trace import parts as trace_parts
 from sysbench.core.analysis.trace.events import DeviceEvents, HostEvents, Kind, Trace
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.errors import DamagedFileError, NotFoundError

@@ -7,9 +7,8 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis import nesting
-from sysbench.core.analysis.nesting import by_thread, nearest, parents, self_times
-from sysbench.core.analysis.trace.events import HostEvents
+from sysbench.core.analysis.trace import events as nesting
+from sysbench.core.analysis.trace.events import HostEvents, by_thread, nearest, parents, self_times
 from sysbench.core.analysis.trace.intervals import Cover
 from sysbench.core.analysis.trace.reader import read_trace
 

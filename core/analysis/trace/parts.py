@@ -5,7 +5,7 @@ part before it is read: that part began with an event, so if it decodes as a lis
 it ends with one too. Where anything goes wrong, nothing is lost but time: the caller reads the
 whole by itself, and finds what is wrong with it.
 
-Run as a program: ``python -P -m sysbench.core.analysis.trace_parts PATH BEGIN END ENDING``
+Run as a program: ``python -P -m sysbench.core.analysis.trace.parts PATH BEGIN END ENDING``
 writes the columns of one part to standard output.
 """
 
@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgspec
 
-from .trace.columns import Collector
-from .trace.json import BETWEEN_EVENTS, TAIL_BYTES, Ending, Text, find_list, take_events
+from .columns import Collector
+from .json import BETWEEN_EVENTS, TAIL_BYTES, Ending, Text, find_list, take_events
 
 SMALLEST_PART_BYTES = 48 * 2**20
 MOST_PARTS = 4
