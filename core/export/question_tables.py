@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.answers import Answer
+from ..analysis.kernels.attention import Answer
 from ..tables.table import Table
 
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ..analysis.break_even import BreakEven
 from ..analysis.kernels.questions import questions_of
-from ..analysis.kernels.tree import kernel_tree
-from ..analysis.tree_cuts import from_share
+from ..analysis.kernels.tree import from_share, kernel_tree
 from ..errors import NotFoundError
 from ..export.oom_tables import oom_tables
 from ..export.question_tables import question_table

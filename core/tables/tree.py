@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.kernels.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
-from ..analysis.kernels.tree import TreeNode
-from ..analysis.tree_cuts import walk
+from ..analysis.kernels.tree import TreeNode, walk
 from ..export.kernel_trust import marked
 from ..formatting import percent
 from .cells import decimal

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ...core.analysis.answers import Answer
+from ...core.analysis.kernels.attention import Answer
 from ...core.analysis.kernels.questions import questions_of
-from ...core.analysis.kernels.tree import TreeNode, kernel_tree
-from ...core.analysis.tree_cuts import from_share, matching, to_depth
+from ...core.analysis.kernels.tree import TreeNode, from_share, kernel_tree, matching, to_depth
 from ...core.errors import SpecError
 from ...core.export.kernel_trust import coverage_words, steps_words, times_moved
 from ...core.formatting import parse_ratio

@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ...core.analysis.answers import Answer
+from ...core.analysis.kernels.attention import Answer
 from ...core.export.markdown import table_as_markdown
 from ...core.export.question_tables import question_table
 from ...core.tables.cells import literal

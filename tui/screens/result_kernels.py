@@ -16,8 +16,8 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
-from ...core.analysis.answers import Answer
 from ...core.analysis.costs.roofline import roof_points
+from ...core.analysis.kernels.attention import Answer
 from ...core.analysis.kernels.questions import questions_of
 from ...core.analysis.kernels.tree import kernel_tree
 from ...core.errors import SysbenchError

@@ -10,8 +10,7 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from ...core.analysis.kernels.tree import STILL, TreeNode
-from ...core.analysis.tree_cuts import matching, walk
+from ...core.analysis.kernels.tree import STILL, TreeNode, matching, walk
 from ...core.tables.table import Table
 from ...core.tables.tree import COLUMNS, known_columns, node_cells
 from ..themes import IDLE, swatch

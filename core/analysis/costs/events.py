@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..operator_names import classify_operator
+from ..kernels.classify import classify_operator
 from ..trace.events import NONE, Index, Kind, Trace, follow, nearest
 from ..trace.intervals import Times
 from ..trace.scopes import Scopes

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..operator_names import classify_operator
+from ..kernels.classify import classify_operator
 from .operands import TENSORS, Operand, broadcast, result_bytes
 
 COUNTED_CATEGORIES = ("gemm", "attention", "convolution")

@@ -1,7 +1,14 @@
-"""The category of a kernel by its name.
+"""Categories of work, from the names of kernels, host operators and compiler-fused kernels.
 
 Every rule is about a family: a library's way of naming, or a word for the work. The first
 that matches wins, so a rule may be broad where the rules before it took the exceptions.
+
+Inductor names a kernel ``triton_<kind>_fused_<operators>_<number>`` (on the CPU
+``cpp_fused_…``), the operators sorted and joined by underscores, which they may hold
+themselves.
+
+For the tables of a CPU, where operators stand in for kernels. Views, allocations and other
+bookkeeping that touches no element are ``other``.
 """
 
 from __future__ import annotations
@@ -9,7 +16,78 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from ..fused_names import fused_category
+FUSED = re.compile(
+    r"(?:^|[^a-z])(?:triton_(?P<kind>[a-z]{3})|cpp)_fused_(?P<operators>\w*?)_?\d+(?=\W|$)"
+)
+OPERATOR = re.compile(
+    r"""
+    (?: ^ | (?<=.)_ )                                # the underscore that joins
+    (
+        _(?: efficient | flash )_attention_(?: forward | backward )
+      | _?scaled_dot_product_(?: \w*?_ )?? attention (?: _backward | _for_cpu )*
+      | flex_attention (?: _backward )?
+      | _?(?: log_ )?softmax (?: _backward_data | _backward )?
+      | prepare_softmax_online | cross_entropy_loss
+      | nll_loss (?: 2d )?_(?: forward | backward )
+      | (?: mse | smooth_l1 )_loss (?: _backward )?
+      | _native_batch_norm_legit (?: _functional )?
+      | (?: native_ )?(?: layer | group | batch | rms )_norm (?: _backward )?
+      | embedding (?: _dense_backward )?
+      | (?: _unsafe_ )?index_put | index_select | _unsafe_(?: index | view )
+      | (?: native_dropout | convolution | cumsum ) (?: _backward )?
+      | (?: gelu | silu | elu | tanh | sigmoid | threshold | hardswish | leaky_relu )_backward
+      | leaky_relu | hardswish
+      | (?: select | slice | as_strided )_(?: scatter | backward ) | as_strided
+      | inductor_(?: random | randint | seeds | lookup_seed )
+      | (?: all_reduce | all_gather_into_tensor | reduce_scatter_tensor | wait_tensor )
+      | (?: bitwise | logical )_(?: and | or | not | xor )
+      | (?: ones | zeros | empty | full | randn? | randint )_like | new_(?: zeros | ones | full )
+      | (?: avg | max )_pool2d (?: _with_indices )? (?: _backward )? | _adaptive_avg_pool2d
+      | clamp_(?: min | max ) | constant_pad_nd | floor_divide | masked_fill | split_with_sizes
+      | scalar_tensor | tril_indices | upsample_nearest2d | var_mean | _to_copy | _scaled_mm
+      | _?[^_]+ (?: _$ )?
+    )
+    (?= _ | $ )
+    """,
+    re.VERBOSE,
+)
+
+SOFTMAX = re.compile(r"softmax|nll_loss|cross_entropy|logsumexp")
+NORM = re.compile(r"(layer|rms|group|batch)_norm|^rsqrt$")
+EMBEDDING = re.compile(r"embedding|index_(put|select)$|^_unsafe_index$")
+RANDOM = re.compile(r"^(rand|bernoulli|native_dropout$|inductor_)")
+REDUCTION = re.compile(r"^(sum|mean|amax|amin|max|min|prod|var|var_mean|argmax|argmin|any|all)$")
+
+
+@cache
+def fused_operators(name: str) -> tuple[str, ...]:
+    """The operators of a generated kernel, as its name tells; empty for any other kernel."""
+    match = FUSED.search(name)
+    return tuple(OPERATOR.findall(match["operators"])) if match else ()
+
+
+def fused_category(name: str) -> str | None:
+    """The category of a generated kernel's work, None for any other kernel."""
+    match = FUSED.search(name)
+    if not match:
+        return None
+    kind, operators = match["kind"] or "cpp", fused_operators(name)
+    if kind == "tem":
+        if any("attention" in one for one in operators):
+            return "attention"
+        return "convolution" if any("conv" in one for one in operators) else "gemm"
+    if kind == "for" or any("foreach" in one for one in operators):
+        return "optimizer"
+    for category, pattern in (("softmax", SOFTMAX), ("norm", NORM), ("embedding", EMBEDDING)):
+        if any(pattern.search(one) for one in operators):
+            return category
+    if operators and all(RANDOM.search(one) for one in operators):
+        return "random"
+    reduces = kind in ("per", "red", "mix", "spl") or (
+        kind == "cpp" and any(REDUCTION.search(one) for one in operators)
+    )
+    return "reduce" if reduces else "elementwise"
+
 
 CATEGORIES = (
     "gemm",
@@ -150,7 +228,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
 )
-_COMPILED = [
+_KERNEL_RULES = [
     (category, re.compile("|".join(patterns), re.IGNORECASE)) for category, patterns in RULES
 ]
 
@@ -161,4 +239,75 @@ def classify(name: str) -> str:
     fused = fused_category(name)
     if fused:
         return fused
-    return next((category for category, rule in _COMPILED if rule.search(name)), "other")
+    return next((category for category, rule in _KERNEL_RULES if rule.search(name)), "other")
+
+
+WORDS = {
+    "elementwise": re.compile(
+        r"""
+        abs | add | addcdiv | addcmul | bitwise_(and|not|or|xor) | cast | ceil | celu
+        | clamp(_max|_min)? | cos | div | elu | eq | erf | exp | exp2 | expm1 | flip
+        | float_power | floor | floor_divide | fmod | ge | gelu | glu | gt | hardsigmoid
+        | hardswish | hardtanh | isfinite | isinf | isnan | le | leaky_relu | lerp
+        | log | log10 | log1p | log2 | log_sigmoid | logical_(and|not|or|xor) | lt
+        | masked_fill | maximum | minimum | mish | mse_loss | mul | ne | neg | pow | prelu
+        | reciprocal | relu | relu6 | remainder | roll | round | rsqrt | rsub | sigmoid
+        | sign | silu | sin | smooth_l1_loss | softplus | sqrt | square | sub | tan | tanh
+        | threshold | tril | triu | trunc | where | xlogy
+        """,
+        re.VERBOSE,
+    ),
+    "reduce": re.compile(
+        r"""
+        all | amax | amin | any | argmax | argmin | argsort | count_nonzero | cummax | cummin
+        | cumprod | cumsum | histc | linalg_vector_norm | max | mean | median | min | nonzero
+        | norm | prod | sort | std | std_mean | sum | topk | unique | unique2 | var | var_mean
+        """,
+        re.VERBOSE,
+    ),
+    "copy": re.compile(
+        r"""
+        cat | clone | concat | contiguous | copy | fill | full | full_like | hstack | item
+        | local_scalar_dense | new_(full|ones|zeros) | ones | ones_like | pin_memory | repeat
+        | repeat_interleave | stack | to | to_copy | type_as | vstack | zero | zeros | zeros_like
+        """,
+        re.VERBOSE,
+    ),
+}
+FAMILIES = (
+    ("communication", r"^c10d::|^(gloo|nccl|mpi|ucc):|^fsdp::|record_param_comms|_c10d_functional"),
+    ("optimizer", r"^aten::_?foreach|fused_(adam|sgd|adagrad)|^aten::_amp_"),
+    ("attention", r"attention"),
+    ("softmax", r"softmax|nll_loss|cross_entropy|logsumexp"),
+    ("norm", r"(layer|rms|batch|group|instance|weight)_norm"),
+    ("convolution", r"conv(?!ert)"),
+    ("gemm", r"(^|_)(b?mm|addb?mm|baddbmm|addmv|mv|v?dot|matmul|linear|bilinear|einsum)(_|$)"),
+    ("gemm", r"_(scaled|int|grouped|sparse)_(grouped_)?mm"),
+    ("embedding", r"embedding|(^|_)index($|_(select|put|add|copy|fill))|gather|scatter|take_along"),
+    ("random", r"dropout|bernoulli|multinomial|^rand|^uniform$|^normal$|exponential|^random$"),
+)
+_OPERATOR_RULES = [(category, re.compile(rule)) for category, rule in FAMILIES]
+CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+SUFFIXES = re.compile(r"(_backward(_data)?\d*|_?\d*)$")
+
+
+@cache
+def classify_operator(name: str) -> str:
+    """One of the kernel categories for an operator; remembered per name."""
+    fused = fused_category(name)
+    if fused:
+        return fused
+    plain = _plain(name)
+    for category, rule in _OPERATOR_RULES:
+        if rule.search(name if "::" in rule.pattern else plain):
+            return category
+    return next((category for category, word in WORDS.items() if word.fullmatch(plain)), "other")
+
+
+def _plain(name: str) -> str:
+    """``aten::_softmax_backward_data``, ``SoftmaxBackward0`` and ``aten::softmax`` to softmax."""
+    _, _, last = name.rpartition("::")
+    snake = CAMEL.sub("_", last).lower().strip("_")
+    while (shorter := SUFFIXES.sub("", snake).strip("_")) != snake:
+        snake = shorter
+    return snake

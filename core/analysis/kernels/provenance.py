@@ -16,8 +16,8 @@ from typing import Literal
 import msgspec
 
 from ...record.record import GeneratedKernel, KernelRow, Kernels
-from ..fused_names import FUSED
 from ..notes import WHOLE_MODEL
+from .classify import FUSED
 from .table import fold_layers
 
 GRAPH_PREFIX = re.compile(r"^graph_\d+_(?=cpp_fused_)")

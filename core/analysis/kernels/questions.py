@@ -13,8 +13,15 @@ from typing import NamedTuple
 
 from ...formatting import percent
 from ...record.record import KernelRow, Kernels, Record
-from ..answers import Answer, Numbers, command_for, milliseconds, part, shortened
-from .attention import softmax_against_matmuls
+from .attention import (
+    Answer,
+    Numbers,
+    command_for,
+    milliseconds,
+    part,
+    shortened,
+    softmax_against_matmuls,
+)
 
 FORWARD = ("forward",)
 FORWARD_BACKWARD = ("forward", "loss", "backward")

@@ -8,12 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
-from ..fused_names import fused_operators
-from ..operator_names import classify_operator
 from ..trace.events import NONE, Index, follow
 from ..trace.intervals import Times
 from ..trace.scopes import GRAD_ACCUMULATE, LOSS
-from .classify import classify
+from .classify import classify, classify_operator, fused_operators
 from .time_ledger import TimeLedger
 
 LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")

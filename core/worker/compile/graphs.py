@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...analysis.fused_names import FUSED
+from ...analysis.kernels.classify import FUSED
 from ...analysis.kernels.provenance import (
     GeneratedCall,
     GeneratedGraph,

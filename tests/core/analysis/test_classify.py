@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.analysis.fused_names import fused_operators
-from sysbench.core.analysis.kernels.classify import CATEGORIES, classify
-from sysbench.core.analysis.operator_names import classify_operator
+from sysbench.core.analysis.kernels.classify import (
+    CATEGORIES,
+    classify,
+    classify_operator,
+    fused_operators,
+)
 
 # Names as profilers print them; long template arguments are cut.
 KERNELS = {

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.answers import Answer
+from sysbench.core.analysis.kernels.attention import Answer
 from sysbench.core.analysis.kernels.questions import questions_of
 from sysbench.core.record.record import KernelRow, Record
 from sysbench.core.runs.directory import RunDirectory, create_run

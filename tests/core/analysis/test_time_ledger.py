@@ -11,15 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.idle_causes import (
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import (
     BETWEEN,
     HOST_LATE,
     ON_SYNC,
     OUTSIDE_OPERATORS,
     UNKNOWN,
+    TimeLedger,
+    Window,
+    time_ledger,
 )
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import TimeLedger, Window, time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.record import Kernels
 

@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 from sysbench.core.analysis.kernels.layers import odd_ones, ranges
 from sysbench.core.analysis.kernels.table import kernel_table
 from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.kernels.tree import WORK, TreeNode, kernel_tree
+from sysbench.core.analysis.kernels.tree import (
+    WORK,
+    TreeNode,
+    from_share,
+    kernel_tree,
+    matching,
+    to_depth,
+    walk,
+)
 from sysbench.core.analysis.trace.reader import read_trace
-from sysbench.core.analysis.tree_cuts import from_share, matching, to_depth, walk
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.record import (
     CategoryRow,
