@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..analysis.break_even import BreakEven
+from ..analysis.compare import BreakEven
 from ..record.record import Record
 from ..tables.cells import cells_as_text, heading, is_numeric, literal
 from ..tables.kernels import top_kernels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analysis.break_even import BreakEven, break_even
+from ..analysis.compare import BreakEven, break_even
 from ..errors import SysbenchError
 from ..machine.environment import device_name
 from ..record.record import Record

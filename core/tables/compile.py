@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.break_even import BreakEven
+from ..analysis.compare import BreakEven
 from ..analysis.kernels.provenance import row_key
 from ..analysis.notes import WHOLE_MODEL
 from ..record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record

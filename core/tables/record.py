@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.break_even import BreakEven
+from ..analysis.compare import BreakEven
 from ..analysis.kernels.questions import questions_of
 from ..analysis.kernels.tree import from_share, kernel_tree
 from ..errors import NotFoundError

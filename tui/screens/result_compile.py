@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import DataTable, Static
 
-from ...core.analysis.break_even import BreakEven
+from ...core.analysis.compare import BreakEven
 from ...core.errors import NotFoundError
 from ...core.export.markdown import table_as_markdown
 from ...core.generated_code import generated_code

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import fsum
 from typing import Any
 
-from ...analysis.break_even import break_even
+from ...analysis.compare import break_even
 from ...analysis.kernels.questions import by_name, questions_of
 from ...export.question_tables import question_table
 from ...record.record import Kernels, Nsys, Record

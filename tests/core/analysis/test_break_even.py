@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core import RunSpec
-from sysbench.core.analysis.break_even import break_even
+from sysbench.core.analysis.compare import break_even
 from sysbench.core.record.record import Compile, Record, Spread, Timing
 
 HOW = "sysbench-tui run"
