@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..analysis.compare import BreakEven
 from ..analysis.kernels.provenance import row_key
-from ..analysis.notes import WHOLE_MODEL
+from ..analysis.memory.owners import WHOLE_MODEL
 from ..record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
 from .table import Cell, Row, Table, facts
 

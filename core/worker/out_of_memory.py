@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..analysis.notes import Notes
-from ..analysis.oom_alive import what_was_alive
+from ..analysis.memory.oom import what_was_alive
+from ..analysis.memory.owners import Notes
 from ..errors import SysbenchError
 from ..record.events import Noticed, ResultReported, StageEntered
 from ..runs.directory import write_atomically

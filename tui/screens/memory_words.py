@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from ...core.analysis.oom_words import held, refused
+from ...core.analysis.memory.oom import held, refused
 from ...core.record.memory import Oom
 from ...core.record.record import Memory
 from ...core.tables.memory import recording_notes

@@ -9,8 +9,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ...core.analysis.memory.oom import out_of_memory
-from ...core.analysis.oom_words import asked_by, held, largest_rows, place
+from ...core.analysis.memory.oom import asked_by, held, largest_rows, out_of_memory, place
 from ...core.record.memory import Oom
 from ...core.record.record import Numerics, Record
 from ...core.tables.cells import cells_as_text

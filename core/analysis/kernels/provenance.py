@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from ...record.record import GeneratedKernel, KernelRow, Kernels
-from ..notes import WHOLE_MODEL
+from ..memory.owners import WHOLE_MODEL
 from .classify import FUSED
 from .table import fold_layers
 

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from ...record.record import KernelRow, Kernels, Memory, ModuleMemory
-from ..notes import WHOLE_MODEL
+from ..memory.owners import WHOLE_MODEL
 from ..trace.scopes import GRAD_ACCUMULATE, LOSS
 from .layers import LayerSpread, Part, grown, parts
 from .table import MODEL_PHASES

@@ -1,13 +1,25 @@
-"""How the driver's figure for a device, or the system's for a process, adds up."""
+"""How the driver's figure for a device adds up: segments, pools, and what is outside them.
+
+From what ``torch.cuda.memory._snapshot()`` returns: the segments that there are at the end, and
+the events that made and unmade them. Going back from the end is exact as far as the events go.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import msgspec
+import numpy as np
 
+from ...errors import DamagedFileError
 from ...record.memory import Pool
 from ...record.record import LedgerRow
+from .history import Integers
 
 
 class CardReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,3 +90,128 @@ def _slack(slack: int, pools: Sequence[Pool]) -> list[LedgerRow]:
     free = {pool.name: pool.free_bytes for pool in pools}
     free[max(pools, key=lambda pool: pool.free_bytes).name] += slack - sum(free.values())
     return [LedgerRow(f"slack, {name}", count) for name, count in free.items()]
+
+
+SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+WHOLE = ("segment_alloc", "segment_free")
+"""Events of a segment that never joins its neighbour; the others grow and shrink one."""
+
+GIVEN_BACK = "given back since"
+"""The pool of what the allocator no longer held when the snapshot was taken: nobody says."""
+
+
+class _Segment(msgspec.Struct, gc=False):
+    address: int
+    total_size: int
+    device: int = 0
+    segment_type: str = ""
+    segment_pool_id: tuple[int, int] = (0, 0)
+
+
+class _Event(msgspec.Struct, gc=False):
+    action: str
+    addr: int = 0
+    size: int = 0
+    time_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """One device's segments at the end, as address to (bytes, pool), and the events before it.
+
+    Attributes:
+        events: (nanoseconds since the epoch, address, bytes, sign, whether a whole segment).
+    """
+
+    at_end: dict[int, tuple[int, str]]
+    events: list[tuple[int, int, int, int, bool]]
+
+    def reserved_bytes(self, time_ns: int) -> int:
+        """What the allocator held of the device at that time."""
+        held = sum(size for size, _ in self.at_end.values())
+        return held - sum(size * sign for at, _, size, sign, _ in self.events if at > time_ns)
+
+    def pools(self, time_ns: int, address: Integers, size: Integers) -> list[Pool]:
+        """The pools at that time, by name.
+
+        Args:
+            address, size: Of the blocks that were handed out then.
+        """
+        order = np.argsort(address)
+        begins, ends = address[order], address[order] + size[order]
+        free: defaultdict[str, list[int]] = defaultdict(list)
+        reserved: Counter[str] = Counter()
+        for begin, end, pool in self._runs(time_ns):
+            inside = slice(*np.searchsorted(begins, [begin, end]))
+            gaps = np.append(begins[inside], end) - np.append(begin, ends[inside])
+            reserved[pool] += end - begin
+            free[pool] += gaps.tolist()
+        return [
+            Pool(pool, held, held - sum(free[pool]), sum(free[pool]), max(free[pool]))
+            for pool, held in sorted(reserved.items())
+        ]
+
+    def _runs(self, time_ns: int) -> list[tuple[int, int, str]]:
+        """What was held then: ranges of addresses with their pool, in order."""
+        change: Counter[int] = Counter()  # of how often an address is covered, by where it begins
+        borders = set(self.at_end)
+        for address, (size, _) in self.at_end.items():
+            change[address] += 1
+            change[address + size] -= 1
+        for at, address, size, sign, is_whole in self.events:
+            if at > time_ns:
+                change[address] -= sign
+                change[address + size] += sign
+                if is_whole:
+                    borders |= {address, address + size}
+        starts = sorted(self.at_end)
+        runs: list[tuple[int, int, str]] = []
+        covered = 0
+        for begin, end in pairwise(sorted(change)):
+            covered += change[begin]
+            if covered <= 0:
+                continue
+            pool = self._pool_at(begin, starts)
+            if runs and runs[-1][1:] == (begin, pool) and begin not in borders:
+                runs[-1] = (runs[-1][0], end, pool)
+            else:
+                runs.append((begin, end, pool))
+        return runs
+
+    def _pool_at(self, address: int, starts: list[int]) -> str:
+        """The pool of the segment at the end that holds an address, by their sorted starts."""
+        before = bisect_right(starts, address)
+        size, pool = self.at_end[starts[before - 1]] if before else (0, "")
+        return pool if before and address < starts[before - 1] + size else GIVEN_BACK
+
+
+def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
+    """One device's segments from a snapshot that this process took itself.
+
+    Raises:
+        DamagedFileError: torch changed the form of its snapshots.
+    """
+    traces = snapshot.get("device_traces", [])
+    trace = traces[device] if device < len(traces) else []
+    try:
+        segments = msgspec.convert(snapshot["segments"], list[_Segment])
+        events = msgspec.convert([one for one in trace if one["action"] in SIGNS], list[_Event])
+    except (KeyError, msgspec.ValidationError) as error:
+        raise DamagedFileError(f"not a memory snapshot: {error}") from error
+    return Segments(
+        at_end={
+            one.address: (one.total_size, _pool_name(one))
+            for one in segments
+            if one.device == device
+        },
+        events=[
+            (one.time_us * 1000, one.addr, one.size, SIGNS[one.action], one.action in WHOLE)
+            for one in events
+        ],
+    )
+
+
+def _pool_name(segment: _Segment) -> str:
+    """The kind of pool; private ones, of CUDA graphs say, with their number."""
+    number = ".".join(str(part) for part in segment.segment_pool_id if part)
+    return f"private pool {number}, {segment.segment_type}" if number else segment.segment_type

@@ -1,17 +1,19 @@
-"""Two tables of the memory block: the largest allocations, and bytes by module."""
+"""Lists of the memory block: largest allocations, bytes by module, timeline, origins."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import PurePath
 
 import numpy as np
 
-from ...record.record import Allocation, ModuleMemory
-from ..notes import WHOLE_MODEL
+from ...record.memory import Origin
+from ...record.record import Allocation, ModuleMemory, Timeline
 from .history import Frame, Stack
+from .owners import WHOLE_MODEL
 from .residents import Residents
 
 STACK_DEPTH = 16
@@ -91,3 +93,101 @@ def _with_parents(path: str) -> Iterable[str]:
     parts = path.split(".")
     containing = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
     return dict.fromkeys([WHOLE_MODEL, *containing])
+
+
+POINTS = 400
+
+
+def draw_timeline(residents: Residents, first: int, last: int) -> Timeline:
+    """At most POINTS instants, half of them between the two given ones.
+
+    Of each equal part of the events the instant of the most live bytes is kept, so that no
+    peak is lost; parts of events and not of time, for a model takes longer to build than to
+    step.
+    """
+    end = len(residents.history)
+    instants = np.concatenate(
+        [
+            _maxima(residents, 0, first, POINTS // 4),
+            _maxima(residents, first, last + 1, POINTS // 2),
+            _maxima(residents, last + 1, end + 1, POINTS // 4),
+        ]
+    )
+    return Timeline(
+        t_ms=[residents.time_ms(instant) for instant in instants.tolist()],
+        live_bytes=residents.live[instants].tolist(),
+        categories={name: at[instants].tolist() for name, at in residents.categories.items()},
+        phases=_phase_spans(residents),
+    )
+
+
+def _maxima(residents: Residents, first: int, stop: int, parts: int) -> np.ndarray:
+    """The instant of the most live bytes in each of at most ``parts`` equal parts."""
+    edges = np.unique(np.linspace(first, stop, parts + 1).astype(np.int64))
+    peaks = [residents.peak(begin, end - 1) for begin, end in pairwise(edges.tolist())]
+    return np.array(peaks, dtype=np.int64)
+
+
+def _phase_spans(residents: Residents) -> list[tuple[str, float, float]]:
+    marks = residents.notes.phases
+    return [
+        (
+            mark.phase,
+            residents.since_start_ms(mark.time_ns),
+            residents.since_start_ms(after.time_ns),
+        )
+        for mark, after in pairwise(marks)
+        if mark.phase
+    ]
+
+
+SMALLER = "smaller"
+
+
+def origins_alive(residents: Residents, instant: int, keep: int) -> list[Origin]:
+    """The ``keep`` largest origins at an instant, and the rest as one: they sum to its bytes.
+
+    Bytes are as requested. Stacks that read alike are one.
+    """
+    allocations, attribution = residents.allocations, residents.attribution
+    totals: defaultdict[tuple[str, str, int], _Sum] = defaultdict(_Sum)
+    for index in np.flatnonzero(allocations.alive_at(instant - 1)).tolist():
+        key = attribution.category[index], attribution.phase[index], int(allocations.stack[index])
+        totals[key].add(int(allocations.bytes[index]), 1, residents.block_bytes(index))
+    texts = {number: _text(residents, number) for _, _, number in totals}
+    merged: defaultdict[tuple[str, str, tuple[str, ...]], _Sum] = defaultdict(_Sum)
+    for (category, phase, number), total in totals.items():
+        merged[category, phase, texts[number]].add(*total.parts)
+    found = [
+        Origin(category, phase, size, blocks, list(stack), held)
+        for (category, phase, stack), total in merged.items()
+        for size, blocks, held in [total.parts]
+    ]
+    found.sort(key=lambda one: (-one.bytes, one.category, one.phase, one.stack))
+    rest = found[keep:]
+    if rest:
+        smaller = _Sum()
+        for one in rest:
+            smaller.add(one.bytes, one.blocks, one.block_bytes)
+        size, blocks, held = smaller.parts
+        found[keep:] = [Origin(SMALLER, "", size, blocks, [], held)]
+    return found
+
+
+class _Sum:
+    """Bytes as requested, how many blocks, and their bytes where the allocator has granules."""
+
+    def __init__(self) -> None:
+        self.parts: tuple[int, int, int | None] = 0, 0, None
+
+    def add(self, size: int, blocks: int, held: int | None) -> None:
+        known = self.parts
+        self.parts = (
+            known[0] + size,
+            known[1] + blocks,
+            known[2] if held is None else (known[2] or 0) + held,
+        )
+
+
+def _text(residents: Residents, stack: int) -> tuple[str, ...]:
+    return tuple(readable(residents.history.stacks[stack])) if stack >= 0 else ()

@@ -1,17 +1,26 @@
-"""A refusal of the allocator as a record tells it, and what would have fitted."""
+"""Running out of memory: what was resident, what was asked for, what would have fitted."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ...estimate.closed_form import predict, why_not_predicted
 from ...estimate.grid import FitKey, fit
+from ...formatting import format_bytes
 from ...record.events import OutOfMemory
 from ...record.memory import Alive, Oom, WouldFit
-from ...record.record import PassRecord, Record
+from ...record.record import LedgerRow, PassRecord, Record
 from ...spec.spec import RunSpec
+from .block import UNSPLIT, Recording
+from .history import History, Refusal, pair
+from .lists import draw_timeline, largest_alive, origins_alive
+from .owners import NEVER, Notes, PhaseMark
+from .residents import Residents
+from .residents import replay as replay_history
 
 KEYS: tuple[FitKey, ...] = ("batch", "context")
 NOT_RECORDED = "only the memory pass records allocations, and it did not run out of memory"
@@ -62,3 +71,129 @@ def out_of_memory(record: Record) -> tuple[PassRecord, Oom] | None:
     """The pass that tells most of how memory ran out, of those that did; None without any."""
     ended = [(one, one.oom) for one in record.passes if one.oom is not None]
     return max(ended, key=lambda each: bool(each[1].ledger), default=None)
+
+
+LARGEST = 50
+ORIGINS = 200
+NOT_SEEN = "no allocator of torch's saw a refusal: this is the fullest instant of the phase"
+
+
+def what_was_alive(recording: Recording, notes: Notes) -> Alive:
+    """The ledger, the origins and the timeline up to the refusal that ended a recording.
+
+    Args:
+        notes: Of the worker, up to the step that did not end.
+    """
+    history, refusal = recording.history, recording.refusal
+    allocated_bytes = recording.counters.end_allocated
+    count = (
+        _fullest(history, notes) if refusal is None else history.last_before(refusal.time_ns) + 1
+    )
+    residents = _until(history, count, notes, refusal)
+    ledger = [row for row in residents.rows(count) if row.bytes]
+    if allocated_bytes is not None:
+        beyond = allocated_bytes - int(residents.live[count])
+        ledger += [LedgerRow(UNSPLIT, beyond)] if beyond else []
+    step = notes.phases[-1].step
+    span = residents.span(step) if step in notes.steps else (0, count)
+    refused_ns = residents.notes.phases[-1].time_ns
+    modules = [mark.module for mark in notes.modules if mark.time_ns <= refused_ns]
+    return Alive(
+        op=refusal.op if refusal else None,
+        module=modules[-1] if modules else None,
+        free_bytes=_free(recording, int(residents.live[count])),
+        ledger=ledger,
+        origins=origins_alive(residents, count, ORIGINS),
+        largest=largest_alive(residents, count, LARGEST),
+        timeline=draw_timeline(residents, *span),
+        refused_ms=residents.since_start_ms(refused_ns),
+        missing={} if refusal else {"op": NOT_SEEN},
+    )
+
+
+def _free(recording: Recording, live_bytes: int) -> int | None:
+    """What was free then: what is at the end, less what was given back on the way there."""
+    if recording.free_at_end is None:
+        return None
+    allocations = pair(recording.history)
+    at_end = int(allocations.curve(allocations.rounded(recording.history.granule))[-1])
+    return max(0, recording.free_at_end - (live_bytes - at_end))
+
+
+def _fullest(history: History, notes: Notes) -> int:
+    """How many events it takes to the most live bytes since the last phase began."""
+    allocations = pair(history)
+    live = allocations.curve(allocations.rounded(history.granule))
+    first = history.last_before(notes.phases[-1].time_ns) + 1
+    return first + int(np.argmax(live[first:]))
+
+
+def _until(history: History, count: int, notes: Notes, refusal: Refusal | None) -> Residents:
+    """The first ``count`` events; what they leave alive, the step would have given back."""
+    columns = ("time_ns", "address", "change", "stack")
+    before = replace(history, **{name: getattr(history, name)[:count] for name in columns})
+    step = notes.phases[-1].step
+    last_ns = max(int(before.time_ns[-1]) if count else 0, notes.phases[-1].time_ns)
+    residents = replay_history(before, _ended(notes, step, NEVER))
+    return replace(residents, notes=_ended(notes, step, refusal.time_ns if refusal else last_ns))
+
+
+def _ended(notes: Notes, step: int, time_ns: int) -> Notes:
+    return msgspec.structs.replace(notes, phases=[*notes.phases, PhaseMark(time_ns, step, "")])
+
+
+LARGEST_ROWS = 3
+
+
+def refused(oom: Oom) -> str:
+    """``128 MiB asked for in forward, 92.7 MiB free``."""
+    asked = (
+        "an unknown amount" if oom.requested_bytes is None else format_bytes(oom.requested_bytes)
+    )
+    told = f"{asked} asked for in {oom.phase}"
+    if oom.free_bytes is not None:
+        told += f", {format_bytes(oom.free_bytes)} free"
+    if oom.largest_free_bytes:
+        told += f", the allocator's largest free block {format_bytes(oom.largest_free_bytes)}"
+    return told
+
+
+def asked_by(oom: Oom) -> str:
+    """``aten::div in blocks.0.attention``, as far as both are known."""
+    return " in ".join(part for part in (oom.op, oom.module) if part)
+
+
+def place(oom: Oom) -> str:
+    """Our innermost frame."""
+    return oom.stack[0] if oom.stack else ""
+
+
+def held(oom: Oom) -> str:
+    """``196 MiB of 300 MiB allocated``; empty where nobody counted."""
+    if oom.allocated_bytes is None:
+        return ""
+    capacity = "" if oom.capacity_bytes is None else f" of {format_bytes(oom.capacity_bytes)}"
+    return f"{format_bytes(oom.allocated_bytes)}{capacity} allocated"
+
+
+def largest_rows(oom: Oom) -> str:
+    """The largest rows of the ledger."""
+    rows = sorted(oom.ledger, key=lambda row: -row.bytes)[:LARGEST_ROWS]
+    return ", ".join(f"{row.name} {format_bytes(row.bytes)}" for row in rows)
+
+
+def what_fits(oom: Oom) -> str:
+    """What the closed form says would fit; empty where it says nothing."""
+    if not oom.would_fit or oom.capacity_bytes is None:
+        return ""
+    capacity = format_bytes(oom.capacity_bytes)
+    smaller = [one for one in oom.would_fit if one.largest < one.asked]
+    if not smaller:
+        return (
+            f"by the closed form this spec fits into {capacity}: libraries, fragmentation or the "
+            "recording took the rest"
+        )
+    fitting = [f"{one.key} {one.largest:,} (not {one.asked:,})" for one in smaller if one.largest]
+    if not fitting:
+        return f"by the closed form not even batch 1 or context 1 fits into {capacity}"
+    return f"by the closed form {' or '.join(fitting)} fits into {capacity}"

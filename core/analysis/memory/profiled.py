@@ -19,8 +19,7 @@ import msgspec
 import numpy as np
 
 from ...errors import DamagedFileError
-from ..refusal import Refusal
-from .history import Frame, History, Stack
+from .history import Frame, History, Refusal, Stack
 
 GZIP_MAGIC = b"\x1f\x8b"
 CHUNK_BYTES = 2**20

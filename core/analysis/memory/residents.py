@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...record.record import LedgerRow
-from ..notes import Notes
 from .history import Allocations, History, Integers, pair
-from .owners import BEFORE, KEPT, OWNERS, UNKNOWN, WORKSPACES, Attribution, attribute
+from .owners import BEFORE, KEPT, OWNERS, UNKNOWN, WORKSPACES, Attribution, Notes, attribute
 
 
 def rounding_name(granule: int) -> str:

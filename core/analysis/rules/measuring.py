@@ -6,8 +6,7 @@ from ...formatting import counted, format_bytes, percent, signed_percent
 from ...machine.environment import threads
 from ...record.memory import Oom
 from ...record.record import Finding, PassRecord, Record
-from ..memory.oom import out_of_memory
-from ..oom_words import asked_by, held, place, refused, what_fits
+from ..memory.oom import asked_by, held, out_of_memory, place, refused, what_fits
 from .rule import Rule
 
 DRIFT_LIMIT = 0.02

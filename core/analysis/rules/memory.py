@@ -10,7 +10,7 @@ from ...estimate.closed_form import predict, why_not_predicted
 from ...formatting import format_bytes, percent, signed_percent
 from ...record.record import Finding, Record
 from ...spec.spec import RunSpec
-from ..resident_set import COPIES, amount
+from ..memory.predicted import COPIES, amount
 from .rule import Rule
 
 PREDICTION_LIMIT = 0.05

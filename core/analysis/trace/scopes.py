@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..notes import WHOLE_MODEL
+from ..memory.owners import WHOLE_MODEL
 from .events import (
     MODULE_PREFIX,
     NONE,

@@ -13,10 +13,9 @@ import pynvml
 import torch
 
 from ...analysis.memory.block import Counters, Recording
-from ...analysis.memory.card import CardReading
+from ...analysis.memory.card import CardReading, segments_of
+from ...analysis.memory.history import refusal_in
 from ...analysis.memory.snapshot import snapshot_from
-from ...analysis.refusal import refusal_in
-from ...analysis.segments import segments_of
 from ...runs.directory import write_atomically
 from ...runs.job import Job
 from .oom import observe_refusals

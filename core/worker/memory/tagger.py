@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...analysis.notes import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
+from ...analysis.memory.owners import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
 from ...analysis.trace.scopes import LOSS, MODULE_RANGE
 from ..ranges import module_ranges
 from ..workloads.base import AUTOCAST_DTYPES, SteppedWorkload

@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from sysbench.core.analysis.memory.block import Counters, Recording, describe_memory
-from sysbench.core.analysis.memory.card import CardReading, card_rows
+from sysbench.core.analysis.memory.card import (
+    GIVEN_BACK,
+    CardReading,
+    Segments,
+    card_rows,
+    segments_of,
+)
+from sysbench.core.analysis.memory.owners import Notes, PhaseMark, Tag
 from sysbench.core.analysis.memory.snapshot import snapshot_from
-from sysbench.core.analysis.notes import Notes, PhaseMark, Tag
-from sysbench.core.analysis.segments import GIVEN_BACK, Segments, segments_of
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.memory import Pool
 from sysbench.core.record.record import LedgerRow, Memory

@@ -8,9 +8,8 @@ import pytest
 from sysbench.core.analysis.memory.block import Counters, Recording, describe_memory
 from sysbench.core.analysis.memory.history import Frame, History
 from sysbench.core.analysis.memory.lists import readable
-from sysbench.core.analysis.memory.owners import CLOCK_SLACK_NS
+from sysbench.core.analysis.memory.owners import CLOCK_SLACK_NS, ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.analysis.memory.residents import replay
-from sysbench.core.analysis.notes import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.record.record import LedgerRow, Memory
 
 START_NS = 1_800_000_000_000_000_000

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.analysis.memory.history import History, pair
+from sysbench.core.analysis.memory.owners import Notes, PhaseMark, Tag
 from sysbench.core.analysis.memory.residents import replay
-from sysbench.core.analysis.notes import Notes, PhaseMark, Tag
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.analysis.memory.block import Counters, Recording
-from sysbench.core.analysis.memory.history import Frame, History
-from sysbench.core.analysis.memory.oom import describe_oom
-from sysbench.core.analysis.notes import ModuleMark, Notes, PhaseMark, Tag
-from sysbench.core.analysis.oom_alive import what_was_alive
-from sysbench.core.analysis.oom_words import asked_by, held, refused, what_fits
-from sysbench.core.analysis.refusal import Refusal, refusal_in
+from sysbench.core.analysis.memory.history import Frame, History, Refusal, refusal_in
+from sysbench.core.analysis.memory.oom import (
+    asked_by,
+    describe_oom,
+    held,
+    refused,
+    what_fits,
+    what_was_alive,
+)
+from sysbench.core.analysis.memory.owners import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import OutOfMemory

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from sysbench.core.analysis.memory.owners import Notes
 from sysbench.core.analysis.memory.snapshot import read_snapshot
-from sysbench.core.analysis.notes import Notes
 from sysbench.core.record.events import AnyEvent, ResultReported, StageEntered, StepCounted
 from sysbench.core.record.record import LedgerRow, Memory
 from sysbench.core.runs.job import Job
