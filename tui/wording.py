@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..core.export.headline import bare_attention, ranks_words
-from ..core.spec.spec import RunSpec
-from ..core.spec_checks import NUMERIC_WORKLOADS
+from ..core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 from .numerals import amount
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from ..formatting import counted
 from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record
-from ..spec_checks import NUMERIC_WORKLOADS
+from ..spec.spec import NUMERIC_WORKLOADS
 
 
 def headline(record: Record) -> list[str]:

@@ -20,8 +20,7 @@ from ..errors import DamagedFileError, DeviceBusyError, NotFoundError
 from ..machine.peaks import Peak
 from ..record.events import EventTail
 from ..record.record import Record, decode_record, encode_record
-from ..spec.spec import PassName, RunSpec, subject
-from ..spec_checks import check_passes
+from ..spec.spec import PassName, RunSpec, check_passes, subject
 
 HOME_VARIABLE = "SYSBENCH_HOME"
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.core.dimensions import Dimensions
-from sysbench.core.spec.models import model_presets
+from sysbench.core.spec.models import Dimensions, model_presets
 from sysbench.core.worker.workloads.models.transformer import Transformer
 
 SMALL = Dimensions(vocab=29, d_model=24, d_ff=20, layers=2, heads=3)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ....dimensions import Dimensions
+from ....spec.models import Dimensions
 from .attention import CausalSelfAttention, Kernel, causal_mask, rotary_table
 
 if TYPE_CHECKING:
