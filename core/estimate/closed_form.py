@@ -16,9 +16,8 @@ import msgspec
 from ..formatting import format_bytes, format_count
 from ..record.record import LedgerRow
 from ..spec.spec import RunSpec
-from .attention_step import attention_flops, attention_memory
 from .sizes import Sizes
-from .step.step import StepMemory, step_memory
+from .step.step import StepMemory, attention_flops, attention_memory, step_memory
 
 ROWS = (
     "parameters",

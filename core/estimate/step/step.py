@@ -1,8 +1,11 @@
-"""The memory of one steady step of our transformer, played through without running it.
+"""One step replayed without running it: the transformer's, and that of bare attention.
 
 Follows `models.transformer` and `transformer` in `sysbench.core.worker.workloads`, run eagerly, as
 torch 2.13 executes them. What can set a peak is there; small statistics, scratch space inside
 kernels and the allocator's rounding are not.
+
+Follows `models.attention` and `attention` in `sysbench.core.worker.workloads`, run eagerly.
+Queries, keys and values are contiguous, so that no product makes a copy of them.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from ...spec.spec import RunSpec
 from ..sizes import Sizes
 from .backward import play_backward
-from .forward import LOGITS, play_forward, play_loss
+from .forward import LOGITS, play_forward, play_loss, softmax_of_scores
 from .tape import ACTIVATIONS, Moment, Tape
 
 
@@ -76,3 +79,78 @@ def _optimizer_scratch(sizes: Sizes) -> int:
     if optimizer == "adamw-loop":
         return max(2 * sizes.table, 3 * sizes.wide, 3 * sizes.square) * weight
     return 0
+
+
+GRADIENTS = "gradients"
+
+
+def attention_flops(spec: RunSpec) -> int:
+    """Of a forward: two products of 2·B·T²·d, masked or not, as dense kernels compute them."""
+    return 4 * spec.batch * spec.context**2 * spec.d_model
+
+
+def attention_memory(spec: RunSpec) -> StepMemory:
+    """Play one step. With the scores written out it is all there; of other kernels only what
+    goes in and comes out, without what they need inside, as if nothing was cast.
+    """
+    sizes = Sizes(spec)
+    given = spec.tokens_per_step * spec.d_model * sizes.width.weight
+    naive = spec.attention == "naive"
+    resident = {
+        "inputs": 3 * given + (sizes.x if spec.has_backward else 0),
+        "buffers": spec.context**2 if naive and spec.is_causal else 0,
+    }
+    tape = Tape(resident, graph=spec.step != "inference")
+    tape.enter("forward", "attention")
+    (_naive if naive else _fused)(tape, sizes)
+    saved = tape.live[ACTIVATIONS]
+    if spec.has_backward:
+        tape.enter("backward", "attention")
+        (_naive_back if naive else _fused_back)(tape, sizes, given)
+    return StepMemory(tape.peaks, saved)
+
+
+def _naive(tape: Tape, sizes: Sizes) -> None:
+    _lower(tape, sizes, "q cast", "k cast")
+    tape.spike(2 * sizes.scores)
+    tape.free("q cast", "k cast")
+    softmax_of_scores(tape, sizes)
+    _lower(tape, sizes, "v cast")
+    tape.new("mixed", sizes.x, LOGITS)
+    tape.free("quotients", "quotients cast", "exponentials", "row sums", "v cast")
+
+
+def _lower(tape: Tape, sizes: Sizes, *names: str) -> None:
+    """Autocast's copies of what goes into a product; the graph keeps them."""
+    if sizes.width.autocast:
+        for name in names:
+            tape.new(name, sizes.x)
+        tape.save(*names)
+
+
+def _naive_back(tape: Tape, sizes: Sizes, gradient: int) -> None:
+    cast = sizes.scores_soft != sizes.scores
+    casts = ("q cast", "k cast", "v cast") if sizes.width.autocast else ()
+    tape.new("g quotients", sizes.scores)
+    tape.add(GRADIENTS, gradient)  # of v
+    tape.release("quotients cast" if cast else "quotients", *casts[2:])
+    if cast:
+        tape.new("g quotients float", sizes.scores_soft)
+        tape.free("g quotients")
+    tape.spike(4 * sizes.scores_soft)  # both sides of the division
+    tape.release("exponentials", "row sums")
+    tape.free("g quotients", "g quotients float")
+    tape.new("g scores", sizes.scores)
+    tape.add(GRADIENTS, 2 * gradient)  # of q and k
+    tape.free("g scores")
+    tape.release(*casts[:2])
+
+
+def _fused(tape: Tape, sizes: Sizes) -> None:
+    tape.new("mixed", sizes.x)
+    tape.new("row sums", sizes.rows_float)
+    tape.save("mixed", "row sums")
+
+
+def _fused_back(tape: Tape, sizes: Sizes, gradient: int) -> None:
+    tape.add(GRADIENTS, 3 * gradient)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.estimate.attention_step import attention_memory
 from sysbench.core.estimate.closed_form import largest_batch, predict, why_not_predicted
+from sysbench.core.estimate.step.step import attention_memory
 from sysbench.core.spec.spec import RunSpec, parse_spec
 
 
