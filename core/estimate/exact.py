@@ -16,6 +16,7 @@ import msgspec
 
 from ..errors import SpecError, WorkerFailed
 from ..record.record import LedgerRow
+from ..record.roof import Roof
 from ..spec.spec import DIMENSION_NAMES, RunSpec
 from .closed_form import Prediction
 
@@ -215,3 +216,18 @@ def _ended(code: int | None) -> str:
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return "ended without an answer" if code is None else f"ended with code {code}"
+
+
+def roof_ms(phase: PhasePrediction, roof: Roof) -> float | None:
+    """Milliseconds of a phase if every operation ran at its ceiling; None without a bandwidth.
+
+    A matrix product takes its FLOPs at the peak or its operands' bytes at the bandwidth,
+    whichever is longer; all else takes its bytes. What a launch costs is not in it, nor what
+    caches save, and a product of another dtype than the run's counts at the run's peak.
+    """
+    if not roof.bandwidth:
+        return None
+    seconds = phase.moved_bytes / roof.bandwidth
+    for one in phase.products:
+        seconds += one.count * max(one.flops / roof.peak_flops, one.bytes / roof.bandwidth)
+    return 1e3 * seconds

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from ...core.estimate.closed_form import Prediction, fits, predict
-from ...core.estimate.exact import ExactPrediction
+from ...core.estimate.exact import ExactPrediction, roof_ms
 from ...core.estimate.grid import Cell, Fit
-from ...core.estimate.roof_time import roof_ms
 from ...core.export.headline import model_line, settings_line
 from ...core.formatting import format_bytes, format_count, percent, signed_percent
 from ...core.record.roof import Roof

@@ -128,7 +128,7 @@ def test_the_process_starts_before_the_question() -> None:
 def test_who_asks_never_imports_torch() -> None:
     code = (
         "import sys; from sysbench.core.estimate.exact import Estimator; "
-        "import sysbench.core.estimate.grid, sysbench.core.estimate.roof_time; "
+        "import sysbench.core.estimate.grid, sysbench.core.estimate.exact; "
         "import sysbench.core.tables.estimate; print('torch' in sys.modules)"
     )
     assert printed(code) == ["False"]

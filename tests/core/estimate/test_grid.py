@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
 from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.exact import PhasePrediction, ProductCount
+from sysbench.core.estimate.exact import PhasePrediction, ProductCount, roof_ms
 from sysbench.core.estimate.grid import cells_of, fit, largest, parse_axes
-from sysbench.core.estimate.roof_time import roof_ms
 from sysbench.core.record.roof import Roof
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate import fit_table, grid_table
