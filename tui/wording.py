@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..core.export.headline import bare_attention, ranks_words
 from ..core.spec.spec import NUMERIC_WORKLOADS, RunSpec
+from ..core.tables.context import bare_attention, ranks_words
 from .numerals import amount
 
 if TYPE_CHECKING:

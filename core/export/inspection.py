@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from ..analysis.kernels.tree import TreeNode
 from ..inspection.inspection import Inspection
-from ..tables.kernels import category_table, kernel_table
+from ..tables.kernels import category_table, kernel_table, roofline_table
 from ..tables.memory import devices_table, largest_table, ledger_table, memory_table, origins_table
 from ..tables.nsys import nsys_tables
 from ..tables.table import Table
 from ..tables.tree import tree_table
 from .markdown import table_as_markdown
-from .roof_tables import roofline_table
 
 
 def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str, list[Table]]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from ..analysis.compare import BreakEven
 from ..record.record import Record
 from ..tables.cells import cells_as_text, heading, is_numeric, literal
+from ..tables.context import headline
 from ..tables.kernels import top_kernels
 from ..tables.record import tables_of
 from ..tables.table import Table
 from ..tables.trust import trust_lines
-from .headline import headline
 
 _KERNEL_ROWS = 50
 _PROSE = ("findings",)

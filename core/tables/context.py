@@ -1,11 +1,14 @@
-"""What was measured, where, and how the passes went, as tables."""
+"""The columns that decide a number: size, batch, context, precision, attention, compile, device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..formatting import counted
+from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record
+from ..spec.spec import NUMERIC_WORKLOADS
 from .table import Cell, Table, facts, is_number
 
 
@@ -75,3 +78,83 @@ def _is_cell(value: object) -> bool:
 
 def _is_map(value: object) -> bool:
     return isinstance(value, dict)
+
+
+def headline(record: Record) -> list[str]:
+    """The model; the settings; the machine; the run. Foreign text is not escaped here."""
+    return [
+        model_line(record.spec, record.parameters),
+        settings_line(record.spec),
+        machine_line(record.spec, record.environment),
+        f"run {record.id} · {record.status} · identity {record.identity}",
+    ]
+
+
+def model_line(spec: Mapping[str, Any], parameters: int) -> str:
+    """``tiny: 2,230,272 parameters (d_model 128, d_ff 512, …)``; what there is without a model."""
+    workload = spec.get("workload", "transformer")
+    if workload == "attention":
+        return f"{bare_attention(spec)}: no weights"
+    if workload != "transformer":
+        return f"{workload}: no model"
+    return (
+        f"{spec.get('model')}: {parameters:,} parameters (d_model {spec.get('d_model')}, "
+        f"d_ff {spec.get('d_ff')}, {spec.get('layers')} layers, {spec.get('heads')} heads, "
+        f"vocab {spec.get('vocab'):,})"
+    )
+
+
+def bare_attention(spec: Mapping[str, Any]) -> str:
+    """``bare attention, d 64, 1 head, not causal``."""
+    causal = "causal" if spec.get("mask") == "causal" else "not causal"
+    heads = counted(spec["heads"], "head")
+    return f"bare attention, d {spec['d_model']}, {heads}, {causal}"
+
+
+def settings_line(spec: Mapping[str, Any]) -> str:
+    """``batch 4 · context 128 · fp32 · naive attention · train with adamw-foreach · …``."""
+    if spec.get("workload") in NUMERIC_WORKLOADS:
+        return "values and types: no batch, no steps"
+    step = str(spec.get("step"))
+    parts = [
+        f"batch {spec.get('batch')}",
+        f"context {spec.get('context')}",
+        str(spec.get("precision")),
+        f"{spec.get('attention')} attention",
+        f"{step} with {spec.get('optimizer')}" if step == "train" else step,
+        f"compile {spec.get('compile')}",
+    ]
+    if spec.get("sync") == "every-step":
+        parts.append("sync every step")
+    if spec.get("clip"):
+        parts.append(f"clip {spec['clip']}")
+    if spec.get("checkpoint"):
+        parts.append(f"recomputed by {counted(spec['checkpoint'], 'block')}")
+    parts += ranks_words(spec)
+    return " · ".join(parts)
+
+
+def ranks_words(spec: Mapping[str, Any]) -> list[str]:
+    """``2 ranks``, ``bucketed``, ``25 MiB buckets`` …; none where there is one rank."""
+    if spec.get("ranks", 1) == 1:
+        return []
+    parts = [f"{spec['ranks']} ranks"]
+    if spec["workload"] == "all-reduce":
+        return [*parts, f"all-reduce of {spec['payload_mib']:g} MiB"]
+    parts.append(str(spec["parallel"]))
+    if spec["parallel"] in ("bucketed", "ddp"):
+        parts.append(f"{spec['bucket_mib']:g} MiB buckets")
+    return [*parts, *(["sharded optimizer"] if spec["shard_optimizer"] else [])]
+
+
+def machine_line(spec: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    """``cpu · AMD EPYC 7B13 · 3 threads · torch 2.13.0``; what is not known is left out."""
+    count = threads(environment) or spec.get("threads")
+    torch = torch_version(environment)
+    parts = [
+        str(spec.get("device")),
+        device_name(environment) or "",
+        counted(count, "thread") if count else "",
+        f"torch {torch}" if torch else "",
+    ]
+    return " · ".join(part for part in parts if part)

@@ -8,14 +8,11 @@ from ..analysis.compare import BreakEven
 from ..analysis.kernels.questions import questions_of
 from ..analysis.kernels.tree import from_share, kernel_tree
 from ..errors import NotFoundError
-from ..export.oom_tables import oom_tables
-from ..export.question_tables import question_table
-from ..export.roof_tables import flops_table, roofline_table
 from ..record.record import Record
 from .compile import compile_tables
 from .context import environment_table, findings_table, passes_table, spec_table
 from .distributed import distributed_tables
-from .kernels import category_table, kernel_table
+from .kernels import category_table, flops_table, kernel_table, question_table, roofline_table
 from .memory import (
     card_table,
     devices_table,
@@ -23,6 +20,7 @@ from .memory import (
     ledger_table,
     memory_table,
     module_table,
+    oom_tables,
     origins_table,
     pools_table,
     reconciliation_table,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from ..analysis.kernels.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
 from ..analysis.kernels.tree import TreeNode, walk
-from ..export.kernel_trust import marked
 from ..formatting import percent
 from .cells import decimal
 from .table import Cell, Table
+from .trust import marked
 
 SPLIT = ("forward", "backward")
 """Phases that have a column of their own."""

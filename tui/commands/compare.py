@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import msgspec
 
 from ...core.analysis.compare import Comparison, Factor, compare
-from ...core.export.difference_tables import difference_tables
 from ...core.formatting import signed_percent
 from ...core.runs.builder import settled_record
 from ...core.runs.directory import find_run
 from ...core.tables.cells import literal, one_figure
+from ...core.tables.memory import difference_tables
 from ...core.tables.table import Table
 from .layout import Line, blank, prose, table_lines, titled
 from .output import page_width, print_json, print_lines

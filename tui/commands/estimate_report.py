@@ -10,11 +10,11 @@ import msgspec
 from ...core.estimate.closed_form import Prediction, fits, predict
 from ...core.estimate.exact import ExactPrediction, roof_ms
 from ...core.estimate.grid import Cell, Fit
-from ...core.export.headline import model_line, settings_line
 from ...core.formatting import format_bytes, format_count, percent, signed_percent
 from ...core.record.roof import Roof
 from ...core.runs.prediction_errors import error_note, this_machine
 from ...core.spec.spec import RunSpec
+from ...core.tables.context import model_line, settings_line
 from ...core.tables.estimate import (
     fit_table,
     grid_table,

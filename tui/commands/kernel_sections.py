@@ -12,7 +12,6 @@ from ...core.analysis.kernels.attention import Answer
 from ...core.analysis.kernels.questions import questions_of
 from ...core.analysis.kernels.tree import TreeNode, from_share, kernel_tree, matching, to_depth
 from ...core.errors import SpecError
-from ...core.export.kernel_trust import coverage_words, steps_words, times_moved
 from ...core.formatting import parse_ratio
 from ...core.record.record import Record
 from ...core.runs.artifacts import layer_rows
@@ -21,6 +20,7 @@ from ...core.siblings import other_steps
 from ...core.tables.cells import literal
 from ...core.tables.kernels import kernel_table
 from ...core.tables.tree import COLUMNS, known_columns, tree_table
+from ...core.tables.trust import coverage_words, steps_words, times_moved
 from .layout import Line, blank, note, prose, table_lines, titled
 from .report import category_section, kernel_lines, kernel_warnings, moved_columns
 

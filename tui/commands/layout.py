@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from ...core.export.kernel_trust import marked
 from ...core.tables.cells import cells_as_text, heading, is_numeric
 from ...core.tables.table import Table
+from ...core.tables.trust import marked
 
 Span = tuple[str, str]
 """A text and its style: a rich style, or empty."""

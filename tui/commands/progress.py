@@ -6,7 +6,6 @@ import sys
 from types import TracebackType
 from typing import Protocol, Self
 
-from ...core.export.headline import settings_line
 from ...core.formatting import percent
 from ...core.record.events import (
     AnyEvent,
@@ -20,6 +19,7 @@ from ...core.record.events import (
     WorkStepped,
 )
 from ...core.tables.cells import literal
+from ...core.tables.context import settings_line
 from ..numerals import milliseconds
 
 QUIET_SECONDS = 2.0

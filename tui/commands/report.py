@@ -6,18 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from ...core.export.headline import headline
-from ...core.export.kernel_trust import coverage_warning, moved_note, times_moved
 from ...core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
 from ...core.tables.cells import heading, literal, one_figure
 from ...core.tables.compile import compile_table, gaps_table
+from ...core.tables.context import headline
 from ...core.tables.kernels import category_table, kernel_table, top_kernels
 from ...core.tables.memory import card_table, largest_table, ledger_table, recording_notes
 from ...core.tables.nsys import clock_table, range_table
 from ...core.tables.numerics import numerics_tables
 from ...core.tables.table import Table, with_total
 from ...core.tables.timing import timing_table
-from ...core.tables.trust import trust_lines
+from ...core.tables.trust import coverage_warning, moved_note, times_moved, trust_lines
 from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
 
 KERNEL_ROWS = 15

@@ -8,8 +8,6 @@ from typing import Any
 
 from ...core.analysis.costs.roofline import roof_points
 from ...core.analysis.memory.oom import out_of_memory
-from ...core.export.oom_tables import oom_tables
-from ...core.export.roof_tables import flops_table, roofline_table
 from ...core.record.record import Record
 from ...core.runs.directory import RunDirectory
 from ...core.runs.related import worth_of
@@ -17,11 +15,13 @@ from ...core.tables.cells import literal
 from ...core.tables.compile import compile_tables
 from ...core.tables.context import environment_table, passes_table
 from ...core.tables.distributed import distributed_tables
+from ...core.tables.kernels import flops_table, roofline_table
 from ...core.tables.memory import (
     devices_table,
     largest_table,
     memory_table,
     module_table,
+    oom_tables,
     origins_table,
     pools_table,
     reconciliation_table,

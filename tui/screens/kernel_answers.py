@@ -10,8 +10,8 @@ from textual.widgets import Static
 
 from ...core.analysis.kernels.attention import Answer
 from ...core.export.markdown import table_as_markdown
-from ...core.export.question_tables import question_table
 from ...core.tables.cells import literal
+from ...core.tables.kernels import question_table
 from ..widgets.facts import hanging
 
 QUIET = "$foreground 60%"

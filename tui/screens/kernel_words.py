@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from textual.content import Content
 
 from ...core.analysis.kernels.tree import TreeNode
-from ...core.export.kernel_trust import marked, times_moved
 from ...core.record.record import Kernels
 from ...core.tables.cells import literal
 from ...core.tables.kernels import averaged, category_table
 from ...core.tables.table import Table
 from ...core.tables.tree import layer_words
+from ...core.tables.trust import marked, times_moved
 from ..numerals import amount, milliseconds, operations, percent, significant
 from ..themes import IDLE, Swatch, swatch
 from ..widgets.stack_bar import Part

@@ -7,13 +7,6 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from ...core.analysis.memory.oom import out_of_memory
-from ...core.export.oom_tables import (
-    oom_largest_table,
-    oom_ledger_table,
-    oom_origins_table,
-    oom_table,
-    would_fit_table,
-)
 from ...core.record.memory import Oom
 from ...core.record.record import Memory, Record, Timeline
 from ...core.tables.memory import (
@@ -23,10 +16,15 @@ from ...core.tables.memory import (
     ledger_table,
     memory_table,
     module_table,
+    oom_largest_table,
+    oom_ledger_table,
+    oom_origins_table,
+    oom_table,
     origins_table,
     pools_table,
     reconciliation_table,
     resident_table,
+    would_fit_table,
 )
 from ...core.tables.table import Table
 from .memory_words import peak_line, refusal_line

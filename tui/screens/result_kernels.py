@@ -21,19 +21,13 @@ from ...core.analysis.kernels.attention import Answer
 from ...core.analysis.kernels.questions import questions_of
 from ...core.analysis.kernels.tree import kernel_tree
 from ...core.errors import SysbenchError
-from ...core.export.kernel_trust import (
-    coverage_warning,
-    coverage_words,
-    steps_words,
-    times_moved,
-)
 from ...core.export.markdown import table_as_markdown
-from ...core.export.roof_tables import roof_words, roofline_table
 from ...core.record.record import Kernels
 from ...core.runs.artifacts import layer_rows
 from ...core.siblings import other_steps
 from ...core.tables.cells import literal
-from ...core.tables.kernels import kernel_table, noun
+from ...core.tables.kernels import kernel_table, noun, roof_words, roofline_table
+from ...core.tables.trust import coverage_warning, coverage_words, steps_words, times_moved
 from ..widgets.kernel_table import KernelTable
 from ..widgets.roofline import RooflinePlot
 from ..widgets.stack_bar import StackBar

@@ -14,10 +14,10 @@ from textual.widgets import DataTable, Static
 
 from ...core.analysis.memory.difference import memory_difference
 from ...core.errors import SysbenchError
-from ...core.export.difference_tables import difference_tables
 from ...core.runs.builder import settled_record
 from ...core.runs.library import Library
 from ...core.tables.cells import cells_as_text, heading
+from ...core.tables.memory import difference_tables
 from ...core.tables.table import Table
 from ..widgets.table_view import TableView
 from ..widgets.timeline import TimelineView

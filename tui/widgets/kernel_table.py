@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from ...core.export.kernel_trust import MOVED_MARK, marked
+from ...core.tables.trust import MOVED_MARK, marked
 from ..themes import Swatch
 from .table_view import TableView
 

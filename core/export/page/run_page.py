@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...analysis.kernels.tree import TreeNode
 from ...formatting import format_bytes, percent
 from ...record.record import Finding, Memory, ModuleMemory, Record
+from ...tables.context import headline
 from ...tables.kernels import top_kernels
 from ...tables.table import Table
 from ...tables.trust import trust_lines
-from ..headline import headline
 from .charts import memory_chart, steps_chart
 from .document import document
 from .markup import branch, section, table, tag, text

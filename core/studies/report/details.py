@@ -8,9 +8,9 @@ from typing import Any
 
 from ...analysis.compare import break_even
 from ...analysis.kernels.questions import by_name, questions_of
-from ...export.question_tables import question_table
 from ...record.record import Kernels, Nsys, Record
 from ...runs.related import COMPILE_KEYS
+from ...tables.kernels import question_table
 from ...tables.memory import largest_table, ledger_table
 from ...tables.numerics import accumulation_table, dtypes_table
 from ...tables.table import Row, Table

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from sysbench.core.analysis.costs.roofline import with_roof
-from sysbench.core.export.roof_tables import flops_table, roof_words, roofline_table
 from sysbench.core.record.record import Kernels, Record
 from sysbench.core.record.roof import Roof
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.tables.cells import cells_as_text
+from sysbench.core.tables.kernels import flops_table, roof_words, roofline_table
 from sysbench.core.tables.record import table_named, tables_of
 
 ROOF = Roof(
