@@ -11,8 +11,7 @@ from ..record.record import Record, encode_record
 from ..runs.artifacts import layer_rows
 from ..runs.builder import settled_record
 from ..runs.directory import RunDirectory
-from ..runs.related import worth_of
-from ..siblings import other_steps
+from ..runs.related import other_steps, worth_of
 from ..tables.record import tables_of
 from .artifacts import write_trace
 from .files import refuse_existing, write

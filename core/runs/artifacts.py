@@ -1,11 +1,12 @@
-"""The trace pass's rows layer by layer, from the run's directory: the record folds them."""
+"""Readers of two artifacts: kernels layer by layer, and the code a compiler generated."""
 
 from __future__ import annotations
 
 import msgspec
 
 from ..analysis.costs.roofline import with_roof
-from ..errors import DamagedFileError
+from ..analysis.kernels.provenance import kernel_source
+from ..errors import DamagedFileError, NotFoundError
 from ..record.record import Kernels, Record
 from .directory import RunDirectory
 
@@ -31,3 +32,26 @@ def layer_rows(run: RunDirectory, record: Record) -> Kernels | None:
         raise DamagedFileError(f"{path} is not a table of kernels: {error}") from error
     detailed = with_roof(detailed, record.kernels.roof, record.kernels.missing.get("roof", ""))
     return msgspec.structs.replace(detailed, perturbation=record.kernels.perturbation)
+
+
+LARGEST_BYTES = 32 * 2**20
+
+
+def generated_code(run: RunDirectory, file: str, name: str) -> str:
+    """The definition of one kernel; the whole file where the kernel is not defined in it.
+
+    Args:
+        file: Path of the code relative to the trace pass's folder, as in the record.
+        name: The kernel's.
+
+    Raises:
+        NotFoundError: There is no such file in the run, or it is far too large.
+    """
+    folder = run.pass_folder("trace").resolve()
+    path = (folder / file).resolve()
+    if not path.is_relative_to(folder) or not path.is_file():
+        raise NotFoundError(f"run {run.id} has no generated code {file}")
+    if path.stat().st_size > LARGEST_BYTES:
+        raise NotFoundError(f"{path} is too large to show")
+    code = path.read_text(encoding="utf-8", errors="replace")
+    return kernel_source(code, name) or code

@@ -1,4 +1,4 @@
-"""A run's directory: the truth about a run. Paths, atomic writes, locks, listing."""
+"""A run directory: header, event log, record, artifacts, and the list of all runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import IO
 
 import msgspec
@@ -18,7 +19,7 @@ import platformdirs
 
 from ..errors import DamagedFileError, DeviceBusyError, NotFoundError
 from ..machine.peaks import Peak
-from ..record.events import EventTail
+from ..record.events import AnyEvent, EventTail, encode_event
 from ..record.record import Record, decode_record, encode_record
 from ..spec.spec import PassName, RunSpec, check_passes, subject
 
@@ -266,3 +267,48 @@ def lock_holder(path: Path) -> int | None:
 def _written_pid(path: Path) -> int | None:
     text = path.read_bytes().strip()
     return int(text) if text.isdigit() else None
+
+
+RESERVE_BYTES = 2**20
+
+
+class EventLog:
+    """Writes whole lines; the kernel has them when `append` returns.
+
+    A reserve file is freed before the end of the run is written, so that a full disk can
+    still hold the record that says so.
+    """
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._path = run.events_path
+        self._reserve = run.path / ".reserve"
+
+    def __enter__(self) -> EventLog:
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        # A full disk at this point is found by the first event.
+        with suppress(OSError):
+            self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release_reserve()
+        os.close(self._file)
+
+    def append(self, event: AnyEvent) -> None:
+        """Add one line.
+
+        Raises:
+            OSError: The disk is full or gone; the line may be torn.
+        """
+        data = encode_event(event)
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def release_reserve(self) -> None:
+        """Give the kept room back."""
+        self._reserve.unlink(missing_ok=True)

@@ -20,7 +20,6 @@ from pathlib import Path
 import msgspec
 
 from ..errors import DamagedFileError, DeviceBusyError
-from ..event_log import EventLog
 from ..formatting import format_bytes
 from ..machine.environment import describe_host
 from ..machine.telemetry.sample import Sample
@@ -41,7 +40,7 @@ from ..record.events import (
 )
 from ..spec.spec import PassName
 from .builder import RecordBuilder
-from .directory import Header, RunDirectory, home, locked
+from .directory import EventLog, Header, RunDirectory, home, locked
 from .job import Job
 from .prediction_errors import keep_error
 from .worker_process import WorkerProcess

@@ -16,7 +16,7 @@ from ...core.formatting import parse_ratio
 from ...core.record.record import Record
 from ...core.runs.artifacts import layer_rows
 from ...core.runs.directory import RunDirectory
-from ...core.siblings import other_steps
+from ...core.runs.related import other_steps
 from ...core.tables.cells import literal
 from ...core.tables.kernels import kernel_table
 from ...core.tables.tree import COLUMNS, known_columns, tree_table

@@ -16,8 +16,8 @@ from textual.widgets import DataTable, Static
 from ...core.analysis.compare import BreakEven
 from ...core.errors import NotFoundError
 from ...core.export.markdown import table_as_markdown
-from ...core.generated_code import generated_code
 from ...core.record.record import Compile
+from ...core.runs.artifacts import generated_code
 from ...core.runs.related import worth_of
 from ...core.tables.cells import literal
 from ...core.tables.compile import compile_table, gaps_table, generated_table

@@ -24,7 +24,7 @@ from ...core.errors import SysbenchError
 from ...core.export.markdown import table_as_markdown
 from ...core.record.record import Kernels
 from ...core.runs.artifacts import layer_rows
-from ...core.siblings import other_steps
+from ...core.runs.related import other_steps
 from ...core.tables.cells import literal
 from ...core.tables.kernels import kernel_table, noun, roof_words, roofline_table
 from ...core.tables.trust import coverage_warning, coverage_words, steps_words, times_moved

@@ -13,7 +13,7 @@ from sysbench.core.analysis.kernels.questions import questions_of
 from sysbench.core.record.record import KernelRow, Record
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.library import Library
-from sysbench.core.siblings import other_steps
+from sysbench.core.runs.related import other_steps
 from sysbench.core.spec.spec import RunSpec
 
 TIME, LONGEST, OTHERS, GEMMS, SOFTMAX = range(5)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sysbench.core import RunSpec, run
-from sysbench.core.generated_code import generated_code
 from sysbench.core.record.record import Compile, Record
+from sysbench.core.runs.artifacts import generated_code
 from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
 
 SMALL: dict[str, Any] = {
