@@ -1,4 +1,4 @@
-"""The chrome trace for ui.perfetto.dev, as the profiler wrote it."""
+"""Artifacts for other tools as they stand: the chrome trace and the allocator snapshot."""
 
 from __future__ import annotations
 
@@ -44,3 +44,32 @@ def _check_head(source: Path) -> None:
         raise DamagedFileError(f"{source} is not a gzip'd trace: {error}") from error
     if head[:1] not in (b"{", b"["):
         raise DamagedFileError(f"{source} is not a chrome trace: it does not begin like JSON")
+
+
+_PROTOCOL_4 = b"\x80\x04"
+
+
+def write_snapshot(run: RunDirectory, out: Path) -> list[Path]:
+    """Copy the snapshot, a pickle of protocol 4; it is never loaded here.
+
+    Raises:
+        NotFoundError: The run has no snapshot, and why.
+        DamagedFileError: The file is not a pickle that memory_viz reads.
+    """
+    source = run.snapshot_path
+    if not source.is_file():
+        raise NotFoundError(_why_absent(run))
+    with source.open("rb") as file:
+        if file.read(2) != _PROTOCOL_4:
+            raise DamagedFileError(f"{source} is not a pickle of protocol 4")
+        file.seek(0)
+        return [copy(file, out)]
+
+
+def _why_absent(run: RunDirectory) -> str:
+    if run.header().spec.on_cuda:
+        return f"run {run.id} has no memory snapshot: run it again with --passes memory"
+    return (
+        f"run {run.id} was on the CPU, and memory_viz reads snapshots of the CUDA allocator only; "
+        "`export RUN csv` has the same ledger, modules and largest allocations as tables"
+    )

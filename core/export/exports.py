@@ -1,4 +1,4 @@
-"""Writes one export of a run, of any kind."""
+"""Every export of a run: its kind, its purpose, and the function that writes it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ from pathlib import Path
 
 from ..analysis.kernels.tree import kernel_tree
 from ..errors import SpecError
-from ..export_kinds import EXPORTS
 from ..record.record import Record, encode_record
 from ..runs.artifacts import layer_rows
 from ..runs.builder import settled_record
 from ..runs.directory import RunDirectory
 from ..runs.related import other_steps, worth_of
 from ..tables.record import tables_of
-from .artifacts import write_trace
+from .artifacts import write_snapshot, write_trace
 from .files import refuse_existing, write
-from .markdown import record_as_markdown
-from .memory_viz import write_snapshot
 from .nsys_script import spec_beside, write_script
 from .page.run_page import run_page
-from .text_formats import table_as_csv, tables_as_tidy_csv
+from .text_formats import record_as_markdown, table_as_csv, tables_as_tidy_csv
+
+EXPORTS = {
+    "perfetto": "the chrome trace, for ui.perfetto.dev; to a name in .json unpacked",
+    "memory-viz": "the CUDA allocator's snapshot, for pytorch.org/memory_viz",
+    "nsys": "a script with the nsys profile command for this spec, its flags explained",
+    "html": "the whole report as one page, for any browser, without network",
+    "csv": "all tables: a folder with a file each; to a name in .csv one tidy file",
+    "md": "the whole report in Markdown",
+    "json": "the record: every number, with its unit in its key",
+}
 
 __all__ = ["EXPORTS", "default_path", "write_export"]
 

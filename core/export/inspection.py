@@ -11,7 +11,7 @@ from ..tables.memory import devices_table, largest_table, ledger_table, memory_t
 from ..tables.nsys import nsys_tables
 from ..tables.table import Table
 from ..tables.tree import tree_table
-from .markdown import table_as_markdown
+from .text_formats import table_as_markdown
 
 
 def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str, list[Table]]:

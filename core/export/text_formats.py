@@ -1,12 +1,19 @@
-"""Tables as CSV: a folder with one file a table, or one tidy file."""
+"""Tables as CSV files and as Markdown."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
+from ..analysis.compare import BreakEven
+from ..record.record import Record
+from ..tables.cells import cells_as_text, heading, is_numeric, literal
+from ..tables.context import headline
+from ..tables.kernels import top_kernels
+from ..tables.record import tables_of
 from ..tables.table import Table
+from ..tables.trust import trust_lines
 
 
 def table_as_csv(table: Table) -> bytes:
@@ -29,3 +36,54 @@ def _encode(rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
+
+
+_KERNEL_ROWS = 50
+_PROSE = ("findings",)
+
+
+def record_as_markdown(
+    record: Record, others: Sequence[Record] = (), worth: BreakEven | None = None
+) -> str:
+    """A report that stands alone: the spec and the device are in its first lines.
+
+    ``others`` are runs of the same spec with another kind of step, for the questions;
+    ``worth`` is what compiling saves against an eager run.
+    """
+    return "\n".join(_lines(record, others, worth)) + "\n"
+
+
+def table_as_markdown(table: Table) -> str:
+    """One table in pipe syntax; foreign text is escaped."""
+    rules = ["---:" if is_numeric(table, column) else "---" for column in table.columns]
+    rows = [[heading(column) for column in table.columns], rules]
+    rows += [[escaped(text) for text in row] for row in cells_as_text(table)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) -> Iterator[str]:
+    first, *further = headline(record)
+    yield f"# {escaped(first)}"
+    yield ""
+    yield from (f"- {escaped(line)}" for line in further)
+    for finding in record.findings:
+        yield ""
+        yield f"**{finding.severity.capitalize()}: {escaped(finding.verdict)}**"
+        yield f"Why: {escaped(finding.why)}"
+        yield f"Next: {escaped(finding.next)}"
+    yield from ("", "## Trust", "")
+    yield from (f"- {name}: {escaped(text)}" for name, text in trust_lines(record))
+    for table in tables_of(record, others, worth):
+        if table.name in _PROSE:
+            continue
+        if table.name == "kernels" and record.kernels:
+            table = top_kernels(record.kernels, _KERNEL_ROWS)
+        yield from ("", f"## {escaped(table.title)}", "", table_as_markdown(table))
+
+
+def escaped(text: str) -> str:
+    """Foreign text that Markdown shows as it is."""
+    shown = literal(text).replace("&", "&amp;")
+    for char in "\\`*_[]<>|#~":
+        shown = shown.replace(char, f"\\{char}")
+    return shown

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from sysbench.core import Record, RunSpec, SysbenchError, run
-from sysbench.core.export.markdown import escaped, table_as_markdown
+from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.machine.environment import device_name
 from sysbench.core.studies.events import CellEnded

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList, Static
 
-from sysbench.core.export_kinds import EXPORTS
+from sysbench.core.export.exports import EXPORTS
 from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
 from sysbench.core.runs.launch import start_detached, stop
 from sysbench.core.spec.spec import RunSpec

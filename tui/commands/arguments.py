@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TypeAlias
 
-from ...core.export_kinds import EXPORTS
+from ...core.export.exports import EXPORTS
 from ...core.formatting import parse_bytes
 from .spec_keys import spec_keys
 from .study_arguments import add_study_options

@@ -12,8 +12,7 @@ from ...core.errors import SpecError
 from ...core.estimate.closed_form import predict, why_not_predicted
 from ...core.estimate.exact import Estimator, ExactPrediction
 from ...core.estimate.grid import Predict, cells_of, fit, parse_axes
-from ...core.export.markdown import table_as_markdown
-from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
+from ...core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
 from ...core.formatting import parse_bytes
 from ...core.machine.devices import capacity_bytes
 from ...core.machine.peaks import parse_peak, roof_of

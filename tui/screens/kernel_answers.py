@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ...core.analysis.kernels.attention import Answer
-from ...core.export.markdown import table_as_markdown
+from ...core.export.text_formats import table_as_markdown
 from ...core.tables.cells import literal
 from ...core.tables.kernels import question_table
 from ..widgets.facts import hanging

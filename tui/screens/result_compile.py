@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Static
 
 from ...core.analysis.compare import BreakEven
 from ...core.errors import NotFoundError
-from ...core.export.markdown import table_as_markdown
+from ...core.export.text_formats import table_as_markdown
 from ...core.record.record import Compile
 from ...core.runs.artifacts import generated_code
 from ...core.runs.related import worth_of

@@ -21,7 +21,7 @@ from ...core.analysis.kernels.attention import Answer
 from ...core.analysis.kernels.questions import questions_of
 from ...core.analysis.kernels.tree import kernel_tree
 from ...core.errors import SysbenchError
-from ...core.export.markdown import table_as_markdown
+from ...core.export.text_formats import table_as_markdown
 from ...core.record.record import Kernels
 from ...core.runs.artifacts import layer_rows
 from ...core.runs.related import other_steps

@@ -62,7 +62,7 @@ class SummaryTab(ResultTab):
             yield Facts("Machine", machine(record))
 
     def copyable(self) -> tuple[str, str]:
-        from ...core.export.markdown import record_as_markdown
+        from ...core.export.text_formats import record_as_markdown
 
         return "the report as Markdown", record_as_markdown(self.record)
 

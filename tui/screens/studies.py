@@ -14,7 +14,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ...core.errors import SysbenchError
-from ...core.export.markdown import table_as_markdown
+from ...core.export.text_formats import table_as_markdown
 from ...core.studies.command import study_command
 from ...core.studies.report.report import Report
 from ...core.studies.run.grid import Cell, with_variant

@@ -11,7 +11,7 @@ from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from ...core.export.markdown import table_as_markdown
+from ...core.export.text_formats import table_as_markdown
 from ...core.tables.cells import cells_as_text, heading, is_numeric
 from ...core.tables.table import Cell, Table
 

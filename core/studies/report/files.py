@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ...export.markdown import escaped, table_as_markdown
-from ...export.text_formats import table_as_csv, tables_as_tidy_csv
+from ...export.text_formats import escaped, table_as_csv, table_as_markdown, tables_as_tidy_csv
 from ...tables.table import Table
 from .page import study_page
 from .report import Report
