@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from ...formatting import format_bytes
 from ...record.record import Timeline
-from .markup import tag, text
+from .document import tag, text
 
 WIDTH, HEIGHT = 1100, 320
 LEFT, RIGHT, TOP, BOTTOM = 70, 10, 12, 34

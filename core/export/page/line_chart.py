@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...tables.cells import heading
 from ...tables.chart import Figure, Series
 from .charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH
-from .markup import tag, text
+from .document import tag, text
 
 TICKS = 5
 BOTTOM_LINE = HEIGHT - BOTTOM + 15

@@ -12,8 +12,7 @@ from ...tables.kernels import top_kernels
 from ...tables.table import Table
 from ...tables.trust import trust_lines
 from .charts import memory_chart, steps_chart
-from .document import document
-from .markup import branch, section, table, tag, text
+from .document import branch, document, section, table, tag, text
 
 KERNEL_ROWS = 200
 OPEN_LEVELS = 3

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...export.page.charts import memory_chart
-from ...export.page.document import document
+from ...export.page.document import document, section, table, tag, text
 from ...export.page.line_chart import line_chart
-from ...export.page.markup import section, table, tag, text
 from .report import Report
 
 
