@@ -13,7 +13,7 @@ from ...spec.fields import field_named
 from ...spec.files import NAME
 from ...spec.models import find_model
 from ...spec.spec import EVERY_PASS, PassName
-from ..layout_schema import read_layouts
+from .layouts import read_layouts
 from .reader import Problems, Section, read_toml
 from .study import Axis, Point, Study, Variant
 

@@ -10,8 +10,8 @@ from ...formatting import format_bytes
 from ...record.record import Record
 from ...tables.table import Cell as Content
 from ...tables.table import Row, Table, is_number
+from ..file.layouts import is_fact
 from ..file.study import Column, Layout, Line, Study
-from ..layout_schema import is_fact
 from ..paths import follow
 from ..run.grid import Cell
 from ..values.formula import as_cell, evaluate, number_format, source_unit, written

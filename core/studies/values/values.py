@@ -9,8 +9,8 @@ import msgspec
 from ...record.record import Record
 from ...tables.chart import with_unit
 from ...tables.table import is_number
+from ..file.layouts import is_fact
 from ..file.study import Column, Layout, Line, Study
-from ..layout_schema import is_fact
 from ..paths import parse_path
 from ..run.grid import Cell
 from .formula import UNITS, check_template, converted, evaluate, paths_in, source_unit

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..errors import SpecError
-from .file.reader import Section
-from .file.study import Axis, Column, Layout, Line
-from .paths import parse_path
-from .report.details import EACH
-from .values.formula import check_formula, check_template, paths_in
+from ...errors import SpecError
+from ..paths import parse_path
+from ..report.details import EACH
+from ..values.formula import check_formula, check_template, paths_in
+from .reader import Section
+from .study import Axis, Column, Layout, Line
 
 MOST_ROWS = 1000
 FACT_ROOTS = ("spec", "parameters")
