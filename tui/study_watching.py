@@ -8,7 +8,6 @@ from ..core.record.record import Record
 from ..core.runs.directory import RunDirectory
 from ..core.studies.file.study import Study
 from ..core.studies.launch import start_study, stop_study
-from ..core.studies.needed import keeper
 from ..core.studies.progress import Progress, progress_of
 from ..core.studies.report.report import Report, make_report
 from ..core.studies.run.grid import Cell, expand
@@ -20,6 +19,7 @@ from ..core.studies.run.state import (
     studies_folder,
     unique,
 )
+from ..core.studies.values.values import keeper
 from .watching import RunWatch
 
 Stamp = tuple[int, int]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...errors import SpecError
-from ..paths import parse_path
 from ..report.details import EACH
-from ..values.formula import check_formula, check_template, paths_in
+from ..values.formula import check_formula, check_template, parse_path, paths_in
 from .reader import Section
 from .study import Axis, Column, Layout, Line
 

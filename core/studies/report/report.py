@@ -13,13 +13,12 @@ from ...tables.chart import Figure
 from ...tables.table import Table
 from ..cautions import cautions_of
 from ..file.study import Study
-from ..needed import keeper
 from ..progress import Progress, progress_in, seconds_left
 from ..report_tables import commands_table, shared_environment
 from ..run import grid
 from ..run.forecast import Forecast, Forecaster, past_entries
 from ..run.state import Entry, StudyDirectory, records_of
-from ..values.values import Value, values_of
+from ..values.values import Value, keeper, values_of
 from .charts import figures_of
 from .table import fill_all
 from .text import sentences_of

@@ -12,9 +12,8 @@ from ...tables.table import Cell as Content
 from ...tables.table import Row, Table, is_number
 from ..file.layouts import is_fact
 from ..file.study import Column, Layout, Line, Study
-from ..paths import follow
 from ..run.grid import Cell
-from ..values.formula import as_cell, evaluate, number_format, source_unit, written
+from ..values.formula import as_cell, evaluate, follow, number_format, source_unit, written
 from .details import EACH
 
 FORGOTTEN = {

@@ -9,10 +9,10 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.studies.file.schema import load_study, study_files
 from sysbench.core.studies.file.study import Column, Layout, Study
-from sysbench.core.studies.needed import keeper
 from sysbench.core.studies.report.charts import figures_of
 from sysbench.core.studies.report.table import fill_all
 from sysbench.core.studies.run.grid import expand, with_variant
+from sysbench.core.studies.values.values import keeper
 
 
 @pytest.fixture(scope="module")
