@@ -7,10 +7,10 @@ from pathlib import Path
 from ..core.record.record import Record
 from ..core.runs.directory import RunDirectory
 from ..core.studies.file.study import Study
-from ..core.studies.launch import start_study, stop_study
-from ..core.studies.progress import Progress, progress_of
 from ..core.studies.report.report import Report, make_report
+from ..core.studies.run.forecast import Progress, progress_of
 from ..core.studies.run.grid import Cell, expand
+from ..core.studies.run.runner import start_study, stop_study
 from ..core.studies.run.state import (
     Entry,
     StudyDirectory,

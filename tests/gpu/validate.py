@@ -27,11 +27,10 @@ from sysbench.core import Record, RunSpec, SysbenchError, run
 from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.machine.environment import device_name
-from sysbench.core.studies.events import CellEnded
 from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.report.report import Report, report_of
 from sysbench.core.studies.run.grid import Cell, expand, with_overrides, with_variant
-from sysbench.core.studies.run.runner import run_study
+from sysbench.core.studies.run.runner import CellEnded, run_study
 from sysbench.core.studies.run.state import StudyDirectory, open_study, records_of
 from sysbench.core.studies.values.formula import converted, evaluate, source_unit
 from sysbench.core.tables.table import Table, is_number

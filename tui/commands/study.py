@@ -13,15 +13,13 @@ from ...core.formatting import format_bytes
 from ...core.machine.devices import resolve_device
 from ...core.runs.supervisor import Cancellation
 from ...core.studies.cautions import cautions_of
-from ...core.studies.events import StudyEnded
 from ...core.studies.file.schema import load_study, study_files
 from ...core.studies.file.study import Study
-from ...core.studies.progress import progress_in
 from ...core.studies.report.files import study_as_json
 from ...core.studies.report.report import report_of
-from ...core.studies.run.forecast import Forecaster, past_entries
+from ...core.studies.run.forecast import Forecaster, past_entries, progress_in
 from ...core.studies.run.grid import Cell, expand, with_overrides, with_variant
-from ...core.studies.run.runner import run_study
+from ...core.studies.run.runner import StudyEnded, run_study
 from ...core.studies.run.state import list_studies, open_study
 from ...core.tables.table import Table, is_number
 from .layout import Line, blank, prose, table_lines, titled

@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import Self
 
-from ...core.studies.events import CellEnded, CellStarted, StudyEnded, StudyEvent, StudyStarted
+from ...core.studies.run.runner import CellEnded, CellStarted, StudyEnded, StudyEvent, StudyStarted
 from ...core.tables.cells import literal
 from ..numerals import elapsed, milliseconds
 

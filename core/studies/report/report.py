@@ -13,10 +13,9 @@ from ...tables.chart import Figure
 from ...tables.table import Table
 from ..cautions import cautions_of
 from ..file.study import Study
-from ..progress import Progress, progress_in, seconds_left
 from ..report_tables import commands_table, shared_environment
 from ..run import grid
-from ..run.forecast import Forecast, Forecaster, past_entries
+from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progress_in, seconds_left
 from ..run.state import Entry, StudyDirectory, records_of
 from ..values.values import Value, keeper, values_of
 from .charts import figures_of

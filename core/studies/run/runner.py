@@ -1,27 +1,88 @@
-"""Runs the cells of a study that have no value yet, each as an ordinary run of its own.
+"""The runner of a study: one ordinary run a cell, known again by its identity.
 
 ``python -P -m sysbench.core.studies.run.runner DIRECTORY`` does so for a directory, quietly.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from ...errors import DamagedFileError
+from ...record.events import AnyEvent
 from ...record.record import Record
 from ...runs.builder import settled_record
-from ...runs.directory import create_run, locked
+from ...runs.directory import create_run, lock_holder, locked
 from ...runs.supervisor import Cancellation, supervise
 from ...spec.resolve import parse_passes
 from ...spec.spec import RunSpec
-from ..events import CellAdvanced, CellEnded, CellStarted, StudyEnded, StudyEvent, StudyStarted
 from .forecast import Forecaster, kind_of, past_entries, steps_seconds, work_of
 from .grid import Cell, expand
-from .state import SETTLED, Entry, StudyDirectory, status_of, unique
+from .state import SETTLED, CellStatus, Entry, StudyDirectory, status_of, unique
+
+
+class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """The runner knows what there is to do.
+
+    Attributes:
+        seconds: A forecast of all of it.
+        is_least: Of some cells only what starting takes is known, not their steps.
+    """
+
+    total: int
+    done: int
+    seconds: float
+    is_least: bool
+
+
+class CellStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell's run begins; ``number`` counts from 1 over all cells of the study."""
+
+    cell: Cell
+    run: str
+    number: int
+
+
+class CellAdvanced(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of the run of the present cell."""
+
+    cell: Cell
+    event: AnyEvent
+
+
+class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell has its value; ``seconds_left`` is the forecast of the rest."""
+
+    cell: Cell
+    entry: Entry
+    done: int
+    total: int
+    seconds_left: float
+
+    @property
+    def status(self) -> CellStatus:
+        """How it ended."""
+        return self.entry.status
+
+
+class StudyEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """The runner stopped: all done, asked to, or out of the time it was given."""
+
+    reason: Literal["finished", "cancelled", "out-of-time"]
+    done: int
+    total: int
+
+
+StudyEvent = StudyStarted | CellStarted | CellAdvanced | CellEnded | StudyEnded
 
 
 def run_study(
@@ -186,3 +247,30 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def start_study(directory: StudyDirectory) -> int:
+    """Fill all cells of a study from a process in a session of its own; returns its id.
+
+    It is the runner that `sysbench-tui study` consumes. What it prints goes to ``runner.log``
+    in the study's directory.
+    """
+    with (directory.path / "runner.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sysbench.core.studies.run.runner", str(directory.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return process.pid
+
+
+def stop_study(directory: StudyDirectory) -> bool:
+    """Ask the runner to end: the present cell stays without a value. False if none is live."""
+    pid = lock_holder(directory.lock_path)
+    if pid is None:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    return True

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.progress import Progress, seconds_left
 from sysbench.core.studies.report.report import report_of
-from sysbench.core.studies.run.forecast import Forecast
+from sysbench.core.studies.run.forecast import Forecast, Progress, seconds_left
 from sysbench.core.studies.run.grid import with_variant
 from sysbench.core.studies.values.values import values_of
 
