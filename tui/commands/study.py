@@ -12,11 +12,11 @@ from ...core.errors import SpecError
 from ...core.formatting import format_bytes
 from ...core.machine.devices import resolve_device
 from ...core.runs.supervisor import Cancellation
-from ...core.studies.cautions import cautions_of
 from ...core.studies.file.schema import load_study, study_files
 from ...core.studies.file.study import Study
 from ...core.studies.report.files import study_as_json
 from ...core.studies.report.report import report_of
+from ...core.studies.report.text import cautions_of
 from ...core.studies.run.forecast import Forecaster, past_entries, progress_in
 from ...core.studies.run.grid import Cell, expand, with_overrides, with_variant
 from ...core.studies.run.runner import StudyEnded, run_study

@@ -15,8 +15,8 @@ from textual.widgets.option_list import Option
 
 from ...core.errors import SysbenchError
 from ...core.export.text_formats import table_as_markdown
-from ...core.studies.command import study_command
 from ...core.studies.report.report import Report
+from ...core.studies.report.text import study_command
 from ...core.studies.run.grid import Cell, with_variant
 from ..study_watching import StudyWatch
 from ..widgets.command_line import CommandLine

@@ -1,21 +1,121 @@
-"""Tables that every cell has of its own, for a study that puts them under each other."""
+"""Tables of one cell each, and the accounting of attention's arithmetic and saved tensors.
+
+Letters: B batch, S context, d d_model, w bytes of one number. Every (B, S, S) matrix that is
+written out counts whole, masked half included.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from math import fsum
 from typing import Any
 
 from ...analysis.compare import break_even
 from ...analysis.kernels.questions import by_name, questions_of
-from ...record.record import Kernels, Nsys, Record
+from ...record.memory import Origin
+from ...record.record import Kernels, Memory, Nsys, Record
 from ...runs.related import COMPILE_KEYS
+from ...spec.spec import RunSpec
 from ...tables.kernels import question_table
 from ...tables.memory import largest_table, ledger_table
 from ...tables.numerics import accumulation_table, dtypes_table
 from ...tables.table import Row, Table
-from ..accounting import accounting_table
-from ..saved import saved_table
+
+MATRICES_AT_ONCE = 2
+"""Of B S S in forward, at the least: softmax reads one and writes another."""
+
+_WRITTEN_OUT = ("naive", "sdpa-math")
+
+
+def number_bytes(spec: RunSpec) -> int:
+    """Bytes of one number of the scores."""
+    return 2 if spec.precision in ("bf16", "fp16", "bf16-pure") else 4
+
+
+def score_bytes(spec: RunSpec) -> int:
+    """One matrix of scores: B x heads x S x S x w."""
+    return spec.batch * spec.heads * spec.context**2 * number_bytes(spec)
+
+
+def score_matrices_bytes(spec: RunSpec) -> int:
+    """The least that one attention step holds at its worst moment."""
+    tensors = 4 * spec.tokens_per_step * spec.d_model * number_bytes(spec)
+    written_out = spec.attention in _WRITTEN_OUT
+    return tensors + (MATRICES_AT_ONCE * score_bytes(spec) if written_out else 0)
+
+
+def accounting_table(record: Record, others: Sequence[Record] = ()) -> Table:
+    """One cell's tensors by name, formula and bytes; without rows for one that fitted."""
+    rows: list[Row] = []
+    failed = next((one for one in record.passes if one.oom), None)
+    if failed is not None and failed.oom is not None:
+        spec = RunSpec(**record.spec)
+        width = number_bytes(spec)
+        shape = f"{spec.batch} × {spec.context} × {spec.d_model} × {width}"
+        tensor = spec.tokens_per_step * spec.d_model * width
+        scores = f"{spec.batch * spec.heads} × {spec.context}² × {width}"
+        rows = [
+            ("q, k, v and the output, each", f"B S d w = {shape}", tensor),
+            ("one matrix of scores", f"B h S² w = {scores}", score_bytes(spec)),
+            ("asked for when it failed", failed.oom.phase, failed.oom.requested_bytes),
+            ("allocated then", "", failed.oom.allocated_bytes),
+            ("free then", "", failed.oom.free_bytes),
+        ]
+    return Table(
+        name="accounting",
+        title="Account of a cell that ran out of memory",
+        columns=("what", "formula", "bytes"),
+        rows=tuple(rows),
+    )
+
+
+BLOCKS = "blocks"
+"""The module that holds the blocks, all alike."""
+
+
+def saved_table(record: Record) -> Table | None:
+    """Operations of one block, those with the most bytes first; shares are of the block.
+
+    None where blocks are not told apart: unless the activations that one place in the code
+    called are, at the peak, all that the blocks' forward saved, their rows would not add up.
+    """
+    memory, layers = record.memory, record.spec.get("layers")
+    if memory is None or not layers:
+        return None
+    whole = next((one.activation_bytes for one in memory.modules if one.module == BLOCKS), 0)
+    kept = _under_one_call(memory, whole)
+    return Table(
+        name="saved",
+        title="What one block saves for backward",
+        columns=("operation", "called in", "tensors", "bytes", "share"),
+        rows=tuple(
+            (*_place(one.stack), one.blocks // layers, one.bytes // layers, one.bytes / whole)
+            for one in kept
+        ),
+    )
+
+
+def _under_one_call(memory: Memory, whole: int) -> Sequence[Origin]:
+    """The activations that have an outermost part of the stack in common which holds as many
+    bytes as the blocks in all; none where there is no such part."""
+    kept = [one for one in memory.origins if one.category == "activations"]
+    held: Counter[tuple[str, ...]] = Counter()
+    for one in kept:
+        frames = tuple(reversed(one.stack))
+        held.update({frames[:depth]: one.bytes for depth in range(1, len(frames) + 1)})
+    calls = [frames for frames, size in held.items() if whole and size == whole]
+    if not calls:
+        return ()
+    call = max(calls, key=len)
+    return [one for one in kept if tuple(reversed(one.stack))[: len(call)] == call]
+
+
+def _place(stack: Sequence[str]) -> tuple[str, str]:
+    """The operation, and the function that called it; on CUDA only the latter is known."""
+    first, *others = stack
+    return (first, others[0]) if first.startswith("aten::") and others else ("", first)
+
 
 Detail = Callable[[Record, Sequence[Record]], Table | None]
 """Of one cell's record; the second argument are those of all cells."""

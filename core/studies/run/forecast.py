@@ -15,7 +15,7 @@ import msgspec
 from ...estimate.closed_form import predict, why_not_predicted
 from ...machine.devices import capacity_bytes
 from ...spec.spec import RunSpec
-from ..accounting import score_matrices_bytes
+from ..report.details import score_matrices_bytes
 from .grid import MOST_CELLS, Cell
 from .state import SETTLED, CellStatus, Entry, StudyDirectory, list_studies, status_of, unique
 

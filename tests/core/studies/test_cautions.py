@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.cautions import cautions_of, factors
 from sysbench.core.studies.file.study import Axis, Column, Layout, Point, Study
 from sysbench.core.studies.report.report import report_of
+from sysbench.core.studies.report.text import cautions_of, factors
 from sysbench.core.studies.run.grid import expand
 from sysbench.core.studies.run.state import records_of
 

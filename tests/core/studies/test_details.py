@@ -11,12 +11,11 @@ from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import Compile, ModuleMemory, Record, Spread
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.cautions import cautions_of
 from sysbench.core.studies.file.study import Axis, Column, Layout, Line, Point, Study
 from sysbench.core.studies.report.details import EACH
 from sysbench.core.studies.report.report import report_of
 from sysbench.core.studies.report.table import fill_all
-from sysbench.core.studies.report.text import sentences_of
+from sysbench.core.studies.report.text import cautions_of, sentences_of
 from sysbench.core.studies.run.grid import expand
 from sysbench.core.studies.run.state import records_of
 

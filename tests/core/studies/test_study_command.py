@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.studies.command import study_command
 from sysbench.core.studies.file.schema import load_study, study_files
+from sysbench.core.studies.report.text import study_command
 from sysbench.core.studies.run.grid import with_overrides, with_variant
 from sysbench.tui.commands.arguments import build_parser
 from sysbench.tui.commands.spec_arguments import parse_settings
