@@ -1,18 +1,141 @@
-"""Plays one steady step of a spec on tensors without data."""
+"""The real step on tensors without data: model, optimizer and workload stand on meta tensors.
+
+The classes refuse tensors without data, and import torch._dynamo.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+from torch.overrides import TorchFunctionMode
 
 from ...estimate.extend import Played
-from ...estimate.fake_workload import FakeWorkload
 from ...estimate.step.backward import GRADIENTS
 from ...estimate.step.forward import LOGITS
 from ...spec.spec import RunSpec
+from ..workloads import transformer as workload
+from ..workloads.models import transformer
+from .device import device_semantics, replaced
 from .storages import OUTSIDE, Place, StorageTracker
+
+
+class FakeOptimizer:
+    """Steps as `worker.workload.make_optimizer`'s does, from its second step on.
+
+    Attributes:
+        state: By parameter what the class keeps for it, in place from the start.
+    """
+
+    def __init__(self, spec: RunSpec, model: nn.Module) -> None:
+        self._kind = spec.optimizer
+        self._parameters: list[Tensor] = list(model.parameters())
+        self.state = {parameter: self._state_of(parameter) for parameter in self._parameters}
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        if self._kind == "sgd":
+            return {}
+        fused = self._kind == "adamw-fused"
+        return {
+            # On the host but for the fused one: the others look at it.
+            "step": torch.zeros((), device=parameter.device) if fused else torch.tensor(0.0),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update every parameter by its gradient."""
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if self._kind == "sgd":
+            sgd(
+                self._parameters,
+                gradients,
+                [None] * len(gradients),
+                weight_decay=0.0,
+                momentum=0.0,
+                lr=1e-3,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+            return
+        adamw(
+            self._parameters,
+            gradients,
+            self._all("exp_avg"),
+            self._all("exp_avg_sq"),
+            [],
+            self._all("step"),
+            foreach=self._kind == "adamw-foreach",
+            fused=self._kind == "adamw-fused",
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=1e-4,
+            weight_decay=1e-2,
+            eps=1e-8,
+            maximize=False,
+        )
+
+    def _all(self, name: str) -> list[Tensor]:
+        return [self.state[parameter][name] for parameter in self._parameters]
+
+
+class FakeWorkload(workload.Workload):
+    """To be made and stepped on any machine.
+
+    Attributes:
+        asked: The spec that is imitated; ``spec`` is what runs here, eagerly.
+    """
+
+    def __init__(self, asked: RunSpec) -> None:
+        self.asked = asked
+        with (
+            replaced(transformer, "initialise", lambda module: None),
+            replaced(workload, "make_optimizer", FakeOptimizer),
+            _WithoutData(),
+        ):
+            super().__init__(_runnable(asked))
+
+    @contextmanager
+    def _casting(self) -> Iterator[None]:
+        with device_semantics(self.asked):
+            yield
+
+
+class _WithoutData(TorchFunctionMode):
+    """Makes tensors without data, whichever device is asked for; by default they have some."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if "device" in kwargs:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def _runnable(spec: RunSpec) -> RunSpec:
+    """The eager spec without autocast, on which a device's ways are put."""
+    return spec.changed(
+        device="cpu",
+        compile="off",
+        precision="bf16-pure" if spec.precision == "bf16-pure" else "fp32",
+        attention="naive" if spec.attention == "naive" else "sdpa",
+    )
+
 
 EMBEDDING, HEAD = Place(0, "embedding"), Place(0, "head")
 

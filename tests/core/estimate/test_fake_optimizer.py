@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from sysbench.core.estimate.fake_optimizer import FakeOptimizer
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.step import FakeOptimizer
 from sysbench.core.worker.workloads.transformer import make_optimizer
 
 
