@@ -7,10 +7,10 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor
 
-from ...models.attention_experiment import BareAttention
 from ...spec.spec import RunSpec
 from ..compile.apply import compiled
 from .base import AUTOCAST_DTYPES, EnterPhase, SteppedWorkload, kernel_of
+from .models.attention import BareAttention
 
 
 class AttentionWorkload(SteppedWorkload):

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sysbench.core.models.attention_experiment import BareAttention
-from sysbench.core.worker.workloads.models.attention import Kernel
+from sysbench.core.worker.workloads.models.attention import BareAttention, Kernel
 
 SHAPE = (2, 3, 9, 4)
 

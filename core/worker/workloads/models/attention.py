@@ -1,4 +1,4 @@
-"""Attention by three kernels: scores written out, torch's fused ones, and flex attention."""
+"""Attention: naive, scaled-dot-product, flex; and the module of the bare attention experiment."""
 
 from __future__ import annotations
 
@@ -133,3 +133,29 @@ class CausalSelfAttention(nn.Module):
         mixed = attend(self.kernel, q, k, v, mask, causal=True)
         projected: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return projected
+
+
+class BareAttention(nn.Module):
+    """One attention kernel without parameters.
+
+    Args:
+        kernel: What computes it.
+        context: Length of the sequences; a mask is made once for it.
+        causal: Whether a query sees only what is before it.
+    """
+
+    mask: Tensor | BlockMask | None
+
+    def __init__(self, kernel: Kernel, context: int, *, causal: bool) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.causal = causal
+        mask = causal_mask(kernel, context) if causal else None
+        if isinstance(mask, Tensor):
+            self.register_buffer("mask", mask, persistent=False)
+        else:
+            self.mask = mask
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Shape (batch, heads, context, head_dimension) to the same."""
+        return attend(self.kernel, q, k, v, self.mask, causal=self.causal)
