@@ -16,7 +16,7 @@ from sysbench.core.studies.run.grid import expand, with_variant
 from sysbench.core.tables.cells import cells_as_text
 from sysbench.core.tables.record import table_named
 from sysbench.core.tables.table import Table
-from sysbench.core.worker.autocast_dtypes import autocast_dtypes
+from sysbench.core.worker.passes.numerics import autocast_dtypes
 
 SIX = ("parameters", "fc1 output", "LayerNorm output", "logits", "loss", "gradients")
 
