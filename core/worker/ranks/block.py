@@ -1,12 +1,14 @@
-"""What every rank saw of the same steps, made into one block of the record."""
+"""What every rank measured of the same steps, merged into one block of the record."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+import torch
+from torch import Tensor, nn
 
 from ...analysis.kernels.communication import (
     Collective,
@@ -17,11 +19,38 @@ from ...analysis.kernels.communication import (
     split_step,
 )
 from ...analysis.statistics import spread
-from ...record.distributed import AllReduce, CollectiveRow, Distributed, Kind, MemoryRow, RankRow
+from ...record.distributed import (
+    AllReduce,
+    CollectiveRow,
+    Distributed,
+    Kind,
+    MemoryRow,
+    Moment,
+    RankRow,
+)
 from ...record.timing import Spread
 from ...spec.spec import RunSpec
 from ..clocks import TimedSteps
-from ..parallel.interconnect import interconnect_of
+from ..workloads.base import EnterPhase
+
+NONE = "none: loopback of one host"
+
+
+def interconnect_of(spec: RunSpec) -> str:
+    """In words. Only what torch can tell: whether CUDA devices reach each other's memory."""
+    if not spec.on_cuda:
+        return NONE
+    numbers = [torch.device(device).index for device in spec.devices]
+    reached = [
+        torch.cuda.can_device_access_peer(one, other)
+        for one in numbers
+        for other in numbers
+        if one != other
+    ]
+    if all(reached):
+        return "peer to peer between all CUDA devices"
+    return "through the host between some CUDA devices" if any(reached) else "through the host"
+
 
 PARTS = ("compute_ns", "exposed_ns", "waiting_ns", "transfer_ns")
 BUS_FORMULA = "algorithm = payload / transfer; bus = algorithm · 2 (n - 1) / n"
@@ -175,4 +204,60 @@ def _all_reduce(
         algorithm_gigabytes_per_second=algorithm,
         bus_gigabytes_per_second=algorithm * ring_share("all-reduce", spec.ranks),
         formula=BUS_FORMULA,
+    )
+
+
+def resident_row(
+    rank: int, moment: Moment, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> MemoryRow:
+    """The row of this moment; of a divided tensor only this rank's part counts."""
+    parameters = list(model.parameters())
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    states = [
+        value
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor)
+    ]
+    sizes = [_local_bytes(tensors) for tensors in (parameters, gradients, states)]
+    on_cuda = parameters[0].is_cuda
+    return MemoryRow(
+        rank=rank,
+        moment=moment,
+        parameter_bytes=sizes[0],
+        gradient_bytes=sizes[1],
+        optimizer_bytes=sizes[2],
+        total_bytes=sum(sizes),
+        allocated_bytes=torch.cuda.memory_allocated() if on_cuda else None,
+        peak_allocated_bytes=torch.cuda.max_memory_allocated() if on_cuda else None,
+    )
+
+
+def rows_around_optimizer(
+    step: Callable[[EnterPhase], None], row: Callable[[Moment], MemoryRow]
+) -> list[MemoryRow]:
+    """Run one step; the rows just before and just after its optimizer."""
+    rows: list[MemoryRow] = []
+
+    def enter(phase: str) -> None:
+        if phase == "optimizer":
+            rows.append(row("before step"))
+            _forget_peak()
+        elif len(rows) == 1:
+            rows.append(row("after step"))
+
+    _forget_peak()
+    step(enter)
+    return rows
+
+
+def _forget_peak() -> None:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _local_bytes(tensors: Iterable[Tensor]) -> int:
+    # Asked by its method: importing DTensor takes half a second, and only fsdp2 has any.
+    return sum(
+        (tensor.to_local() if hasattr(tensor, "to_local") else tensor).nbytes for tensor in tensors
     )

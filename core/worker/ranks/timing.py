@@ -27,11 +27,10 @@ from ...record.record import Timing
 from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
 from ..clocks import TimedSteps, clock_for
-from ..parallel.all_reduce import AllReduceWorkload
 from ..passes.timing import timed
 from .block import RankFacts, merged_block, slowest
 from .collectives import Collectives
-from .workloads import ParallelWorkload
+from .workloads import AllReduceWorkload, ParallelWorkload
 
 STOP, MEMORY = 0, -1
 TIMEOUT = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""The step of one rank: its part of the combined batch, then gradients shared with the others."""
+"""Workloads of several ranks: a step with shared gradients, and a bare all-reduce."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 from ...record.distributed import MemoryRow, Moment
 from ...spec.spec import RunSpec
-from ..parallel.residents import resident_row, rows_around_optimizer
 from ..workloads.base import EnterPhase
 from ..workloads.transformer import Workload, make_optimizer
+from .block import resident_row, rows_around_optimizer
 from .collectives import Collectives
 from .sharded_optimizer import make_sharded_optimizer
 from .strategies import make_strategy
@@ -61,3 +61,29 @@ def _make_whole(
     spec: RunSpec, model: torch.nn.Module, collectives: Collectives
 ) -> torch.optim.Optimizer:
     return make_optimizer(spec, model)
+
+
+MIB = 2**20
+
+
+class AllReduceWorkload:
+    """Sums a float32 tensor over the ranks. It is all zeros, and stays so."""
+
+    phases = ("all-reduce",)
+
+    def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
+        self.spec = spec
+        self.device = torch.device(spec.device)
+        elements = max(1, round(spec.payload_mib * MIB / 4))
+        self.payload = torch.zeros(elements, dtype=torch.float32, device=self.device)
+        self.collectives = collectives
+
+    def loss_value(self) -> None:
+        """There is no loss."""
+
+    def step(self, enter: EnterPhase) -> None:
+        """One all-reduce."""
+        self.collectives.begin_step()
+        enter("all-reduce")
+        self.collectives.all_reduce(self.payload)
+        enter("")

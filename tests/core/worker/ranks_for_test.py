@@ -15,10 +15,9 @@ from torch.distributed.tensor import DTensor
 
 from sysbench.core.analysis.kernels.communication import Split, split_step
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.parallel.all_reduce import AllReduceWorkload
 from sysbench.core.worker.ranks.collectives import Collectives
 from sysbench.core.worker.ranks.timing import RanksClock, join
-from sysbench.core.worker.ranks.workloads import ParallelWorkload
+from sysbench.core.worker.ranks.workloads import AllReduceWorkload, ParallelWorkload
 from sysbench.core.worker.workloads.base import EnterPhase
 from sysbench.core.worker.workloads.transformer import Workload
 

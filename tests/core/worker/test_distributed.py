@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from sysbench.core.record.events import OutOfMemory, WorkerFailed
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.clocks import TimedSteps
-from sysbench.core.worker.parallel.bucketed import grouped
 from sysbench.core.worker.ranks.block import ring_share, slowest
 from sysbench.core.worker.ranks.launcher import environment_of, first_failure
 from sysbench.core.worker.ranks.sharded_optimizer import owners_of
+from sysbench.core.worker.ranks.strategies import grouped
 
 SCRIPT = Path(__file__).with_name("ranks_for_test.py")
 REPLICATED = ("naive", "flat", "overlap", "bucketed", "ddp")
