@@ -36,8 +36,9 @@ from sysbench.core.record.record import (
     Timeline,
     Timing,
 )
-from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory, create_run, list_runs
+from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import HOME_VARIABLE
 
 # One thread: with more, a busy machine makes operators wait for each other.
 TINY_RUN = ("run", "--set", "model=tiny", "--set", "steps=12", "--set", "threads=1", "--json")

@@ -18,7 +18,7 @@ import msgspec
 from ..errors import ForeignFileError, SysbenchError
 from ..formatting import format_bytes
 from ..machine.processes import die_with_parent
-from ..runs.directory import write_atomically
+from ..storage import write_atomically
 from .confinement import die_with_input, limit_memory
 from .entries import Entry, forget_oldest
 from .inspection import encode_inspection

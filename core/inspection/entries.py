@@ -11,14 +11,15 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import DamagedFileError
-from ..runs.directory import RunDirectory, home
+from ..runs.directory import RunDirectory
+from ..storage import home
 from .inspection import Inspection, decode_inspection
 
 KEPT = 32
 """Entries that are kept, the newest."""
 
 CORE = Path(__file__).parents[1]
-SOURCES = ("record*.py", "analysis/**/*.py", "inspection/*.py")
+SOURCES = ("record/*.py", "analysis/**/*.py", "inspection/*.py")
 """What decides how a file reads; another version of it reads anew."""
 
 

@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 import msgspec
-import platformdirs
 
-from ..errors import DamagedFileError, DeviceBusyError, NotFoundError
+from ..errors import DamagedFileError, NotFoundError
 from ..machine.peaks import Peak
 from ..record.events import AnyEvent, EventTail, encode_event
 from ..record.record import Record, decode_record, encode_record
 from ..spec.spec import PassName, RunSpec, check_passes, subject
-
-HOME_VARIABLE = "SYSBENCH_HOME"
-
-
-def home() -> Path:
-    """Where everything is kept: ``$SYSBENCH_HOME``, else the platform's data directory."""
-    override = os.environ.get(HOME_VARIABLE)
-    return Path(override).expanduser() if override else platformdirs.user_data_path("sysbench-tui")
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader sees the old or the new content, never a part.
-
-    Raises:
-        OSError: Nothing was replaced.
-    """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+from ..storage import home, lock_holder, write_atomically
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,62 +181,6 @@ def find_run(text: str, root: Path | None = None) -> RunDirectory:
         some = ", ".join(run.id for run in matches[:4])
         raise NotFoundError(f"run {text!r} is ambiguous: {some}{' …' if len(matches) > 4 else ''}")
     raise NotFoundError(f"no run {text!r} under {runs_folder(root)}; `sysbench-tui list` shows all")
-
-
-@contextmanager
-def locked(path: Path, *, wait: bool = False, who: str = "") -> Iterator[None]:
-    """Hold an advisory lock on ``path`` with this process's id inside.
-
-    The kernel drops it when the process ends, however it ends.
-
-    Raises:
-        DeviceBusyError: Another process holds it and ``wait`` is false.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        if not _take(file, wait=wait):
-            holder = _written_pid(path)
-            raise DeviceBusyError(f"{who or path.name} is held by process {holder or 'unknown'}")
-        file.truncate(0)
-        file.write(str(os.getpid()).encode())
-        file.flush()
-        try:
-            yield
-        finally:
-            file.truncate(0)
-
-
-def _take(file: IO[bytes], *, wait: bool) -> bool:
-    """Take the lock; without ``wait`` tell whether it was free."""
-    if wait:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        return True
-    # `lock_holder` takes the lock for an instant; a real holder keeps it longer.
-    for pause in (0.01, 0.04, 0.15, 0):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(pause)
-    return False
-
-
-def lock_holder(path: Path) -> int | None:
-    """The id of the process that holds the lock, or None when it is free."""
-    try:
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return _written_pid(path)
-    except FileNotFoundError:
-        pass
-    return None
-
-
-def _written_pid(path: Path) -> int | None:
-    text = path.read_bytes().strip()
-    return int(text) if text.isdigit() else None
 
 
 RESERVE_BYTES = 2**20

@@ -17,8 +17,9 @@ from ..errors import DamagedFileError
 from ..machine.environment import device_name
 from ..record.record import Record
 from ..spec.spec import subject
+from ..storage import home
 from .builder import settled_record
-from .directory import RunDirectory, find_run, home, list_runs
+from .directory import RunDirectory, find_run, list_runs
 
 BUSY_SECONDS = 10.0
 

@@ -13,7 +13,7 @@ from ..machine.devices import sample_of
 from ..machine.environment import cpu_model, device_name
 from ..record.record import Record
 from ..spec.spec import RunSpec
-from .directory import home, locked, write_atomically
+from ..storage import home, locked, write_atomically
 
 KEPT = 200
 """Of all machines together, the latest."""

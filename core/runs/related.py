@@ -9,9 +9,9 @@ from ..analysis.kernels.questions import GEMM_STEPS
 from ..errors import SysbenchError
 from ..machine.environment import device_name
 from ..record.record import Record
+from ..spec.command_line import command_line
 from ..spec.spec import RunSpec
 from .builder import settled_record
-from .launch import command_line
 from .library import Entry, Library
 
 COMPILE_KEYS = tuple(name for name in RunSpec.__struct_fields__ if name.startswith("compile"))

@@ -39,8 +39,9 @@ from ..record.events import (
     WorkerFailed,
 )
 from ..spec.spec import PassName
+from ..storage import home, locked
 from .builder import RecordBuilder
-from .directory import EventLog, Header, RunDirectory, home, locked
+from .directory import EventLog, Header, RunDirectory
 from .job import Job
 from .prediction_errors import keep_error
 from .worker_process import WorkerProcess

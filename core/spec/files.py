@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import NotFoundError, ProfileError, SpecError
-from ..runs.directory import home, write_atomically
+from ..storage import home, write_atomically
 from .fields import field_named
 from .resolve import parse_passes
 from .spec import EVERY_PASS, PassName, RunSpec, parse_spec

@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from ..errors import SpecError
 from .fields import FIELDS, field_named
 from .models import CUSTOM, Dimensions, find_model
-
-if TYPE_CHECKING:
-    pass
 
 NUMERIC_WORKLOADS = ("accumulation", "autocast-dtypes")
 """What they find are values and types, not times: they have no steps."""

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from sysbench.core.record.record import LedgerRow, Record, decode_record, encode_record
-from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.storage import HOME_VARIABLE
 from sysbench.tui.cli import main
 
 

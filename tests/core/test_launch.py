@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from sysbench.core.runs.launch import command_line
+from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.spec import RunSpec, parse_spec
 
 

@@ -13,13 +13,15 @@ from sysbench.core.runs.directory import (
     RunDirectory,
     create_run,
     find_run,
-    home,
     list_runs,
+)
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import (
+    home,
     lock_holder,
     locked,
     write_atomically,
 )
-from sysbench.core.spec.spec import RunSpec
 
 SPEC = RunSpec(device="cpu")
 
@@ -77,7 +79,7 @@ def test_a_lock_names_its_holder_and_frees_itself(tmp_path: Path) -> None:
     assert lock_holder(path) is None
     code = (
         "import sys; from pathlib import Path\n"
-        "from sysbench.core.runs.directory import locked\n"
+        "from sysbench.core.storage import locked\n"
         f"with locked(Path({str(path)!r})):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.runs.directory import create_run
-from sysbench.core.runs.launch import command_line
+from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.files import load_profile, save_profile
 from sysbench.core.spec.spec import PASSES, PassName, RunSpec, parse_spec
 

@@ -25,11 +25,12 @@ from sysbench.core.record.events import (
     StepsTimed,
 )
 from sysbench.core.runs.builder import settled_record
-from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory, create_run
+from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.launch import start_detached, stop
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.spec.spec import PassName, RunSpec
+from sysbench.core.storage import HOME_VARIABLE
 
 ENDLESS = RunSpec(
     device="cpu", steps=1_000_000, warmup=1, step="inference", threads=1, batch=1, context=16

@@ -10,8 +10,9 @@ import pytest
 
 from sysbench.core import Record, RunSpec, SysbenchError
 from sysbench.core.record.record import Memory, Timing
-from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import parse_spec
+from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.run.grid import Cell
 from sysbench.core.studies.values.formula import check_formula

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.events import Resize
 from textual.widgets import Static
 
-from ...core.runs.launch import command_line
+from ...core.spec.command_line import command_line
 from ..numerals import elapsed, interval, milliseconds, percent, significant
 from ..watching import LiveView, RunWatch
 from ..widgets.command_line import CommandLine

@@ -14,7 +14,7 @@ from textual.widgets import Static
 from ...core.errors import SysbenchError
 from ...core.record.record import Record
 from ...core.runs.builder import settled_record
-from ...core.runs.launch import command_line
+from ...core.spec.command_line import command_line
 from ..numerals import day_and_time
 from ..widgets.command_line import CommandLine
 from ..widgets.tab_bar import TabBar

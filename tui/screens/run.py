@@ -14,7 +14,8 @@ from textual.worker import get_current_worker
 
 from ...core.errors import SysbenchError
 from ...core.runs.directory import create_run
-from ...core.runs.launch import command_line, start_detached
+from ...core.runs.launch import start_detached
+from ...core.spec.command_line import command_line
 from ...core.spec.spec import PassName, RunSpec
 from ..widgets.command_line import CommandLine
 from ..widgets.form import FieldRow, Filled, SpecForm

@@ -12,7 +12,7 @@ import msgspec
 from ...errors import SpecError
 from ...formatting import format_count, percent
 from ...record.record import KernelRow, Kernels, Record
-from ...runs.launch import command_line
+from ...spec.command_line import command_line
 from ...spec.spec import RunSpec
 
 Numbers: TypeAlias = dict[str, float | int | str]

@@ -17,11 +17,18 @@ from .owners import WHOLE_MODEL
 from .residents import Residents
 
 STACK_DEPTH = 16
-INTERNAL = re.compile(
-    r"<|((.*/)?(site|dist)-packages/)?torch/"
-    r"|.*core/worker/(tags|snapshot|passes|__main__)\.py"
+RECORDING_MODULES = (
+    "sysbench.core.worker.__main__",
+    "sysbench.core.worker.memory.tagger",
+    "sysbench.core.worker.passes.memory",
+    "sysbench.core.worker.passes.registry",
 )
-"""Files of torch, of the interpreter and of the recording: frames there are noise."""
+"""Modules on the stack of every allocation that the memory pass records."""
+RECORDING_FILES = tuple(
+    f"{name.partition('.')[2].replace('.', '/')}.py" for name in RECORDING_MODULES
+)
+LIBRARY_FILE = re.compile(r"<|((.*/)?(site|dist)-packages/)?torch/")
+"""Files of the interpreter and of torch."""
 
 
 def largest_alive(residents: Residents, instant: int, count: int) -> list[Allocation]:
@@ -50,9 +57,13 @@ def _describe(residents: Residents, index: int) -> Allocation:
 
 def readable(stack: Stack) -> list[str]:
     """A stack as text, innermost first, without torch's own frames unless there is no other."""
-    own = [frame for frame in stack if not INTERNAL.match(frame.file)]
+    own = [frame for frame in stack if not _is_internal(frame.file)]
     shown = own if any(frame.file for frame in own) else stack
     return [_line(frame) for frame in shown[:STACK_DEPTH]]
+
+
+def _is_internal(file: str) -> bool:
+    return bool(LIBRARY_FILE.match(file)) or file.endswith(RECORDING_FILES)
 
 
 def _line(frame: Frame) -> str:

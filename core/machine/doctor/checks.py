@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from ...formatting import format_bytes
-from ...runs.directory import HOME_VARIABLE, home
+from ...storage import HOME_VARIABLE, home
 from ..devices import torch_facts
 from ..environment import is_wsl
 from ..telemetry.host import memory_capacity_bytes

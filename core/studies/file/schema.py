@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import NotFoundError, SpecError
-from ...runs.directory import home
 from ...spec.fields import field_named
 from ...spec.files import NAME
 from ...spec.models import find_model
 from ...spec.spec import EVERY_PASS, PassName
+from ...storage import home
 from .layouts import read_layouts
 from .reader import Problems, Section, read_toml
 from .study import Axis, Point, Study, Variant

@@ -9,7 +9,7 @@ import msgspec
 
 from ...record.memory import Oom, Timeline
 from ...record.record import Record
-from ...runs.launch import command_line
+from ...spec.command_line import command_line
 from ...tables.chart import Figure
 from ...tables.context import environment_table
 from ...tables.table import QUANTITY, Cell, Row, Table

@@ -21,10 +21,11 @@ from ...errors import DamagedFileError
 from ...record.events import AnyEvent
 from ...record.record import Record
 from ...runs.builder import settled_record
-from ...runs.directory import create_run, lock_holder, locked
+from ...runs.directory import create_run
 from ...runs.supervisor import Cancellation, supervise
 from ...spec.resolve import parse_passes
 from ...spec.spec import RunSpec
+from ...storage import lock_holder, locked
 from .forecast import Forecaster, kind_of, past_entries, steps_seconds, work_of
 from .grid import Cell, expand
 from .state import SETTLED, CellStatus, Entry, StudyDirectory, status_of, unique

@@ -19,8 +19,9 @@ from ...errors import DamagedFileError, NotFoundError
 from ...record.events import Outcome
 from ...record.record import Record
 from ...runs.builder import settled_record
-from ...runs.directory import RunDirectory, home, lock_holder, runs_folder, write_atomically
+from ...runs.directory import RunDirectory, runs_folder
 from ...spec.spec import PassName
+from ...storage import home, lock_holder, write_atomically
 from ..file.study import Study
 from .grid import Cell
 

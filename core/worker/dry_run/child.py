@@ -46,9 +46,6 @@ def exact_prediction(spec: RunSpec) -> ExactPrediction:
 
 def quick_prediction(spec: RunSpec) -> ExactPrediction:
     """The same without importing torch's compiler, where this torch can do without."""
-    # Late, as above.
-    pass
-
     try:
         with without_compiler():
             return exact_prediction(spec)

@@ -15,8 +15,8 @@ from ...analysis.memory.block import Recording
 from ...analysis.memory.card import CardReading
 from ...analysis.memory.profiled import decode_profiled_allocations, decode_refusal
 from ...errors import WorkerFailed
-from ...runs.directory import write_atomically
 from ...runs.job import Job
+from ...storage import write_atomically
 from ..limits import ROOM_BYTES, lift_memory_limit
 
 CLEAR_PEAK_RESIDENT = "5"

@@ -16,8 +16,8 @@ from ...analysis.memory.block import Counters, Recording
 from ...analysis.memory.card import CardReading, segments_of
 from ...analysis.memory.history import refusal_in
 from ...analysis.memory.snapshot import snapshot_from
-from ...runs.directory import write_atomically
 from ...runs.job import Job
+from ...storage import write_atomically
 from .oom import observe_refusals
 
 MAX_EVENTS = 400_000

@@ -11,9 +11,9 @@ from ...analysis.memory.oom import what_was_alive
 from ...analysis.memory.owners import Notes
 from ...errors import SysbenchError
 from ...record.events import Noticed, ResultReported, StageEntered, StepCounted, WorkStepped
-from ...runs.directory import write_atomically
 from ...runs.job import Job, Report
 from ...spec.spec import DIMENSION_NAMES, RunSpec
+from ...storage import write_atomically
 from ..failures import ran_out_of_memory
 from ..limits import ROOM_BYTES, without_limit
 from ..memory.cpu_recorder import CpuRecorder

@@ -27,8 +27,8 @@ from ...machine.processes import adopt_orphans, kill_descendants
 from ...record import events
 from ...record.events import ResultReported, StageEntered
 from ...record.record import Nsys
-from ...runs.directory import write_atomically
 from ...runs.job import Job, Report
+from ...storage import write_atomically
 
 REPORT, EXPORT = "nsys.nsys-rep", "nsys.sqlite"
 TABLES, LAYERS = "nsys.json", "kernels.json"

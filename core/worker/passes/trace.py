@@ -20,9 +20,9 @@ from ...analysis.trace.reader import read_trace
 from ...analysis.trace.scopes import STEPS_RANGE
 from ...errors import WorkerFailed
 from ...record.events import ResultReported, StageEntered, StepCounted, WorkStepped
-from ...runs.directory import write_atomically
 from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
+from ...storage import write_atomically
 from ..compile.apply import compiled_modules
 from ..compile.graphs import made_kernels, watched_graphs
 from ..compile.ranges import part_ranges

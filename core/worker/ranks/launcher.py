@@ -22,9 +22,9 @@ import psutil
 
 from ...record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
 from ...runs.builder import last_lines
-from ...runs.directory import write_atomically
 from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
+from ...storage import write_atomically
 from ..limits import OMP_VARIABLE, available_threads
 from .rank import JOB, MEETING, PARENT_VARIABLE, events_name, log_name
 

@@ -34,29 +34,19 @@ class Strategy(Protocol):
 
 def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> Strategy:
     """The spec's strategy around a model that all ranks built alike."""
-    # Each imports what only it needs.
     match spec.parallel:
         case "naive":
-            pass
-
             return Naive(model, collectives)
         case "flat":
-            pass
-
             return Flat(model, collectives)
         case "overlap":
-            pass
-
             return Overlap(model, collectives)
         case "bucketed":
-            pass
-
             return Bucketed(model, collectives, spec.bucket_mib)
         case "ddp":
-            pass
-
             return TorchDdp(model, collectives, spec.bucket_mib)
         case "fsdp2":
+            # torch imports much for it that no other strategy needs.
             from .fsdp2 import Fsdp2
 
             return Fsdp2(model, collectives)

@@ -16,7 +16,8 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.export.server import PageServer
-from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.storage import HOME_VARIABLE
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.runs.launch import command_line
+from sysbench.core.spec.command_line import command_line
 from sysbench.core.studies.report.files import STUDY_FORMATS, study_as
 from sysbench.core.studies.report.report import Report, report_of
 from sysbench.core.studies.run.state import StudyDirectory

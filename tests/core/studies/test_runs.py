@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from sysbench.core.formatting import format_bytes
-from sysbench.core.runs.directory import HOME_VARIABLE
+from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.studies.report.report import Report, report_of
 from sysbench.core.studies.run.grid import expand
 from sysbench.core.studies.run.state import Entry, StudyDirectory, find_study, records_of

@@ -13,9 +13,9 @@ from sysbench.core.analysis.memory.predicted import reconciled
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory, Record
-from sysbench.core.runs.directory import HOME_VARIABLE
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.worker.passes.memory import measure
 from sysbench.core.worker.workloads.attention import AttentionWorkload
 

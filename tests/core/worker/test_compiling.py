@@ -16,7 +16,8 @@ import pytest
 from sysbench.core import RunSpec, run
 from sysbench.core.record.record import Compile, Record
 from sysbench.core.runs.artifacts import generated_code
-from sysbench.core.runs.directory import HOME_VARIABLE, RunDirectory
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.storage import HOME_VARIABLE
 
 SMALL: dict[str, Any] = {
     "model": "",

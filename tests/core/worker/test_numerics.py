@@ -8,8 +8,8 @@ import pytest
 
 from sysbench.core import run
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import HOME_VARIABLE
 from sysbench.core.spec.spec import parse_spec
+from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.report.table import fill
 from sysbench.core.studies.run.grid import expand, with_variant

@@ -1,0 +1,30 @@
+"""A spec as the shell command that runs it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ..formatting import BINARY_UNITS
+from .spec import RunSpec
+
+
+def command_line(spec: RunSpec, passes: Sequence[str] | None = None) -> str:
+    """The command that runs the same spec from a shell; by default with its default passes."""
+    words = ["sysbench-tui", "run"]
+    for name, value in spec.settings().items():
+        words += ["--set", f"{name}={_as_typed(name, value)}"]
+    if passes is not None and tuple(passes) != spec.default_passes:
+        words += ["--passes", ",".join(passes)]
+    return shlex.join(words)
+
+
+def _as_typed(name: str, value: object) -> str:
+    """A value as a person would write it after ``--set``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if name == "memory_limit" and isinstance(value, int):
+        for unit in ("GiB", "MiB", "KiB"):
+            if value % BINARY_UNITS[unit] == 0:
+                return f"{value // BINARY_UNITS[unit]}{unit}"
+    return str(value)
