@@ -22,7 +22,7 @@ WITHOUT_TORCH = (
     "sysbench.core.runs.api",
     "sysbench.core.runs.builder",
     "sysbench.core.machine.doctor.checks",
-    "sysbench.core.export",
+    "sysbench.core.export.exports",
     "sysbench.core.estimate.closed_form",
     "sysbench.core.machine.telemetry.sampler",
     "sysbench.tui.cli",
@@ -84,7 +84,7 @@ def test_only_the_worker_loads_torch(module: str) -> None:
 
 def test_the_engine_loads_nothing_of_the_screens() -> None:
     loaded = loaded_by(
-        "import sysbench.core.runs.api, sysbench.core.machine.doctor.checks, sysbench.core.export"
+        "import sysbench.core.runs.api, sysbench.core.machine.doctor.checks, sysbench.core.export.exports"
     )
     assert not {"textual", "rich"} & loaded
 

@@ -14,7 +14,7 @@ import torch
 
 from sysbench.core.spec.spec import Attention, Precision, RunSpec, StepKind
 
-CASES = Path(__file__).parents[1] / "core" / "worker" / "memory_cases.py"
+CASES = Path(__file__).parents[1] / "core" / "worker" / "memory" / "memory_cases.py"
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"model": "tiny", "context": 64},
     "30M": {

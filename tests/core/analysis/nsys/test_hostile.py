@@ -15,7 +15,7 @@ import pytest
 from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.errors import DamagedFileError
 
-DOUBLE = Path(__file__).parents[2] / "nsys_double"
+DOUBLE = Path(__file__).parents[3] / "nsys_double"
 BUILD = runpy.run_path(str(DOUBLE / "build.py"))
 SPOILT = 600
 PATIENCE_SECONDS = 300

@@ -13,7 +13,7 @@ from sysbench.core.analysis.nsys.export import read_contents, read_export
 from sysbench.core.analysis.nsys.file import ROWS_AT_ONCE
 from sysbench.core.errors import DamagedFileError, NotFoundError
 
-BUILD = runpy.run_path(str(Path(__file__).parents[2] / "nsys_double" / "build.py"))
+BUILD = runpy.run_path(str(Path(__file__).parents[3] / "nsys_double" / "build.py"))
 MAIN = BUILD["MAIN"]
 
 

@@ -30,7 +30,7 @@ from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.spec.resolve import parse_passes
 from sysbench.core.spec.spec import RunSpec
 
-DOUBLE = Path(__file__).parents[1] / "nsys_double"
+DOUBLE = Path(__file__).parents[3] / "nsys_double"
 SHORT = RunSpec(device="cpu", steps=2, warmup=1, step="inference", threads=1, batch=1)
 ENDLESS = SHORT.changed(steps=1_000_000)
 PATIENCE_SECONDS = 60

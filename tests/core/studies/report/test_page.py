@@ -13,7 +13,7 @@ import pytest
 from sysbench.core.studies.report.page import study_page
 from sysbench.core.studies.report.report import Report, report_of
 
-from ...half_filled import half_filled
+from ....half_filled import half_filled
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 QUIET = (

@@ -10,7 +10,7 @@ import pytest
 from sysbench.core import Library, RunSpec, SysbenchError, open_run, run, start
 from sysbench.core.record.events import RunEnded, StepsTimed
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from sysbench.core.studies.report.files import STUDY_FORMATS, study_as
 from sysbench.core.studies.report.report import Report, report_of
 from sysbench.core.studies.run.state import StudyDirectory
 
-from ...half_filled import half_filled
+from ....half_filled import half_filled
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from sysbench.core.analysis.trace.scopes import GRAD_ACCUMULATE, STEPS_RANGE
 from sysbench.core.record.nsys import NvtxRange
 from sysbench.core.tables.nsys import record_tables
 
-BUILD = runpy.run_path(str(Path(__file__).parents[2] / "nsys_double" / "build.py"))
+BUILD = runpy.run_path(str(Path(__file__).parents[3] / "nsys_double" / "build.py"))
 MAIN, AUTOGRAD, PROCESS = BUILD["MAIN"], BUILD["AUTOGRAD"], BUILD["PROCESS"]
 OTHER_PROCESS = MAIN + (1 << 24)
 START_END, MARK, DOMAIN = BUILD["START_END"], BUILD["MARK"], BUILD["DOMAIN"]

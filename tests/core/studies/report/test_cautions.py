@@ -13,7 +13,7 @@ from sysbench.core.studies.report.text import cautions_of, factors
 from sysbench.core.studies.run.grid import expand
 from sysbench.core.studies.run.state import records_of
 
-from ...half_filled import half_filled
+from ....half_filled import half_filled
 
 
 def test_the_dimensions_of_a_model_are_one_factor() -> None:

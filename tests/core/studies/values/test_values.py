@@ -10,7 +10,7 @@ from sysbench.core.studies.run.forecast import Forecast, Progress, seconds_left
 from sysbench.core.studies.run.grid import with_variant
 from sysbench.core.studies.values.values import values_of
 
-from ...half_filled import half_filled
+from ....half_filled import half_filled
 
 
 def test_what_is_left_is_what_the_cells_without_a_value_take() -> None:

@@ -19,7 +19,7 @@ from sysbench.core.studies.report.text import cautions_of, sentences_of
 from sysbench.core.studies.run.grid import expand
 from sysbench.core.studies.run.state import records_of
 
-from ...half_filled import half_filled
+from ....half_filled import half_filled
 
 STEP = "timing.step.mean_ms"
 

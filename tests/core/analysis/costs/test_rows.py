@@ -15,7 +15,7 @@ from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.record import KernelRow, Kernels
 
-from .conftest import TraceWriter
+from ..conftest import TraceWriter
 
 GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_ffma_kernel"
 REDUCE = "void cublasLt::splitKreduce_kernel<32, 16>()"
