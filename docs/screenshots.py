@@ -19,7 +19,7 @@ async def take_pictures() -> None:
     """Measure a small model with every pass, then save what three tabs and the form show."""
     from sysbench.core import RunSpec, run
     from sysbench.tui.app import SysbenchApp
-    from sysbench.tui.screens.result import ResultScreen
+    from sysbench.tui.screens.result.screen import ResultScreen
 
     sized = RunSpec(vocab=4096, d_model=256, d_ff=1024, layers=4, heads=8, context=256)
     spec = sized.changed(threads=1, until=0.02)

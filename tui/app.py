@@ -13,17 +13,15 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 
 from ..core.runs.directory import RunDirectory
-from .glyphs import AsciiFilter, ascii_only
+from .live.sensors import StripSampler
+from .live.session import Session
+from .live.terminal import has_hung_up
 from .modes import SCREENS_BY_MODE, palette
-from .polling import StripSampler
-from .session import Session
-from .stylesheet import OnceParsed
-from .terminal import has_hung_up
-from .themes import DARK
+from .theme import DARK, AsciiFilter, OnceParsed, ascii_only
 
 if TYPE_CHECKING:
-    from .screens.result import ResultScreen
-    from .watching import RunWatch
+    from .live.run_watch import RunWatch
+    from .screens.result.screen import ResultScreen
 
 REFRESH_SECONDS = 0.5
 
@@ -142,7 +140,7 @@ class SysbenchApp(App[None]):
                 screen.refresh_bindings()
 
     def _tell_end(self, run: RunDirectory) -> None:
-        from .screens.ask import AskScreen
+        from .screens.dialogs.ask import AskScreen
 
         if isinstance(self.screen, AskScreen):
             self.screen.dismiss(None)  # its question was what to do with the run
@@ -164,7 +162,7 @@ class SysbenchApp(App[None]):
         """The present screen if it shows another run than the one that ended since."""
         if self.current_mode != "result":
             return None
-        from .screens.result import ResultScreen
+        from .screens.result.screen import ResultScreen
 
         stack = self.screen_stack[:1]
         results = (screen for screen in stack if isinstance(screen, ResultScreen))
@@ -178,7 +176,7 @@ class SysbenchApp(App[None]):
             self.switch_mode(name)
 
     def action_help(self) -> None:
-        from .screens.help import HelpScreen
+        from .screens.dialogs.help import HelpScreen
 
         self.push_screen(HelpScreen())
 
@@ -188,7 +186,7 @@ class SysbenchApp(App[None]):
         if watch is None or watch.over:
             self.exit()
             return
-        from .screens.ask import AskScreen, ask_before_leaving
+        from .screens.dialogs.ask import AskScreen, ask_before_leaving
 
         def leave(choice: str | None) -> None:
             if choice == "stop":

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from ..core.errors import SysbenchError
 from .commands.arguments import build_parser
-from .commands.output import flush
+from .commands.report.output import flush
 
 INTERRUPTED = 130
 

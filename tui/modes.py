@@ -10,37 +10,37 @@ from textual.screen import Screen
 
 
 def _run() -> Screen[Any]:
-    from .screens.run import RunScreen
+    from .screens.run.screen import RunScreen
 
     return RunScreen()
 
 
 def _live() -> Screen[Any]:
-    from .screens.live import LiveScreen
+    from .screens.live.screen import LiveScreen
 
     return LiveScreen()
 
 
 def _result() -> Screen[Any]:
-    from .screens.result import ResultScreen
+    from .screens.result.screen import ResultScreen
 
     return ResultScreen()
 
 
 def _library() -> Screen[Any]:
-    from .screens.library import LibraryScreen
+    from .screens.library.screen import LibraryScreen
 
     return LibraryScreen()
 
 
 def _inspect() -> Screen[Any]:
-    from .screens.inspect import InspectScreen
+    from .screens.inspect.screen import InspectScreen
 
     return InspectScreen()
 
 
 def _studies() -> Screen[Any]:
-    from .screens.studies import StudiesScreen
+    from .screens.studies.screen import StudiesScreen
 
     return StudiesScreen()
 

@@ -20,10 +20,10 @@ from textual.app import App, ComposeResult
 
 from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.file.study import Study
-from sysbench.tui.screens.study_grid import arrange
-from sysbench.tui.screens.study_words import grid_cell
-from sysbench.tui.study_watching import StudyWatch
-from sysbench.tui.widgets.study_grid import Grid, StudyGrid
+from sysbench.tui.live.study_watch import StudyWatch
+from sysbench.tui.screens.studies.axes import arrange
+from sysbench.tui.screens.studies.grid import Grid, StudyGrid
+from sysbench.tui.screens.studies.text import grid_cell
 
 ROUNDS = 7
 STUDY = """

@@ -15,8 +15,8 @@ from sysbench.core.record.events import (
     WarmupSettled,
     WorkStepped,
 )
-from sysbench.tui.commands.live_progress import sparkline
-from sysbench.tui.commands.progress import PlainProgress
+from sysbench.tui.commands.report.live_progress import sparkline
+from sysbench.tui.commands.report.progress import PlainProgress
 
 SECOND_NS = 1_000_000_000
 

@@ -18,9 +18,9 @@ from sysbench.core.machine.telemetry.sample import HostSample, Sample
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui import app as tui_app
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.polling import StripSampler
-from sysbench.tui.screens.result import ResultScreen
-from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.live.sensors import StripSampler
+from sysbench.tui.screens.result.screen import ResultScreen
+from sysbench.tui.screens.result.tab import ResultTab
 
 WAIT_SECONDS = 60.0
 

@@ -15,11 +15,11 @@ from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
 from sysbench.core.runs.launch import start_detached, stop
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.ask import AskScreen
-from sysbench.tui.screens.library import LibraryScreen
-from sysbench.tui.screens.live import LiveScreen
-from sysbench.tui.screens.result import TABS, ResultScreen
-from sysbench.tui.screens.run import RunScreen
+from sysbench.tui.screens.dialogs.ask import AskScreen
+from sysbench.tui.screens.library.screen import LibraryScreen
+from sysbench.tui.screens.live.screen import LiveScreen
+from sysbench.tui.screens.result.screen import TABS, ResultScreen
+from sysbench.tui.screens.run.screen import RunScreen
 
 from .conftest import is_shown, open_result, until
 

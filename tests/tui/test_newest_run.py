@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.result import ResultScreen
+from sysbench.tui.screens.result.screen import ResultScreen
 
 from .conftest import until
 

@@ -12,8 +12,8 @@ from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.palette import WorkstationCommands
-from sysbench.tui.screens.help import HelpScreen
-from sysbench.tui.screens.result import TABS
+from sysbench.tui.screens.dialogs.help import HelpScreen
+from sysbench.tui.screens.result.screen import TABS
 
 from .conftest import is_shown, open_result, until
 

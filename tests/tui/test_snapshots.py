@@ -15,8 +15,8 @@ from textual.pilot import Pilot
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.result import TABS
-from sysbench.tui.screens.run import RunScreen
+from sysbench.tui.screens.result.screen import TABS
+from sysbench.tui.screens.run.screen import RunScreen
 
 from .conftest import CannedSampler, open_tab, until
 

@@ -7,7 +7,7 @@ from textual.color import Color
 from textual.css.stylesheet import StylesheetParseError
 
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.stylesheet import OnceParsed
+from sysbench.tui.theme import OnceParsed
 
 
 def sheet_of(*sources: str) -> OnceParsed:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from ...core.export.exports import EXPORTS
 from ...core.formatting import parse_bytes
-from .spec_keys import spec_keys
+from .spec_arguments import spec_keys
 from .study_arguments import add_study_options
 
 SECTIONS = (
@@ -180,7 +180,7 @@ def _add_list(commands: _Commands) -> None:
             ("sysbench-tui list large bf16", "only these"),
             ("sysbench-tui list --json | jq '.[0].median_ms'", ""),
         ),
-        module="listing",
+        module="list",
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="show runs with all these words")
     parser.add_argument("-n", "--limit", type=_count, metavar="N", help="show the newest N")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from ...core.record.events import AnyEvent, RunEnded
 from ...core.runs.directory import RunDirectory, find_run
-from .ending import print_ending
-from .progress import progress_for
+from .report.ending import print_ending
+from .report.progress import progress_for
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 20.0

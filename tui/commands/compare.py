@@ -14,8 +14,8 @@ from ...core.runs.directory import find_run
 from ...core.tables.cells import literal, one_figure
 from ...core.tables.memory import difference_tables
 from ...core.tables.table import Table
-from .layout import Line, blank, prose, table_lines, titled
-from .output import page_width, print_json, print_lines
+from .report.layout import Line, blank, prose, table_lines, titled
+from .report.output import page_width, print_json, print_lines
 
 LARGEST_CHANGES = 10
 _STYLES = {

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ...core.machine.doctor.check import Check
 from ...core.machine.doctor.checks import examine
 from ...core.tables.cells import literal
-from .layout import Line, labelled
-from .output import page_width, print_json, print_lines
+from .report.layout import Line, labelled
+from .report.output import page_width, print_json, print_lines
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 _COLUMN = 24

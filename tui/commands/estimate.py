@@ -12,7 +12,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Always 0: that a spec does not fit is an answer, not a failure."""
     with _exact_mode(arguments) as exact:
         # Late: in exact mode another process imports torch meanwhile.
-        from .estimate_answers import answer
+        from .report.estimate_answers import answer
 
         answer(arguments, exact)
     return 0

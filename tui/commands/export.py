@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...core.export.exports import write_export
 from ...core.runs.directory import find_run
-from .output import print_json
+from .report.output import print_json
 
 
 def main(arguments: argparse.Namespace) -> int:

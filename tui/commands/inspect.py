@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import dropwhile
 from pathlib import Path
+
+import msgspec
 
 from ...core.analysis.costs.roofline import roof_points
 from ...core.errors import NotFoundError
@@ -13,13 +18,70 @@ from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
 from ...core.inspection.decoding import Decoding
 from ...core.inspection.foreign_roof import under_peak
 from ...core.inspection.inspection import Inspection
+from ...core.inspection.messages import Progressed
 from ...core.machine.peaks import parse_peak
-from ..wording import KIND_WORDS
-from .inspect_progress import decoding_progress
-from .inspect_report import inspection_lines
-from .kernel_sections import tree_of, tree_options
-from .output import page_width, print_json, print_lines, write
-from .sections import section_as_json, section_lines
+from ...core.tables.cells import literal
+from ...core.tables.kernels import top_kernels
+from ...core.tables.memory import largest_table
+from ..text import KIND_WORDS, decoding_words, file_words
+from .report.kernel_sections import tree_of, tree_options
+from .report.layout import Line, note, prose, titled
+from .report.live_progress import bar
+from .report.output import page_width, print_json, print_lines, write
+from .report.report import (
+    KERNEL_ROWS,
+    LARGEST_ROWS,
+    category_section,
+    full_table,
+    kernel_lines,
+    kernel_warnings,
+    memory_section,
+    nsys_section,
+)
+from .report.sections import section_as_json, section_lines
+
+CLEAR_LINE = "\r\x1b[K"
+
+
+@contextmanager
+def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
+    """Gives what shows the progress; the line is gone at the end."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+
+    def show(step: Progressed) -> None:
+        filled = "" if step.share is None else f"{bar(step.share)}  "
+        _write(f"{CLEAR_LINE}  {filled}{decoding_words(step)}")
+
+    try:
+        yield show
+    finally:
+        _write(CLEAR_LINE)
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
+    """What kind of file it is, then everything that it holds, at most ``width`` cells wide."""
+    yield [(literal(inspection.file), "bold")]  # whole, so that it can be copied
+    yield from prose(file_words(inspection), width)
+    if kernels := inspection.kernels:
+        table = top_kernels(kernels, KERNEL_ROWS)
+        yield from kernel_warnings(kernels, width)
+        yield from titled(table.title, kernel_lines(table, width, total=True))
+        yield from note(map(literal, kernels.missing.values()), width)
+        yield from category_section(kernels, width)
+    if nsys := inspection.nsys:
+        yield from nsys_section(nsys, width)
+    if memory := inspection.memory:
+        largest = largest_table(memory)
+        shown = msgspec.structs.replace(largest, rows=largest.rows[:LARGEST_ROWS])
+        yield from memory_section(memory, width)
+        yield from full_table(shown, width, drop=("module", "phase", "category", "died_ms"))
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -8,10 +8,10 @@ from ...core.machine.peaks import parse_peak
 from ...core.runs.directory import create_run
 from ...core.runs.launch import start_detached
 from ...core.runs.supervisor import Cancellation, supervise
-from .ending import print_ending
-from .output import print_json
-from .progress import progress_for
-from .signals import cancelled_by_signals
+from .report.ending import print_ending
+from .report.output import print_json
+from .report.progress import progress_for
+from .report.signals import cancelled_by_signals
 from .spec_arguments import chosen_passes, chosen_spec
 
 

@@ -9,7 +9,7 @@ import sys
 
 from ...core.export.server import LOOPBACK, PageServer
 from ...core.runs.directory import find_run
-from .output import print_json
+from .report.output import print_json
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -7,10 +7,10 @@ from itertools import dropwhile
 
 from ...core.runs.builder import settled_record
 from ...core.runs.directory import find_run
-from .ending import full_report
-from .kernel_sections import tree_options
-from .output import page_width, print_json, print_lines
-from .sections import section_as_json, section_lines
+from .report.ending import full_report
+from .report.kernel_sections import tree_options
+from .report.output import page_width, print_json, print_lines
+from .report.sections import section_as_json, section_lines
 
 
 def main(arguments: argparse.Namespace) -> int:

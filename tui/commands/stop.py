@@ -7,7 +7,7 @@ import argparse
 from ...core.runs import launch
 from ...core.runs.directory import find_run
 from .attach import follow
-from .output import print_json
+from .report.output import print_json
 
 
 def main(arguments: argparse.Namespace) -> int:

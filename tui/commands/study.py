@@ -9,25 +9,90 @@ from pathlib import Path
 import msgspec
 
 from ...core.errors import SpecError
+from ...core.export.files import refuse_existing, write
 from ...core.formatting import format_bytes
 from ...core.machine.devices import resolve_device
 from ...core.runs.supervisor import Cancellation
 from ...core.studies.file.schema import load_study, study_files
 from ...core.studies.file.study import Study
-from ...core.studies.report.files import study_as_json
-from ...core.studies.report.report import report_of
+from ...core.studies.report.files import study_as, study_as_json
+from ...core.studies.report.report import Report, report_of
 from ...core.studies.report.text import cautions_of
 from ...core.studies.run.forecast import Forecaster, past_entries, progress_in
 from ...core.studies.run.grid import Cell, expand, with_overrides, with_variant
 from ...core.studies.run.runner import StudyEnded, run_study
-from ...core.studies.run.state import list_studies, open_study
+from ...core.studies.run.state import find_study, list_studies, open_study
 from ...core.tables.table import Table, is_number
-from .layout import Line, blank, prose, table_lines, titled
-from .output import page_width, print_json, print_lines
-from .signals import cancelled_by_signals
+from ..widgets.charts.line_drawing import figure_rows
+from .report.layout import Line, blank, prose, table_lines, titled
+from .report.output import page_width, print_json, print_lines
+from .report.output import write as print_text
+from .report.signals import cancelled_by_signals
+from .report.study_progress import StudyProgress, forecast
 from .spec_arguments import parse_settings
-from .study_progress import StudyProgress, forecast
-from .study_show import show_study, study_lines
+
+PLOT_ROWS = 14
+
+
+def show_study(
+    name: str,
+    kind: str = "",
+    out: Path | None = None,
+    *,
+    as_json: bool = False,
+    force: bool = False,
+) -> int:
+    """Print the report of the newest study of that name, or write it to a file.
+
+    Args:
+        name: Of the study, or a whole or partial id of its directory.
+        kind: One of `STUDY_FORMATS`; empty is for people to read here.
+        out: The file; None is stdout.
+
+    Raises:
+        NotFoundError: No such study was begun.
+        DamagedFileError: Its ``study.json`` cannot be read.
+        SpecError: ``out`` exists already and ``force`` is false.
+    """
+    report = report_of(find_study(name))
+    if as_json:
+        print_json(study_as_json(report))
+    elif out is not None:
+        refuse_existing([out], force=force)
+        print(write(out, study_as(report, kind or out.suffix.removeprefix("."))))
+    elif kind:
+        print_text(study_as(report, kind).decode())
+    else:
+        print_lines(study_lines(report, page_width()))
+    return 0
+
+
+def study_lines(report: Report, width: int) -> Iterator[Line]:
+    """Everything but the environment, which the other formats have."""
+    study, progress = report.study, report.progress
+    name = " · ".join(part for part in (study.name, study.variant) if part)
+    yield [(f"{name}: {study.title}", "bold")]
+    yield [(f"{progress.done} of {progress.total} cells have their value", "dim")]
+    for caution in report.cautions:
+        yield from prose(f"! {caution}", width, hang=2, style="yellow")
+    for table in report.tables:
+        yield from titled(table.title or table.name, table_lines(table, width))
+    for title, lines in (("What the rows say", report.sentences), ("Notes", study.notes)):
+        if lines:
+            yield from titled(title, (row for line in lines for row in prose(line, width)))
+    for figure in report.figures:
+        yield []
+        yield from (
+            [(text, "") for text, _ in row] for row in figure_rows(figure, width, PLOT_ROWS)
+        )
+    *columns, _ = report.commands.columns
+    yield from titled(
+        report.commands.title, table_lines(report.commands, width, columns=columns, drop=["why"])
+    )
+    yield []
+    for command in report.commands.column("command"):
+        yield [(f"  $ {command}" if command else "  (cannot be run)", "dim")]
+
 
 CANCELLED, UNFILLED = 130, 1
 

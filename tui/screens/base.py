@@ -11,8 +11,8 @@ from textual.events import Resize
 from textual.screen import Screen
 
 from ..app import SysbenchApp
-from ..widgets.key_bar import KeyBar
-from ..widgets.strip import LiveStrip
+from ..widgets.bars.key_bar import KeyBar
+from ..widgets.bars.strip import LiveStrip
 
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
 HEIGHTS = [(0, "-short"), (36, "-tall")]
@@ -68,7 +68,7 @@ class WorkScreen(Screen[None]):
         self.notify(f"Copied {name}.", markup=False, timeout=2)
 
     def action_explain(self) -> None:
-        from .explain import ExplainScreen
+        from .dialogs.explain import ExplainScreen
 
         self.app.push_screen(ExplainScreen(self.explanations()))
 

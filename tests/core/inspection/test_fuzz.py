@@ -27,7 +27,7 @@ from sysbench.core.export.text_formats import tables_as_tidy_csv
 from sysbench.core.inspection.confinement import limit_memory
 from sysbench.core.inspection.inspection import decode_inspection, encode_inspection
 from sysbench.core.inspection.reading import read_tables
-from sysbench.tui.commands.inspect_report import inspection_lines
+from sysbench.tui.commands.inspect import inspection_lines
 
 CASES = 500
 MOST_BYTES = 512 * 2**20

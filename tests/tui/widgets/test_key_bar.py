@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from textual.widgets._footer import FooterKey
 
-from sysbench.tui.widgets.key_bar import KeyBar
+from sysbench.tui.widgets.bars.key_bar import KeyBar
 
 
 class Searching(Input):

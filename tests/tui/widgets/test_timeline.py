@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.record.record import Timeline
-from sysbench.tui.themes import swatch
-from sysbench.tui.widgets.timeline import column_samples, stacked_column, stacking_order
+from sysbench.tui.theme import swatch
+from sysbench.tui.widgets.charts.timeline import column_samples, stacked_column, stacking_order
 
 samples = st.lists(st.tuples(st.floats(0.001, 50), st.integers(0, 2**40)), min_size=1, max_size=200)
 

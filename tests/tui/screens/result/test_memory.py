@@ -1,0 +1,97 @@
+"""The views of the Memory tab, and what differs from another run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from sysbench.core.record.record import LedgerRow, decode_record, encode_record
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.dialogs.pick_run import PickRunScreen
+from sysbench.tui.screens.result.screen import ResultScreen
+from sysbench.tui.screens.result.tabs.memory import MemoryTab
+from sysbench.tui.widgets.bars.tab_bar import ViewBar
+
+from ...conftest import open_tab, until
+
+RESULT_FIRST = True
+
+
+@pytest.fixture
+def other_run(own_run: RunDirectory) -> RunDirectory:
+    """A copy under another id that holds 1 MiB of parameters less."""
+    path = Path(str(own_run.path)[:-4] + "0000")
+    shutil.copytree(own_run.path, path)
+    other = RunDirectory(path)
+    for file in (other.header_path, other.record_path):
+        file.write_text(file.read_text().replace(own_run.id, other.id))
+    record = decode_record(other.record_path.read_bytes())
+    assert record.memory is not None
+    rows = [
+        LedgerRow(row.name, row.bytes - 2**20 * (row.name == "parameters"))
+        for row in record.memory.ledger
+    ]
+    memory = msgspec.structs.replace(record.memory, ledger=rows)
+    other.record_path.write_bytes(encode_record(msgspec.structs.replace(record, memory=memory)))
+    return other
+
+
+async def open_memory(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory) -> MemoryTab:
+    tab = await open_tab(pilot, app, run, "memory")
+    assert isinstance(tab, MemoryTab)
+    return tab
+
+
+async def test_a_real_run_has_its_views_and_a_click_goes_to_one(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        tab = await open_memory(pilot, app, own_run)
+        assert [*tab.tables][:4] == ["ledger", "stacks", "largest", "modules"]
+        assert {"predicted", "resident", "card", "totals"} <= {*tab.tables}
+        assert "pools" not in tab.tables, "the CPU has none"
+        bar = tab.query_one(ViewBar)
+        await pilot.click(ViewBar, offset=(len("[Ledger] Sta"), 0))
+        await until(pilot, lambda: bar.active == "stacks")
+        assert tab.table.display and tab.table.row_count
+        tab.table.focus()
+        await pilot.pause()
+        assert "stack " in tab.subject()
+
+
+async def test_against_another_run_what_differs_joins_the_views(
+    app: SysbenchApp, own_run: RunDirectory, other_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        tab = await open_memory(pilot, app, own_run)
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app.screen, PickRunScreen))
+        await until(pilot, lambda: app.screen.query_one(OptionList).option_count)
+        assert app.screen.query_one(OptionList).option_count == 1, "not the run itself"
+        await pilot.press("enter")
+        await until(pilot, lambda: tab.view == "Δ ledger")
+        assert "Δ stacks" not in tab.tables, "no stack differs"
+        table = tab.tables["Δ ledger"]
+        assert table.column("name") == ["parameters"]
+        assert table.column("change_bytes") == [2**20]
+        assert other_run.id in str(tab.table.border_title)
+        assert "parameters" in tab.table.markdown()
+
+
+async def test_without_another_run_the_picker_says_so(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        tab = await open_memory(pilot, app, own_run)
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app.screen, PickRunScreen))
+        assert not app.screen.query(OptionList)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, ResultScreen))
+        assert tab.view == "ledger"

@@ -1,0 +1,65 @@
+"""A run that ran out of memory on screen: the summary leads with it, the Memory tab shows it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from textual.widgets import Static
+
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.result.tabs.memory import MemoryTab
+from sysbench.tui.widgets.charts.timeline import TimelineView
+from sysbench.tui.widgets.tables.facts import Facts
+
+from ...conftest import open_tab
+
+RESULT_FIRST = True
+SIZES = [(80, 24), (120, 36)]
+
+
+@pytest.fixture
+def run(oom_run: RunDirectory, sysbench_home: Path) -> RunDirectory:
+    """The real run, in this test's home."""
+    target = sysbench_home / "runs" / oom_run.id
+    shutil.copytree(oom_run.path, target)
+    return RunDirectory(target)
+
+
+async def test_the_summary_leads_with_it(app: SysbenchApp, run: RunDirectory) -> None:
+    async with app.run_test() as pilot:
+        found = await open_tab(pilot, app, run, "summary")
+        pairs = dict(found.query_one("#refusal", Facts).pairs)
+        assert pairs["asked"].startswith("128 MiB in forward, by aten::")
+        assert "naive_attention" in pairs["at"]
+        assert pairs["held"].endswith("of 300 MiB allocated")
+        assert pairs["largest batch"] == "7 of 32 asked, 293 MiB"
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            assert 0 < found.query_one("#refusal").region.y < size[1]
+
+
+async def test_the_memory_tab_goes_up_to_the_refusal(app: SysbenchApp, run: RunDirectory) -> None:
+    async with app.run_test() as pilot:
+        found = await open_tab(pilot, app, run, "memory")
+        assert isinstance(found, MemoryTab)
+        assert not found.is_blank
+        head = str(found.query_one(".head", Static).content)
+        assert head.startswith("out of memory: 128 MiB asked for in forward")
+        timeline = found.query_one(TimelineView)
+        assert timeline.sample == len(timeline.timeline.t_ms) - 1
+        assert [*found.tables] == ["ledger", "stacks", "largest", "fits", "request"]
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            seen = []
+            for _ in found.tables:
+                seen.append(found.view)
+                await pilot.press("v")
+            assert seen == [*found.tables]
+        await pilot.press("d")
+        await pilot.pause()
+        assert found.is_attached

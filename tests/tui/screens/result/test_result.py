@@ -1,0 +1,230 @@
+"""The tabs of a result: what they show, sort and filter, and why they may be blank."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from textual.widgets import Input, Log, Static
+
+from sysbench.core.record.record import PassRecord
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.dialogs.explain import ExplainScreen
+from sysbench.tui.screens.result.screen import TABS
+from sysbench.tui.screens.result.tabs.kernels import KernelsTab
+from sysbench.tui.screens.result.tabs.memory import MemoryTab
+from sysbench.tui.screens.result.tabs.memory_view import cursor_text
+from sysbench.tui.widgets.charts.stack_bar import StackBar
+from sysbench.tui.widgets.charts.timeline import TimelineView
+from sysbench.tui.widgets.tables.table_view import TableView
+
+from ...conftest import CannedSampler, open_tab, until
+
+RESULT_FIRST = True
+
+
+def shown(table: TableView, column: str) -> list[str]:
+    """The texts of one visible column, top to bottom."""
+    at = next(index for index, key in enumerate(table.columns) if key.value == column)
+    return [str(table.get_row_at(row)[at]) for row in range(table.row_count)]
+
+
+def numbers(table: TableView, column: str) -> list[float]:
+    """The values behind one column of the visible rows, top to bottom."""
+    assert table.table is not None
+    values = table.table.column(column)
+    return [float(values[int(str(key.value))] or 0) for key in table.rows]
+
+
+async def test_the_summary_begins_with_the_worst_finding(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(100, 40)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "summary")
+        record = tab.record
+        text = str(tab.query_one("#findings", Static).content)
+        verdict = record.findings[0].verdict if record.findings else "No rule found"
+        assert " ".join(verdict.split()[:4]) in text
+        assert tab.copyable() is not None
+
+
+async def test_kernels_sort_filter_and_turn_phases(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "kernels")
+        assert isinstance(tab, KernelsTab)
+        table, kernels = tab.table, tab.record.kernels
+        assert kernels is not None
+        everything = len(kernels.rows) + len(kernels.idle) + 1
+        assert len(table.matching) == everything
+
+        times = numbers(table, "exclusive_ns")
+        assert times == sorted(times, reverse=True)
+        await pilot.press("S")
+        await pilot.pause()
+        times = numbers(table, "exclusive_ns")
+        assert times == sorted(times)
+        await pilot.press("s")
+        assert table.sort_column == "share"
+
+        await pilot.press("slash", *"gemm backward")
+        await pilot.pause()
+        gemms = [r for r in kernels.rows if r.category == "gemm" and r.phase == "backward"]
+        assert table.row_count == len(gemms) > 0
+        assert {text[2:] for text in shown(table, "category")} == {"gemm"}
+        await pilot.press("escape")
+        await pilot.pause()
+        assert len(table.matching) == everything
+
+        await pilot.press("p")
+        await pilot.pause()
+        assert len(set(shown(table, "phase"))) == 1
+
+
+async def test_a_row_is_told_in_full_and_explained(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "kernels")
+        assert isinstance(tab, KernelsTab)
+        await pilot.press("down")
+        await pilot.pause()
+        index = tab.table.selected
+        assert index is not None and tab.table.table is not None
+        at = tab.table.table.columns.index("name")
+        name = str(tab.table.table.rows[index][at])
+        assert name in str(tab.query_one("#detail", Static).content)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert isinstance(app.screen, ExplainScreen)
+        texts = [str(label.content) for label in app.screen.query(Static)]
+        assert name in texts[0]
+        assert any("traced steps" in text for text in texts)
+
+
+async def test_names_with_markup_and_escapes_are_literal(
+    app: SysbenchApp, gpu_run: RunDirectory
+) -> None:
+    record = gpu_run.record()
+    assert record.kernels is not None
+    hostile = ["triton_poi_fused_[/gelu]_0", "[/]", "[type=x, v={'a[0]'}]", "\x1b[2J\u202ename"]
+    rows = [
+        msgspec.structs.replace(record.kernels.rows[0], name=name, module=name, op=name)
+        for name in hostile
+    ]
+    kernels = msgspec.structs.replace(record.kernels, rows=rows)
+    gpu_run.write_record(msgspec.structs.replace(record, kernels=kernels))
+    gpu_run.log_path("timing").parent.mkdir()
+    gpu_run.log_path("timing").write_text("[/] \x1b[31m[bold]\n")
+    async with app.run_test(size=(160, 48)) as pilot:
+        tab = await open_tab(pilot, app, gpu_run, "kernels")
+        assert isinstance(tab, KernelsTab)
+        names = shown(tab.table, "name")
+        assert set(hostile[:3]) <= set(names)
+        assert all(name.isprintable() for name in names)
+        for _ in names:
+            await pilot.press("down")
+            await pilot.pause()
+            assert str(tab.query_one("#detail", Static).content).isprintable()
+        for name in TABS:
+            await open_tab(pilot, app, gpu_run, name)
+        await pilot.press("7")
+        await pilot.pause()
+        assert app.screen.query_one(Log).lines[0].startswith("[/] ")
+
+
+async def test_the_category_bar_adds_up(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "kernels")
+        kernels = tab.record.kernels
+        assert kernels is not None
+        parts = tab.query_one(StackBar).parts
+        assert sum(part.amount for part in parts) == pytest.approx(kernels.step_ms * 1e6, rel=0.01)
+        assert {"idle", "unattributed"} <= {part.name for part in parts}
+
+
+async def test_the_memory_cursor_tells_what_lives(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "memory")
+        assert isinstance(tab, MemoryTab)
+        view = tab.query_one(TimelineView)
+        assert app.focused is view
+        at_peak = str(tab.query_one("#at-cursor", Static).content)
+        assert "parameters" in at_peak and "activations" in at_peak
+        await pilot.press("home")
+        await pilot.pause()
+        assert view.sample <= view.peak
+        assert str(tab.query_one("#at-cursor", Static).content) != at_peak
+        await pilot.press("k")
+        await pilot.pause()
+        assert str(tab.query_one("#at-cursor", Static).content) == at_peak
+        live = sum(values[view.sample] for values in view.timeline.categories.values())
+        assert live == view.timeline.live_bytes[view.sample]
+        assert "live" in str(cursor_text(view, view.sample, 30))
+
+
+async def test_memory_tables_turn(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "memory")
+        assert isinstance(tab, MemoryTab)
+        seen = []
+        for _ in tab.tables:
+            seen.append(tab.table.id)
+            assert [table.id for table in tab.query(TableView) if table.display] == [seen[-1]]
+            await pilot.press("w")
+            await pilot.pause()
+        assert len(set(seen)) == len(tab.tables)
+        await pilot.resize_terminal(160, 48)
+        await pilot.pause()
+        both = [table.id for table in tab.query(TableView) if table.display]
+        assert both[0] == "view-ledger" and len(both) == 2
+
+
+async def test_a_tab_without_data_says_why(app: SysbenchApp, gpu_run: RunDirectory) -> None:
+    names = ("timing", "kernels", "memory", "telemetry")
+    record = gpu_run.record()
+    passes = [
+        PassRecord(one.name, "oom", "asked 512 MiB in backward", 1.0) for one in record.passes
+    ]
+    blank = dict.fromkeys(names)
+    gpu_run.write_record(msgspec.structs.replace(record, passes=passes, status="oom", **blank))
+    async with app.run_test(size=(80, 24)) as pilot:
+        for name in names:
+            found = await open_tab(pilot, app, gpu_run, name)
+            assert found.is_blank
+            text = str(found.query_one(".blank", Static).content)
+            assert "out of memory" in text and "asked 512 MiB" in text
+            for key in ("slash", "p", "w", "s", "y", "question_mark", "escape"):
+                await pilot.press(key)
+            await pilot.pause()
+
+
+async def test_columns_fall_away_from_the_right(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(200, 50)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "kernels")
+        assert isinstance(tab, KernelsTab)
+        wide = [key.value for key in tab.table.columns]
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        narrow = [key.value for key in tab.table.columns]
+        assert len(narrow) < len(wide)
+        assert wide[: len(narrow)] == narrow
+        assert "name" in narrow
+
+
+async def test_copying_takes_the_rows_in_view(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "kernels")
+        await pilot.press("slash", *"softmax", "enter", "y")
+        await pilot.pause()
+        lines = app.clipboard.splitlines()
+        assert lines[0].startswith("| time ms")
+        assert len(lines) - 2 == tab.query_one(TableView).row_count
+        assert all("softmax" in line for line in lines[2:])
+
+
+async def test_again_fills_the_form_with_the_spec(own_run: RunDirectory) -> None:
+    app = SysbenchApp(CannedSampler())
+    async with app.run_test(size=(100, 40)) as pilot:
+        await open_tab(pilot, app, own_run, "summary")
+        await pilot.press("a")
+        await until(pilot, lambda: app.current_mode == "run")
+        await pilot.pause()
+        assert app.screen.query_one("#field-steps", Input).value == "12"

@@ -1,0 +1,209 @@
+"""The Inspect screen: decoding in view, cancelled, refused, and the tabs of a result."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+from textual.pilot import Pilot
+from textual.widgets import Input, ProgressBar, Static
+
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.explanations import EXPLANATIONS
+from sysbench.tui.screens.inspect.screen import InspectScreen
+from sysbench.tui.screens.result.tabs.kernels import KernelsTab
+from sysbench.tui.screens.result.tabs.memory import MemoryTab
+from sysbench.tui.screens.result.tabs.nsys import NsysTab
+from sysbench.tui.widgets.inputs.path_suggester import completed
+
+from ..conftest import WAIT_SECONDS, until
+
+RESULT_FIRST = True
+
+EVENT = '{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 5}'
+
+
+def long_trace(folder: Path) -> Path:
+    """Takes seconds to decode."""
+    path = folder / "long.json"
+    path.write_text(f"[{','.join([EVENT] * 300_000)}]")
+    return path
+
+
+async def opened(pilot: Pilot[None], app: SysbenchApp, path: Path) -> InspectScreen:
+    """Name a file on the screen, with the keyboard alone."""
+    await pilot.press("f7")
+    await until(pilot, lambda: isinstance(app.screen, InspectScreen) and app.screen.is_mounted)
+    screen = app.screen
+    assert isinstance(screen, InspectScreen)
+    box = screen.query_one("#file", Input)
+    await until(pilot, lambda: box.has_focus)
+    box.value = str(path)
+    await pilot.press("enter")
+    await pilot.pause()
+    return screen
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether it runs no more, or is about to end."""
+    gone, _ = psutil.wait_procs([process], timeout=WAIT_SECONDS)
+    return bool(gone)
+
+
+def text_of(screen: InspectScreen, name: str) -> str:
+    widget = screen.query_one(name, Static)
+    return str(widget.content) if widget.display else ""
+
+
+async def test_a_trace_opens_as_the_kernels_of_a_result(
+    app: SysbenchApp, tiny_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, app, tiny_run.trace_path)
+        await until(pilot, lambda: screen.tab)
+        assert isinstance(screen.tab, KernelsTab)
+        assert "chrome trace" in text_of(screen, "#heading")
+        assert screen.bar.names == ("kernels",)
+        kernels = tiny_run.record().kernels
+        assert kernels is not None
+        assert len(screen.tab.table.matching) == len(kernels.rows) + len(kernels.idle) + 1
+        assert screen.tab.table.has_focus
+        assert screen.command().endswith(f"inspect {tiny_run.trace_path}")
+
+
+async def test_another_file_follows(
+    app: SysbenchApp, tiny_run: RunDirectory, tmp_path: Path
+) -> None:
+    event = {"action": "alloc", "addr": 4096, "size": 2**20, "time_us": 1, "frames": []}
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [[event]]}))
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(pilot, app, tiny_run.trace_path)
+        await until(pilot, lambda: screen.tab)
+        await pilot.press("o")
+        box = screen.query_one("#file", Input)
+        assert box.display and box.has_focus
+        await pilot.press("escape")
+        assert not box.display
+        await pilot.press("o")
+        box.value = str(path)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(screen.tab, MemoryTab))
+        assert screen.bar.names == ("memory",)
+        # Only runs can be held against each other.
+        assert "against" not in [one.binding.action for one in screen.active_bindings.values()]
+
+
+async def test_an_export_has_a_tab_of_what_only_nsys_knows(
+    app: SysbenchApp, nsys_export: Path
+) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await opened(pilot, app, nsys_export)
+        await until(pilot, lambda: screen.tab)
+        assert screen.bar.names == ("kernels", "nsys")
+        await pilot.press("2")
+        await until(pilot, lambda: screen.bar.active == "nsys")
+        tab = screen.tab
+        assert isinstance(tab, NsysTab)
+        await until(pilot, lambda: tab.table.has_focus)
+        assert tab.subject().startswith("[bold]forward · projected ms")
+        await pilot.press("slash", *"absent", "enter")
+        assert tab.table.row_count == 0
+        await pilot.press("escape")
+        assert tab.table.row_count == 1
+        seen = []
+        for _ in tab.tables:
+            await pilot.press("w")
+            seen.append(tab.tables[tab.view].name)
+        assert set(seen) == {table.name for table in tab.tables}
+        assert set(screen.explanations()) <= EXPLANATIONS.keys()
+
+
+async def test_every_view_of_a_foreign_trace_can_be_shown(
+    app: SysbenchApp, tiny_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(pilot, app, tiny_run.trace_path)
+        await until(pilot, lambda: screen.tab)
+        tab = screen.tab
+        assert isinstance(tab, KernelsTab)
+        seen = [tab.view]
+        await pilot.press("v")
+        while tab.view != seen[0]:
+            seen.append(tab.view)
+            await pilot.press("v")
+        assert seen == ["table", "tree", "roofline"]  # its spec is not known: no answers
+        await until(pilot, lambda: tab.detailed is not None)
+        assert tab.tree_view.row_count
+
+
+async def test_escape_ends_the_decoding_and_its_process(app: SysbenchApp, tmp_path: Path) -> None:
+    path = long_trace(tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, app, path)
+        bar = screen.query_one(ProgressBar)
+        await until(pilot, lambda: bar.total is not None)
+        assert screen.query_one("#decoding").display
+        assert "esc cancels" in text_of(screen, "#stage")
+        (child,) = psutil.Process().children()
+        await pilot.press("escape")
+        await until(pilot, lambda: not child.is_running())
+        assert "cancelled" in text_of(screen, "#message")
+        assert screen.query_one("#file", Input).value == str(path)
+
+
+async def test_the_rows_of_an_export_fill_the_bar(app: SysbenchApp, nsys_export: Path) -> None:
+    with closing(sqlite3.connect(nsys_export)) as database:
+        database.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 1000000) "
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT i, i + 1, 1, i, 1 FROM n"
+        )
+        database.commit()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, app, nsys_export)
+        bar = screen.query_one(ProgressBar)
+        await until(pilot, lambda: bar.total is not None)
+        assert "reading rows" in text_of(screen, "#stage")
+        assert "of 1,000,004 · esc cancels" in text_of(screen, "#stage")
+        await pilot.press("escape")
+        assert "cancelled" in text_of(screen, "#message")
+
+
+async def test_leaving_the_app_ends_the_decoding(app: SysbenchApp, tmp_path: Path) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, app, long_trace(tmp_path))
+        bar = screen.query_one(ProgressBar)
+        await until(pilot, lambda: bar.total is not None)
+        (child,) = psutil.Process().children()
+    assert ended(child)
+
+
+async def test_a_damaged_file_says_so_on_the_screen(app: SysbenchApp, tmp_path: Path) -> None:
+    path = tmp_path / "[bold]torn.json"
+    path.write_text('{"traceEvents": [{"ph": "X"')
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, app, path)
+        await until(pilot, lambda: "✗" in text_of(screen, "#message"))
+        assert "[bold]torn.json is not a whole chrome trace" in text_of(screen, "#message")
+        assert screen.tab is None and not screen.query_one("#decoding").display
+        screen.query_one("#file", Input).value = str(tmp_path / "absent")
+        await pilot.press("enter")
+        await until(pilot, lambda: "No such file" in text_of(screen, "#message"))
+
+
+def test_paths_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "trace.json").touch()
+    (tmp_path / ".hidden").touch()
+    (tmp_path / os.fsdecode(b"odd\xff")).touch()
+    base = f"{tmp_path}/"
+    assert completed(f"{base}tr") == f"{base}trace.json"
+    assert completed(f"{base}traces") == f"{base}traces/"
+    assert completed(f"{base}.h") == f"{base}.hidden"
+    for text in ("", base, f"{base}odd", f"{base}absent/x", "~nobody-there/x", "\0/x"):
+        assert completed(text) is None

@@ -1,0 +1,50 @@
+"""Exact mode from the Run screen: in the background, beside the closed form."""
+
+from __future__ import annotations
+
+import time
+
+from textual.widgets import Input
+
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.run.prediction import PredictionView
+from sysbench.tui.screens.run.screen import RunScreen
+
+
+def text_of(app: SysbenchApp) -> str:
+    return " ".join(str(app.screen.query_one(PredictionView).content).split())
+
+
+async def test_the_exact_figure_appears_beside_the_closed_form_until_the_form_changes(
+    app: SysbenchApp,
+) -> None:
+    async with app.run_test(size=(100, 40)) as pilot:
+        await pilot.pause()
+        screen = app.screen
+        assert isinstance(screen, RunScreen)
+        screen.action_exact()
+        await pilot.pause()
+        assert "exact: playing" in text_of(app)
+        assert "Predicted peak" in text_of(app)
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "exact: 32.8 MiB in backward (loss), closed form +0.0 %" in text_of(app)
+        screen.query_one("#field-batch", Input).value = "8"
+        await pilot.pause()
+        assert "exact:" not in text_of(app)
+
+
+async def test_leaving_ends_the_process(app: SysbenchApp) -> None:
+    async with app.run_test(size=(100, 40)) as pilot:
+        await pilot.pause()
+        screen = app.screen
+        assert isinstance(screen, RunScreen)
+        screen.action_exact()
+        estimator = screen.estimator
+        assert estimator is not None
+        while estimator.pid is None:
+            await pilot.pause(0.02)
+    deadline = time.monotonic() + 10
+    while estimator.pid is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert estimator.pid is None

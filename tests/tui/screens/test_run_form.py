@@ -1,0 +1,160 @@
+"""The Run screen: predictions and complaints as you type, the command below."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from textual.widgets import Button, Input, Static
+
+from sysbench.core.estimate.closed_form import predict
+from sysbench.core.machine.devices import resolve_device
+from sysbench.core.spec.files import list_profiles, load_profile
+from sysbench.core.spec.spec import RunSpec
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.live.forecast import foresee
+from sysbench.tui.screens.run.form import SpecForm, checked, field_texts
+from sysbench.tui.screens.run.prediction import PredictionView
+from sysbench.tui.screens.run.screen import RunScreen
+from sysbench.tui.widgets.bars.command_line import CommandLine
+from sysbench.tui.widgets.inputs.choice import Choice
+
+SPECS = [
+    RunSpec(),
+    RunSpec(model="cs336-2025/large", context=512, precision="bf16", attention="sdpa"),
+    RunSpec(vocab=100, d_model=64, d_ff=96, layers=3, heads=2, until=0.0123456789),
+    RunSpec(compile="default", compile_fullgraph=True, compile_dynamic="on", steps=7),
+    RunSpec(step="forward", memory_limit=24 * 2**30, warmup=3, max_seconds=0.25),
+    RunSpec(memory_limit=2**20 + 1, optimizer="sgd", clip=1.5, seed=9, device="cuda:1"),
+]
+
+
+def screen_of(app: SysbenchApp) -> RunScreen:
+    assert isinstance(app.screen, RunScreen)
+    return app.screen
+
+
+def text_of(app: SysbenchApp) -> str:
+    return str(app.screen.query_one(PredictionView).content)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: str(spec.settings()))
+def test_texts_of_a_spec_parse_back_to_it(spec: RunSpec) -> None:
+    assert checked(field_texts(spec), ["timing"]).spec == spec
+
+
+def test_fields_that_do_not_matter_do_not_change_the_identity() -> None:
+    texts = field_texts(RunSpec(step="forward"))
+    texts |= {"optimizer": "sgd", "clip": "1", "compile_backend": "eager", "d_model": "7"}
+    assert checked(texts, ["timing"]).spec == RunSpec(step="forward")
+
+
+async def test_the_first_field_has_the_focus_and_the_prediction_is_there(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert app.focused is app.screen.query_one("#field-model")
+        assert f"{RunSpec().dimensions.parameters:,} parameters" in text_of(app)
+        assert "Fits" in text_of(app)
+
+
+def test_auto_is_predicted_for_the_device_that_will_run() -> None:
+    here = resolve_device("auto")
+    assert foresee(RunSpec(), None).prediction == predict(RunSpec(device=here))
+
+
+async def test_a_larger_model_does_not_fit_and_says_so(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app.screen.query_one("#field-model", Choice).value = "cs336-2026/10B"
+        app.screen.query_one("#field-memory_limit", Input).value = "24GiB"
+        await pilot.pause()
+        assert "Does not fit" in text_of(app)
+        assert "Largest batch that fits: 0" in text_of(app)
+        command = app.screen.query_one(CommandLine).command
+        assert "--set model=cs336-2026/10B" in command
+        assert "--set memory_limit=" in command
+
+
+async def test_typing_nonsense_complains_at_the_field(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        await pilot.press("tab", "x")
+        await pilot.pause()
+        why = app.screen.query_one("#why-batch", Static)
+        assert "whole number" in str(why.content)
+        assert app.screen.query_one("#start", Button).disabled
+        await pilot.press("backspace", "8")
+        await pilot.pause()
+        assert not why.display
+        assert screen_of(app).filled.spec == RunSpec(batch=8)
+
+
+async def test_choices_turn_with_the_arrow_keys_and_open_with_enter(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app.screen.query_one("#field-precision").focus()
+        await pilot.press("left")
+        await pilot.pause()
+        assert screen_of(app).filled.spec == RunSpec(precision="bf16-pure")
+        await pilot.press("enter", "up", "enter")
+        await pilot.pause()
+        assert screen_of(app).filled.spec == RunSpec(precision="fp16")
+
+
+async def test_custom_dimensions_begin_with_the_presets_and_are_checked(app: SysbenchApp) -> None:
+    async with app.run_test(size=(100, 40)) as pilot:
+        await pilot.pause()
+        await pilot.press("left")
+        await pilot.pause()
+        heads = app.screen.query_one("#field-heads", Input)
+        assert heads.value == str(RunSpec().heads)
+        heads.value = "3"
+        await pilot.pause()
+        assert "must divide" in str(app.screen.query_one("#why-heads", Static).content)
+        heads.value = "2"
+        await pilot.pause()
+        assert screen_of(app).filled.spec == RunSpec(
+            vocab=1024, d_model=128, d_ff=512, layers=2, heads=2
+        )
+
+
+async def test_no_pass_is_no_run(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        for name in ("timing", "trace", "memory"):
+            app.screen.query_one(f"#tick-{name}").focus()
+            await pilot.press("space")
+        await pilot.pause()
+        assert "passes" in screen_of(app).filled.errors
+        await pilot.press("ctrl+r")
+        await pilot.pause()
+        assert app.watch_run is None
+
+
+async def test_a_form_is_saved_as_a_profile_and_loaded_again(app: SysbenchApp) -> None:
+    spec = RunSpec(batch=2, context=64, step="forward")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        screen_of(app).fill(spec, ["timing"])
+        await pilot.pause()
+        await pilot.press("ctrl+s", *"bad/name", "enter")
+        await pilot.pause()
+        assert "letters" in str(app.screen.query_one(".complaint", Static).content)
+        app.screen.query_one(Input).value = "small"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert list_profiles() == ["small"]
+        assert load_profile("small") == (spec, ["timing"])
+
+        screen_of(app).fill(RunSpec(), ["timing", "trace", "memory"])
+        await pilot.press("ctrl+o", "enter")
+        await pilot.pause()
+        filled = screen_of(app).filled
+        assert (filled.spec, filled.passes) == (spec, ["timing"])
+
+
+async def test_the_form_can_be_filled_before_its_last_rows_exist(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        form = app.screen.query_one(SpecForm)
+        form.fill(msgspec.structs.replace(RunSpec(), seed=5), ["memory"])
+        await pilot.pause()
+        assert app.screen.query_one("#field-seed", Input).value == "5"

@@ -1,0 +1,196 @@
+"""Studies: the list, the grid that fills, what is beneath it, and starting one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+from textual.widgets._footer import FooterKey
+
+from sysbench.core.studies.run.state import StudyDirectory, list_studies, studies_folder
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.dialogs.export_study import StudyExportScreen
+from sysbench.tui.screens.result.screen import ResultScreen
+from sysbench.tui.screens.studies.grid import GridCell, StudyGrid
+from sysbench.tui.screens.studies.screen import StudiesScreen
+from sysbench.tui.widgets.charts.line_plot import LinePlot
+from sysbench.tui.widgets.tables.table_view import TableView
+
+from ...half_filled import half_filled
+from ..conftest import until
+
+RESULT_FIRST = True
+
+TWO_CELLS = """
+title = "Two contexts"
+passes = ["timing"]
+fixed = { model = "tiny", batch = 1, steps = 2, warmup = 1, threads = 1, device = "cpu" }
+axes = { context = [16, 32] }
+
+[[tables]]
+name = "times"
+columns = [{ name = "Step (ms)", value = "timing.step.median_ms" }]
+
+[variants.small]
+axes = { context = [16] }
+"""
+
+
+@pytest.fixture
+def directory(sysbench_home: Path) -> StudyDirectory:
+    return half_filled(sysbench_home)
+
+
+async def opened(app: SysbenchApp, pilot: Pilot[None], label: str) -> StudiesScreen:
+    """The screen with the study of this label under the cursor, its report computed."""
+    await pilot.press("f6")
+    await until(pilot, lambda: isinstance(app.screen, StudiesScreen) and app.screen.menu.options)
+    screen = app.screen
+    assert isinstance(screen, StudiesScreen)
+    labels = [str(option.prompt) for option in screen.menu.options]
+    screen.menu.highlighted = next(at for at, text in enumerate(labels) if label in text)
+    await until(
+        pilot,
+        lambda: (
+            screen.report
+            and screen.followed
+            and screen.report.study.name == label
+            and screen.followed.study.name == label
+        ),
+    )
+    return screen
+
+
+def texts(grid: StudyGrid) -> list[list[str]]:
+    return [[cell.text if cell else "" for cell in row] for row in grid.grid.cells]
+
+
+async def test_a_half_filled_study_says_how_each_cell_is(
+    app: SysbenchApp, directory: StudyDirectory
+) -> None:
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await opened(app, pilot, "half")
+        grid = screen.grid.grid
+        assert list(grid.columns) == ["128", "512", "1024"]
+        assert list(grid.rows) == ["tiny", "small"]
+        assert texts(screen.grid) == [
+            ["10.00", "40.00", "160.0"],
+            ["70.00", "·", "OOM 512 MiB"],
+        ]
+        heading = str(screen.query_one("#heading").render())
+        assert "5/6 cells · 1 OOM" in heading
+        assert "paused" in heading
+        assert screen.query_one(TableView).display
+
+
+async def test_enter_opens_the_run_of_a_cell(app: SysbenchApp, directory: StudyDirectory) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot, "half")
+        await pilot.press("enter")
+        assert screen.focused is screen.grid
+        await pilot.press("down", "right", "enter")
+        assert app.screen is screen  # that cell was not run
+        keys = list(screen.query(FooterKey))
+        assert all(key.region.right <= app.size.width for key in keys), "the footer is cut"
+        await pilot.press("right")
+        assert "out of memory in backward" in str(screen.query_one("#cell").render())
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ResultScreen))
+        assert app.shown is not None
+        assert app.shown.record().status == "oom"
+
+
+async def test_views_are_turned_by_a_key(app: SysbenchApp, directory: StudyDirectory) -> None:
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await opened(app, pilot, "half")
+        await pilot.press("v")
+        assert screen.query_one(LinePlot).display
+        figure = screen.query_one(LinePlot).figure
+        assert figure is not None
+        assert len(figure.series) == 2
+        await pilot.press("v", "v")
+        assert screen.query_one("#words").display
+        assert not screen.query_one(LinePlot).display
+
+
+async def test_another_study_begins_with_its_first_table(
+    app: SysbenchApp, directory: StudyDirectory
+) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot, "autocast-dtypes")
+        bar = screen.views.bar
+        assert str(bar.render()).startswith("[Plot]")  # nothing ran: it has no table
+        assert "autocast-dtypes" in str(screen.query_one("#heading").render())
+        await opened(app, pilot, "half")
+        assert str(bar.render()).startswith("[Times]")
+        assert screen.query_one(TableView).display
+        await pilot.press("v", "v")
+        assert str(bar.render()).startswith(" Times  Plot [Says]")
+
+
+async def test_the_report_is_written_where_one_says(
+    app: SysbenchApp, directory: StudyDirectory, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await opened(app, pilot, "half")
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, StudyExportScreen))
+        box = app.screen.query_one(Input)
+        box.value = str(tmp_path / "half.txt")
+        await pilot.press("enter")
+        assert isinstance(app.screen, StudyExportScreen)  # no such format
+        box.value = str(tmp_path / "half.html")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, StudiesScreen))
+        assert "<svg" in (tmp_path / "half.html").read_text()
+
+
+async def test_a_file_with_a_mistake_says_which(app: SysbenchApp, sysbench_home: Path) -> None:
+    folder = studies_folder()
+    folder.mkdir(parents=True)
+    (folder / "wrong.toml").write_text('title = "x"\naxes = { contxt = [1] }\n')
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("f6")
+        await until(
+            pilot, lambda: isinstance(app.screen, StudiesScreen) and app.screen.menu.options
+        )
+        screen = app.screen
+        assert isinstance(screen, StudiesScreen)
+        labels = [str(option.prompt) for option in screen.menu.options]
+        screen.menu.highlighted = labels.index("wrong")
+        await until(pilot, lambda: "contxt" in str(screen.query_one("#heading").render()))
+
+
+async def test_a_study_is_started_detached_and_fills(app: SysbenchApp, sysbench_home: Path) -> None:
+    folder = studies_folder()
+    folder.mkdir(parents=True)
+    (folder / "pair.toml").write_text(TWO_CELLS)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await opened(app, pilot, "pair")
+        assert "--variant small" in screen.command()
+        await pilot.press("n")
+        await until(pilot, lambda: screen.followed and len(screen.followed.cells) == 2)
+        assert screen.command() == "sysbench-tui study pair"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: screen.followed and screen.followed.progress.is_live)
+        await pilot.press("p")
+        await until(pilot, lambda: screen.followed and not screen.followed.progress.is_live)
+        assert screen.followed is not None
+        assert not screen.followed.is_over
+        await until(pilot, lambda: not app.session.live)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: screen.followed and screen.followed.is_over)
+        await until(pilot, lambda: screen.report and len(screen.report.numbers) == 2)
+        await until(
+            pilot,
+            lambda: all(
+                isinstance(cell, GridCell) and float(cell.text) > 0
+                for row in screen.grid.grid.cells
+                for cell in row
+                if cell
+            ),
+        )
+    (begun,) = list_studies()
+    assert len({entry.run for entry in begun.entries().values()}) == 2

@@ -1,0 +1,52 @@
+"""`list`: all runs of this machine, newest first."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from ...core.runs.directory import runs_folder
+from ...core.runs.library import Entry, Library
+from ...core.tables.table import Table
+from .report.layout import table_lines
+from .report.output import page_width, print_json, print_lines
+
+# From the right; the model's name is in the id as well.
+_DROP = (
+    *("created", "device", "model", "parameters", "compile", "optimizer", "attention"),
+    *("step", "peak_bytes", "precision", "ctx", "B"),
+)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Always 0; no run at all is an empty list."""
+    entries = Library().entries(" ".join(arguments.words))[: arguments.limit]
+    if arguments.json:
+        print_json(entries)
+    elif entries:
+        print_lines(table_lines(table_of(entries), page_width(cut=False), drop=_DROP))
+    else:
+        matching = f" matching {' '.join(arguments.words)!r}" if arguments.words else ""
+        print(f"no runs{matching} under {runs_folder()}; `sysbench-tui run` makes one")
+    return 0
+
+
+def table_of(entries: list[Entry]) -> Table:
+    """One row a run, with every column that decides its number."""
+    columns = (
+        *("id", "status", "median_ms", "half_width_share", "peak_bytes", "B", "ctx"),
+        *("precision", "step", "attention", "optimizer", "compile", "model", "parameters"),
+        *("device", "created"),
+    )
+    return Table(name="runs", title="Runs", columns=columns, rows=tuple(map(_row, entries)))
+
+
+def _row(entry: Entry) -> tuple[str | int | float | None, ...]:
+    status = "live" if entry.live else entry.status
+    created = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created_ns / 1e9))
+    return (
+        *(entry.id, status, entry.median_ms, entry.half_width, entry.peak_bytes),
+        *(str(entry.batch), str(entry.context), entry.precision, entry.step, entry.attention),
+        *(entry.optimizer, entry.compile, entry.model, entry.parameters),
+        *(entry.device_name, created),
+    )

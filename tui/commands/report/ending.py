@@ -1,0 +1,46 @@
+"""What is printed when a run is over, and the exit code that says how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....core.record.record import Record
+from ....core.runs.builder import settled_record
+from ....core.runs.directory import RunDirectory
+from .layout import Line, titled
+from .output import page_width, print_json, print_lines
+from .report import report_lines
+
+_CODES = {"finished": 0, "running": 0, "cancelled": 130}
+
+
+def print_ending(run: RunDirectory, *, json: bool) -> int:
+    """Print the record, or the report and where the artifacts are; return the exit code."""
+    record = settled_record(run)
+    if json:
+        print_json(record)
+    else:
+        print_lines(full_report(run, record, page_width()))
+    return _CODES.get(record.status, 1)
+
+
+def full_report(run: RunDirectory, record: Record, width: int) -> Iterator[Line]:
+    """The report, then the files behind it and the commands that carry them away."""
+    yield from report_lines(record, width)
+    # Whole lines, whatever the width: they are there to be copied.
+    yield from titled(
+        "Take it home",
+        ([(f"  {label:<12}", "dim"), (text, "")] for label, text in _exports(run, record)),
+    )
+
+
+def _exports(run: RunDirectory, record: Record) -> Iterator[tuple[str, str]]:
+    command = f"sysbench-tui export {run.id}"
+    yield "directory", str(run.path)
+    if run.trace_path.is_file():
+        yield "trace", f"{command} perfetto     # for ui.perfetto.dev"
+    if run.snapshot_path.is_file():
+        yield "snapshot", f"{command} memory-viz   # for pytorch.org/memory_viz"
+    if record.timing or record.kernels or record.memory:
+        yield "tables", f"{command} csv          # or md, json"
+    yield "nsys", f"{command} nsys         # a script that profiles this spec"

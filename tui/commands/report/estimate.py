@@ -1,0 +1,187 @@
+"""What `estimate` prints for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ....core.estimate.closed_form import Prediction, fits, predict
+from ....core.estimate.exact import ExactPrediction, roof_ms
+from ....core.estimate.grid import Cell, Fit
+from ....core.formatting import format_bytes, format_count, percent, signed_percent
+from ....core.record.roof import Roof
+from ....core.runs.prediction_errors import error_note, this_machine
+from ....core.spec.spec import RunSpec
+from ....core.tables.context import model_line, settings_line
+from ....core.tables.estimate import (
+    fit_table,
+    grid_table,
+    predicted_ledger_table,
+    predicted_phases_table,
+)
+from ....core.tables.table import Table, with_total
+from .layout import Line, blank, prose, table_lines, titled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A prediction beside what it is held against.
+
+    Attributes:
+        why: Why the memory is not predicted; "" where it is.
+        capacity_bytes: None where nobody says.
+        roof: Of the device, for the roofline time of exact mode; else why there is none.
+    """
+
+    spec: RunSpec
+    prediction: Prediction
+    why: str
+    capacity_bytes: int | None
+    roof: Roof | None
+    why_no_roof: str
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak is within the capacity; None where one of both is not known."""
+        if self.why or self.capacity_bytes is None:
+            return None
+        return fits(self.prediction, self.capacity_bytes)
+
+    @property
+    def roof_times(self) -> dict[str, float]:
+        """Phase to its roofline time in milliseconds; empty where there is no roof."""
+        if self.roof is None or not isinstance(self.prediction, ExactPrediction):
+            return {}
+        times = {phase.phase: roof_ms(phase, self.roof) for phase in self.prediction.phases}
+        return {phase: time for phase, time in times.items() if time is not None}
+
+    def missing(self) -> dict[str, str]:
+        """Why a value is null, by its key."""
+        reasons = {}
+        if self.why:
+            reasons["peak_bytes"] = self.why
+        if self.capacity_bytes is None:
+            reasons["capacity_bytes"] = (
+                f"{self.spec.device} does not tell its memory: give it with --capacity"
+            )
+        if isinstance(self.prediction, ExactPrediction) and not self.roof_times:
+            reasons["roofline_ms"] = self.why_no_roof or (
+                "no bandwidth is known: give both with --peak TFLOPS,GB/S"
+            )
+        return reasons
+
+
+def estimate_lines(estimate: Estimate, width: int) -> Iterator[Line]:
+    """The whole answer about one spec."""
+    spec, prediction = estimate.spec, estimate.prediction
+    yield from _head(spec, width)
+    works = {
+        "forward": prediction.forward_flops,
+        "backward": prediction.backward_flops,
+        "step": prediction.step_flops,
+    }
+    yield from titled(
+        "Work per step",
+        ([(f"  {name:<12}{format_count(count)}FLOP", "")] for name, count in works.items()),
+    )
+    if not estimate.why:
+        table = predicted_ledger_table(prediction)
+        summed = [name for name in table.columns if name != "name"]
+        total = with_total(table, "name", "peak", summed)
+        yield from titled(table.title, table_lines(total, width, total=True))
+    if isinstance(prediction, ExactPrediction):
+        table = predicted_phases_table(prediction, estimate.roof_times)
+        yield from titled(table.title, table_lines(table, width, drop=("place",)))
+    yield blank()
+    yield from prose(_answer(estimate), width, style="bold")
+    for text in _remarks(estimate):
+        yield from prose(text, width, style="dim")
+
+
+def estimate_tables(estimate: Estimate) -> list[Table]:
+    """The tables of one spec's answer."""
+    prediction = estimate.prediction
+    tables = [] if estimate.why else [predicted_ledger_table(prediction)]
+    if isinstance(prediction, ExactPrediction):
+        tables.append(predicted_phases_table(prediction, estimate.roof_times))
+    return tables
+
+
+def fit_lines(spec: RunSpec, fit: Fit, method: str, width: int) -> Iterator[Line]:
+    """The largest that fits, and what the next one lacks."""
+    yield from _head(spec.changed(**{fit.key: fit.largest}) if fit.largest else spec, width)
+    table = fit_table(fit)
+    yield from titled(table.title, table_lines(table, width, columns=("quantity", "value")))
+    yield blank()
+    yield from prose(_fit_answer(fit), width, style="bold")
+    yield from prose(f"method: {method}", width, style="dim")
+
+
+def grid_lines(spec: RunSpec, cells: Sequence[Cell], method: str, width: int) -> Iterator[Line]:
+    """A row per cell."""
+    yield from _head(spec, width)
+    table = grid_table(cells)
+    shown = [name for name in table.columns if name != "note"]
+    yield from titled(table.title, table_lines(table, width, columns=shown))
+    yield blank()
+    for why in dict.fromkeys(cell.why for cell in cells if cell.why):
+        yield from prose(f"–: {why}", width, style="dim")
+    capacities = sorted({cell.capacity_bytes for cell in cells if cell.capacity_bytes})
+    if len(capacities) == 1:
+        yield from prose(f"capacity: {format_bytes(capacities[0])}", width, style="dim")
+    elif not capacities:
+        text = f"{spec.device} does not tell its memory: give it with --capacity"
+        yield from prose(text, width, style="dim")
+    yield from prose(f"method: {method}", width, style="dim")
+
+
+def _head(spec: RunSpec, width: int) -> Iterator[Line]:
+    settings = msgspec.to_builtins(spec)
+    model = model_line(settings, spec.dimensions.parameters)
+    yield from prose(model, width, hang=2, style="bold")
+    yield from prose(f"{settings_line(settings)} · {spec.device}", width, hang=2)
+
+
+def _answer(estimate: Estimate) -> str:
+    capacity = estimate.capacity_bytes
+    if estimate.why:
+        return f"Peak memory: n/a, {estimate.why}."
+    if capacity is None:
+        return f"Whether it fits is not known: {estimate.missing()['capacity_bytes']}."
+    verdict = "Fits" if estimate.fits else "Does NOT fit"
+    share = percent(estimate.prediction.peak_bytes / capacity)
+    return f"{verdict}: {share} of {format_bytes(capacity)}."
+
+
+def _fit_answer(fit: Fit) -> str:
+    capacity = format_bytes(fit.capacity_bytes)
+    lacks = (
+        f"{fit.key} {fit.next:,} needs {format_bytes(fit.over_bytes)} more"
+        if fit.next is not None and fit.over_bytes is not None
+        else f"the spec allows no larger {fit.key}"
+    )
+    if not fit.largest:
+        return f"Nothing fits in {capacity}: {lacks}."
+    return f"The largest {fit.key} that fits in {capacity} is {fit.largest:,}; {lacks}."
+
+
+def _remarks(estimate: Estimate) -> Iterator[str]:
+    spec, prediction = estimate.spec, estimate.prediction
+    yield f"method: {prediction.method}"
+    if isinstance(prediction, ExactPrediction):
+        closed = predict(spec).peak_bytes
+        over = round(closed / prediction.peak_bytes - 1, 3) + 0.0  # one zero, not two
+        yield f"closed form: {format_bytes(closed)} ({signed_percent(over)})"
+        if times := estimate.roof_times:
+            yield f"roofline: the step takes at least {sum(times.values()):.3g} ms"
+        else:
+            yield f"roofline time: n/a, {estimate.missing()['roofline_ms']}"
+        yield (
+            f"estimated in {prediction.seconds:.2f} s, after {prediction.import_seconds:.2f} s "
+            "for importing torch"
+        )
+    past = error_note(this_machine(spec.device), spec)
+    if past:
+        yield past

@@ -1,0 +1,180 @@
+"""What `estimate` prints: what a spec will cost, what fits, and a table of predictions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from ....core.errors import SpecError
+from ....core.estimate.closed_form import predict, why_not_predicted
+from ....core.estimate.exact import Estimator, ExactPrediction
+from ....core.estimate.grid import Predict, cells_of, fit, parse_axes
+from ....core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
+from ....core.formatting import parse_bytes
+from ....core.machine.devices import capacity_bytes
+from ....core.machine.peaks import parse_peak, roof_of
+from ....core.record.roof import Roof
+from ....core.runs.prediction_errors import this_machine
+from ....core.spec.resolve import resolved
+from ....core.spec.spec import RunSpec
+from ....core.tables.estimate import fit_table, grid_table
+from ....core.tables.table import Table
+from ..spec_arguments import asked_spec
+from .estimate import Estimate, estimate_lines, estimate_tables, fit_lines, grid_lines
+from .layout import Line
+from .output import page_width, print_json, print_lines, write
+
+CLOSED_FORM = "closed form"
+
+
+def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
+    """Answer what the arguments ask, in exact mode or else by the closed form.
+
+    Raises:
+        SpecError: Naming the key or the option at fault.
+        WorkerFailed: Exact mode could not play the step.
+    """
+    spec = asked_spec(arguments)
+    if spec.device == "auto":
+        spec = resolved(spec)
+    if not spec.has_model:
+        raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
+    capacity = _capacity(arguments, spec)
+    predict_one: Predict = predict if exact is None else exact.predict
+    if arguments.fit:
+        _fit(arguments, spec, capacity, predict_one)
+    elif arguments.table:
+        _table(arguments, spec, capacity, predict_one)
+    else:
+        _one(arguments, spec, capacity, predict_one)
+
+
+def _capacity(arguments: argparse.Namespace, spec: RunSpec) -> int | None:
+    if arguments.capacity is None:
+        return spec.memory_limit or capacity_bytes(spec.device)
+    try:
+        capacity = parse_bytes(arguments.capacity)
+    except ValueError as error:
+        raise SpecError("--capacity", arguments.capacity, str(error)) from None
+    if capacity < 1:
+        raise SpecError("--capacity", arguments.capacity, "more than nothing, such as 24GiB")
+    return capacity
+
+
+def _one(
+    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, predict_one: Predict
+) -> None:
+    why = why_not_predicted(spec) or ""
+    if why and arguments.exact:
+        raise SpecError("--exact", True, f"not for this spec: {why}")
+    roof, why_no_roof = _roof(arguments, spec) if arguments.exact else (None, "")
+    estimate = Estimate(
+        spec=spec,
+        prediction=predict_one(spec),
+        why=why,
+        capacity_bytes=capacity,
+        roof=roof,
+        why_no_roof=why_no_roof,
+    )
+    lines = estimate_lines(estimate, page_width())
+    _print(arguments, as_json(estimate), estimate_tables(estimate), lines)
+
+
+def _fit(
+    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, predict_one: Predict
+) -> None:
+    if capacity is None:
+        raise SpecError("--capacity", None, f"say how much memory {spec.device} has, such as 24GiB")
+    found = fit(spec, arguments.fit, capacity, predict)
+    if arguments.exact:
+        found = fit(spec, arguments.fit, capacity, predict_one, guess=found.largest)
+    method = _method(arguments)
+    lines = fit_lines(spec, found, method, page_width())
+    _print(arguments, msgspec.to_builtins(found) | {"method": method}, [fit_table(found)], lines)
+
+
+def _table(
+    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, predict_one: Predict
+) -> None:
+    axes = parse_axes(arguments.table)
+    cells = cells_of(spec, axes, capacity, predict_one)
+    method = _method(arguments)
+    document = {"capacity_bytes": capacity, "axes": axes, "cells": cells, "method": method}
+    lines = grid_lines(spec, cells, method, page_width())
+    _print(arguments, document, [grid_table(cells)], lines)
+
+
+def _print(
+    arguments: argparse.Namespace, document: object, tables: Sequence[Table], lines: Iterator[Line]
+) -> None:
+    if arguments.json:
+        print_json(document)
+    elif arguments.md:
+        write("\n".join(map(table_as_markdown, tables)))
+    elif arguments.csv:
+        only = len(tables) == 1
+        write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
+    else:
+        print_lines(lines)
+
+
+def _method(arguments: argparse.Namespace) -> str:
+    return "exact: the step on meta tensors" if arguments.exact else CLOSED_FORM
+
+
+def _roof(arguments: argparse.Namespace, spec: RunSpec) -> tuple[Roof | None, str]:
+    given = parse_peak(arguments.peak) if arguments.peak else None
+    environment = {"device": {"name": this_machine(spec.device)}}
+    return roof_of(spec.device, spec.precision, environment, given)
+
+
+def as_json(estimate: Estimate) -> dict[str, Any]:
+    """The public keys; what is not known is null, with the reason under ``missing``."""
+    prediction, why = estimate.prediction, estimate.why
+    values: dict[str, Any] = {
+        "parameters": prediction.parameters,
+        "flops": {
+            "forward": prediction.forward_flops,
+            "backward": prediction.backward_flops,
+            "step": prediction.step_flops,
+        },
+        "peak_bytes": None if why else prediction.peak_bytes,
+        "peak_phase": None if why else prediction.peak_phase,
+        "ledger": [] if why else prediction.ledger,
+        "capacity_bytes": estimate.capacity_bytes,
+        "fits": estimate.fits,
+        "method": prediction.method,
+    }
+    if isinstance(prediction, ExactPrediction):
+        values |= _exact_json(estimate, prediction)
+    missing = estimate.missing()
+    return values | {"missing": missing} if missing else values
+
+
+def _exact_json(estimate: Estimate, prediction: ExactPrediction) -> dict[str, Any]:
+    times = estimate.roof_times
+    return {
+        "peak_place": prediction.peak_place,
+        "block_ledger": prediction.block_ledger,
+        "saved_activation_bytes": prediction.saved_activation_bytes,
+        "closed_form_peak_bytes": predict(estimate.spec).peak_bytes,
+        "roofline_ms": sum(times.values()) if times else None,
+        "phases": [
+            {
+                "phase": phase.phase,
+                "peak_bytes": phase.peak_bytes,
+                "block_bytes": phase.block_bytes,
+                "place": phase.place,
+                "ledger": phase.ledger,
+                "flops": phase.flops,
+                "moved_bytes": phase.moved_bytes,
+                "roofline_ms": times.get(phase.phase),
+            }
+            for phase in prediction.phases
+        ],
+        "seconds": prediction.seconds,
+        "import_seconds": prediction.import_seconds,
+    }

@@ -1,0 +1,142 @@
+"""The kernel parts of a report: tables, tree and answers, under what they are worth."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from ....core.analysis.kernels.attention import Answer
+from ....core.analysis.kernels.questions import questions_of
+from ....core.analysis.kernels.tree import TreeNode, from_share, kernel_tree, matching, to_depth
+from ....core.errors import SpecError
+from ....core.formatting import parse_ratio
+from ....core.record.record import Record
+from ....core.runs.artifacts import layer_rows
+from ....core.runs.directory import RunDirectory
+from ....core.runs.related import other_steps
+from ....core.tables.cells import literal
+from ....core.tables.kernels import kernel_table
+from ....core.tables.tree import COLUMNS, known_columns, tree_table
+from ....core.tables.trust import coverage_words, steps_words, times_moved
+from .layout import Line, blank, note, prose, table_lines, titled
+from .report import category_section, kernel_lines, kernel_warnings, moved_columns
+
+TREE_DROP = (
+    *("parameter_bytes", "activation_bytes", "moved_bytes", "flops", "backward_ns"),
+    *("forward_ns", "own_ns", "of_roof", "calls"),
+)
+
+
+class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of the tree to print; everything by default."""
+
+    depth: int | None = None
+    min_share: float = 0.0
+    match: re.Pattern[str] | None = None
+
+
+def tree_options(arguments: argparse.Namespace) -> TreeOptions:
+    """The options of `show` that are about the tree.
+
+    Raises:
+        SpecError: One that cannot be read, or one without ``--section tree``.
+    """
+    given = {"depth": arguments.depth, "match": arguments.match, "min-share": arguments.min_share}
+    for name, value in given.items():
+        if value is not None and arguments.section != "tree":
+            raise SpecError(f"--{name}", value, "belongs to --section tree")
+    return TreeOptions(
+        depth=arguments.depth,
+        min_share=_share(arguments.min_share or "0"),
+        match=_pattern(arguments.match) if arguments.match is not None else None,
+    )
+
+
+def _share(text: str) -> float:
+    try:
+        share = parse_ratio(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise SpecError("--min-share", text, "a part of the step, such as 1% or 0.01")
+    return share
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise SpecError("--match", text, f"not a regular expression: {error}") from None
+
+
+def tree_of(run: RunDirectory, record: Record, options: TreeOptions) -> TreeNode | None:
+    """The part of the run's tree that was asked for; None when it was not traced.
+
+    Raises:
+        SpecError: Nothing in the tree matches.
+    """
+    kernels = layer_rows(run, record)
+    if kernels is None:
+        return None
+    tree = kernel_tree(kernels, record.memory)
+    if options.match is not None:
+        found = matching(tree, options.match.search)
+        if found is None:
+            raise SpecError("--match", options.match.pattern, "nothing in the tree matches")
+        tree = found
+    tree = from_share(tree, options.min_share)
+    return tree if options.depth is None else to_depth(tree, options.depth)
+
+
+def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Iterator[Line]:
+    """One line a node, indented; the columns in which nothing is known are left out."""
+    assert record.kernels is not None
+    table = tree_table(tree, moved=times_moved(record.kernels))
+    columns = [*known_columns(table, COLUMNS[: COLUMNS.index("where")]), "where"]
+    yield from kernel_head(record, page)
+    lines = table_lines(
+        table,
+        width,
+        columns=columns,
+        drop=TREE_DROP,
+        struck=moved_columns(record.kernels, COLUMNS),
+    )
+    yield blank()
+    yield from prose(literal(table.title), page, style="bold")
+    yield from lines
+
+
+def answers_of(record: Record) -> list[Answer]:
+    """The questions answered from this run, and from others of its spec in the library."""
+    return questions_of(record, other_steps(record)) if record.kernels else []
+
+
+def questions_section(record: Record, answers: Sequence[Answer], width: int) -> Iterator[Line]:
+    """Question, sentence, and the commands that would tell what is missing."""
+    yield from kernel_head(record, width)
+    for answer in answers:
+        yield blank()
+        yield from prose(answer.question, width, style="bold")
+        yield from [[("  ", ""), *line] for line in prose(literal(answer.sentence), width - 2)]
+        for command in answer.commands:
+            yield [(f"  $ {command}", "dim")]
+
+
+def kernels_section(record: Record, width: int, page: int) -> Iterator[Line]:
+    """Every row, then the categories."""
+    assert record.kernels is not None
+    table, struck = kernel_table(record.kernels), moved_columns(record.kernels)
+    yield from kernel_head(record, page)
+    yield from titled(table.title, kernel_lines(table, width, struck=struck))
+    yield from category_section(record.kernels, page)
+
+
+def kernel_head(record: Record, width: int) -> Iterator[Line]:
+    """What the tables explain, how far watching moved the step, and what follows from it."""
+    assert record.kernels is not None
+    yield from kernel_warnings(record.kernels, width)
+    yield from note(coverage_words(record.kernels), width)
+    yield from note(steps_words(record), width)

@@ -1,0 +1,150 @@
+"""Tables and prose as lines of styled text that fit a width."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+from ....core.tables.cells import cells_as_text, heading, is_numeric
+from ....core.tables.table import Table
+from ....core.tables.trust import marked
+
+Span = tuple[str, str]
+"""A text and its style: a rich style, or empty."""
+
+Line = list[Span]
+
+GAP = 2
+INDENT = 2
+_GLUE = "\N{NO-BREAK SPACE}"
+_NARROWEST = 12
+"""Cells that a name keeps when its column has to give way."""
+
+
+def blank() -> Line:
+    """An empty line."""
+    return []
+
+
+def titled(text: str, lines: Iterable[Line]) -> Iterator[Line]:
+    """A table or list below its title, with an empty line above."""
+    yield []
+    yield [(text, "bold")]
+    yield from lines
+
+
+def prose(text: str, width: int, *, hang: int = 0, style: str = "") -> list[Line]:
+    """A paragraph, wrapped; lines after the first are indented by ``hang``."""
+    lines = _wrapped(text, width, hang)
+    return [[(line, style)] for line in lines]
+
+
+def _wrapped(text: str, width: int, hang: int = 0) -> list[str]:
+    return textwrap.wrap(text, max(width, 20), subsequent_indent=" " * hang, break_on_hyphens=False)
+
+
+def flowing(items: Iterable[str], width: int, *, hang: int = 0, style: str = "") -> list[Line]:
+    """Short items with dots between them; a line breaks only between two items."""
+    text = " · ".join(item.replace(" ", _GLUE) for item in items)
+    return [[(line.replace(_GLUE, " "), style)] for line in _wrapped(text, width, hang)]
+
+
+def note(items: Iterable[str], width: int) -> list[Line]:
+    """Quiet items below a table, indented like its rows."""
+    return [[(" " * INDENT, ""), *line] for line in flowing(items, width - INDENT, style="dim")]
+
+
+def labelled(
+    label: str, text: str, width: int, *, column: int, style: str = "", label_style: str = "dim"
+) -> list[Line]:
+    """A paragraph with a label in a column of its own at the left."""
+    lines = _wrapped(text, width - column - INDENT) or [""]
+    heads = [f"{' ' * INDENT}{label:<{column}}", *[" " * (INDENT + column)] * (len(lines) - 1)]
+    return [[(head, label_style), (line, style)] for head, line in zip(heads, lines, strict=True)]
+
+
+def table_lines(
+    table: Table,
+    width: int,
+    *,
+    columns: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    total: bool = False,
+    struck: Collection[str] = (),
+) -> list[Line]:
+    """A table in aligned columns, at most ``width`` cells wide.
+
+    Columns of ``drop`` go first, in that order, when room is short; then the widest column
+    of text is cut in the middle. With ``total`` the last row is set in bold. Numbers of the
+    ``struck`` columns are marked, and struck out where the terminal can.
+    """
+    chosen = list(columns) or list(table.columns)
+    by_column = zip(*cells_as_text(table), strict=True) if table.rows else [()] * len(table.columns)
+    cells = dict(zip(table.columns, by_column, strict=True))
+    for name in struck:
+        cells[name] = tuple(marked(text) for text in cells[name])
+    numeric = {name for name in chosen if is_numeric(table, name)}
+    heads = {name: heading(name) for name in chosen}
+    widths = {name: max(map(cell_len, (heads[name], *cells[name]))) for name in chosen}
+    _fit(widths, numeric, drop, width - INDENT)
+    lines = [_row(heads, widths, numeric, "dim")]
+    for index in range(len(table.rows)):
+        row = {name: cells[name][index] for name in widths}
+        is_total = total and index == len(table.rows) - 1
+        lines.append(_row(row, widths, numeric, "bold" if is_total else "", struck))
+    return lines
+
+
+def _fit(widths: dict[str, int], numeric: set[str], drop: Iterable[str], room: int) -> None:
+    """Take columns away, then narrow the widest text columns, until the row fits."""
+
+    def excess() -> int:
+        return sum(widths.values()) + GAP * (len(widths) - 1) - room
+
+    for name in drop:
+        if excess() <= 0:
+            return
+        widths.pop(name, None)
+    texts = [name for name in widths if name not in numeric]
+    if excess() > sum(max(0, widths[name] - _NARROWEST) for name in texts):
+        return  # too wide in any case: cutting words would win nothing
+    while excess() > 0:
+        widths[max(texts, key=widths.__getitem__)] -= 1
+
+
+def _row(
+    texts: dict[str, str],
+    widths: dict[str, int],
+    numeric: set[str],
+    style: str,
+    struck: Collection[str] = (),
+) -> Line:
+    """One span, or several where cells are struck out."""
+    line: Line = []
+    for name, size in widths.items():
+        cell = _padded(shortened(texts[name], size), size, right=name in numeric)
+        gap = " " * (GAP if line else INDENT)
+        if name in struck:
+            text = cell.lstrip()
+            line += [(gap + cell[: len(cell) - len(text)], style), (text, f"{style} strike")]
+        else:
+            line.append((gap + cell, style))
+    if not struck:
+        line = [("".join(text for text, _ in line).rstrip(), style)]
+    return line
+
+
+def _padded(text: str, width: int, *, right: bool) -> str:
+    space = " " * (width - cell_len(text))
+    return space + text if right else text + space
+
+
+def shortened(text: str, width: int) -> str:
+    """Text cut in the middle: the beginning and the end of a kernel's name both tell."""
+    if cell_len(text) <= width:
+        return text
+    head = (width - 1) * 2 // 3
+    tail = width - 1 - head
+    return set_cell_size(text, head) + "…" + set_cell_size(text[::-1], tail)[::-1]

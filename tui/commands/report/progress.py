@@ -1,0 +1,126 @@
+"""A run's events as progress on stderr: a live display, or plain lines in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Protocol, Self
+
+from ....core.formatting import percent
+from ....core.record.events import (
+    AnyEvent,
+    FirstStepTimed,
+    Noticed,
+    PassEnded,
+    PassStarted,
+    RunStarted,
+    StepsTimed,
+    WarmupSettled,
+    WorkStepped,
+)
+from ....core.tables.cells import literal
+from ....core.tables.context import settings_line
+from ...text import milliseconds
+
+QUIET_SECONDS = 2.0
+"""Plain lines about steps are at least so far apart."""
+
+
+class Progress(Protocol):
+    """Shows events until it is left."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def show(self, event: AnyEvent) -> None:
+        """Take one event into the display."""
+
+
+def progress_for(*, json: bool) -> Progress:
+    """A display for a terminal, lines for a pipe, and nothing there when JSON is asked for."""
+    if sys.stderr.isatty():
+        from .live_progress import LiveProgress
+
+        return LiveProgress()
+    return Silence() if json else PlainProgress()
+
+
+class Silence:
+    """No progress: stdout and stderr may be one pipe, and that pipe must be pure JSON."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, event: AnyEvent) -> None:
+        """Nothing is shown."""
+
+
+class PlainProgress(Silence):
+    """One line a fact, no control characters."""
+
+    def __init__(self) -> None:
+        self._pass = "run"
+        self._spoke_ns = 0
+        self._said = ""
+        self._readable = True
+
+    def show(self, event: AnyEvent) -> None:
+        """Write a line if the event is worth one."""
+        if isinstance(event, PassStarted):
+            self._pass = event.name
+        text = self._describe(event)
+        if text and text != self._said and self._readable:
+            self._said = text
+            try:
+                print(f"{self._pass:<7} {literal(text)}", file=sys.stderr, flush=True)
+            except OSError:
+                # The reader of the progress left; the measurement goes on without it.
+                self._readable = False
+
+    def _describe(self, event: AnyEvent) -> str:
+        if isinstance(event, StepsTimed):
+            if event.t_ns - self._spoke_ns < QUIET_SECONDS * 1e9:
+                return ""
+            self._spoke_ns = event.t_ns
+        return describe(event)
+
+
+def median(median_ms: float, half_width: float | None) -> str:
+    """A median and, once there are enough steps to know it, how well it is known."""
+    interval = "" if half_width is None else f" ±{percent(half_width)}"
+    return f"median {milliseconds(median_ms)}{interval}"
+
+
+def describe(event: AnyEvent) -> str:
+    """One line about an event, or nothing when it says nothing a person waits for."""
+    match event:
+        case RunStarted():
+            model = event.spec.get("model")
+            return f"{event.run} started: {model} · {settings_line(event.spec)}"
+        case PassStarted():
+            return f"started, process {event.pid}"
+        case FirstStepTimed():
+            return f"first step {milliseconds(event.step_ms)}"
+        case WarmupSettled():
+            state = "settled" if event.settled else "did not settle"
+            return f"warm-up {state} after {event.steps} steps"
+        case StepsTimed():
+            steps = event.first_index + len(event.step_ms)
+            return f"step {steps}: {median(event.median_ms, event.half_width)}"
+        case WorkStepped() if event.done == event.total:
+            return f"{event.what} done"
+        case Noticed():
+            return event.message
+        case PassEnded():
+            return f"{event.detail}, {event.seconds:.1f} s"
+        case _:
+            return ""

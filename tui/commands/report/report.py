@@ -1,0 +1,246 @@
+"""The report of a run as lines: what was measured, the findings, trust, then the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from ....core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
+from ....core.tables.cells import heading, literal, one_figure
+from ....core.tables.compile import compile_table, gaps_table
+from ....core.tables.context import headline
+from ....core.tables.kernels import category_table, kernel_table, top_kernels
+from ....core.tables.memory import card_table, largest_table, ledger_table, recording_notes
+from ....core.tables.nsys import clock_table, range_table
+from ....core.tables.numerics import numerics_tables
+from ....core.tables.table import Table, with_total
+from ....core.tables.timing import timing_table
+from ....core.tables.trust import coverage_warning, moved_note, times_moved, trust_lines
+from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
+
+KERNEL_ROWS = 15
+LARGEST_ROWS = 8
+SEVERITY_STYLES = {
+    "good": "bold green",
+    "note": "bold",
+    "warning": "bold yellow",
+    "problem": "bold red",
+}
+WIDE = 100
+_BAR_CELLS = 20
+_LABELS = 12
+
+
+def report_lines(record: Record, width: int) -> Iterator[Line]:
+    """Everything a person needs of a run, at most ``width`` cells wide."""
+    yield from _headline(record, width)
+    for finding in record.findings:
+        yield blank()
+        yield from finding_lines(finding, width)
+    yield from _unfinished(record, width)
+    trust = [
+        line
+        for name, text in trust_lines(record)
+        for line in labelled(name, text, width, column=_LABELS)
+    ]
+    if trust:
+        yield from titled("Trust", trust)
+    if record.timing:
+        yield from timing_section(record.timing, width)
+    if record.kernels:
+        yield from _top_kernels(record.kernels, width)
+    if record.nsys:
+        if not record.kernels:
+            yield from _top_kernels(record.nsys.kernels, width)
+        yield from nsys_section(record.nsys, width)
+    if record.memory:
+        yield from memory_section(record.memory, width)
+        if record.memory.largest:
+            lines = _largest(record.memory, width)
+            yield from titled("Largest allocations alive at the peak", lines)
+    if record.numerics:
+        for table in numerics_tables(record.numerics):
+            yield from full_table(table, width)
+    if record.compile:
+        for table in (compile_table(record.compile), gaps_table(record.compile)):
+            if table.rows:
+                yield from full_table(table, width)
+
+
+def full_table(table: Table, width: int, drop: Sequence[str] = ()) -> Iterator[Line]:
+    """All rows and all columns that fit."""
+    yield from titled(literal(table.title), table_lines(table, width, drop=drop))
+
+
+def finding_lines(finding: Finding, width: int) -> Iterator[Line]:
+    """Verdict / Why / Next, the severity in words as well as in colour."""
+    style = SEVERITY_STYLES[finding.severity]
+    verdict = f"{finding.severity.capitalize()}: {literal(finding.verdict)}"
+    yield from prose(verdict, width, hang=2, style=style)
+    for label, text in (("why", finding.why), ("next", finding.next)):
+        if text:
+            yield from labelled(label, literal(text), width, column=6)
+
+
+def timing_section(timing: Timing, width: int) -> Iterator[Line]:
+    """The phases, then what follows from them in one paragraph."""
+    table = timing_table(timing)
+    columns = table.columns[: table.columns.index("n") + 1]
+    drop = ("max_ms", "min_ms", "std_ms", "mean_ms")
+    yield from titled(table.title, table_lines(table, width, columns=columns, drop=drop))
+    yield from note(_speed(timing), width)
+
+
+def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
+    """The kernels that take longest, and the categories."""
+    table, struck = top_kernels(kernels, KERNEL_ROWS), moved_columns(kernels)
+    yield from kernel_warnings(kernels, width)
+    yield from titled(table.title, kernel_lines(table, width, total=True, struck=struck))
+    yield from category_section(kernels, width)
+
+
+def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
+    """What to know before the tables are read: too little explained, times that moved."""
+    for text in (coverage_warning(kernels), moved_note(kernels)):
+        if text:
+            yield blank()
+            yield from prose(text, width, hang=2, style="bold yellow")
+
+
+def moved_columns(kernels: Kernels, columns: Sequence[str] = ()) -> list[str]:
+    """The columns of times, of a kernel table if none are given, when tracing moved them."""
+    names = columns or kernel_table(kernels).columns
+    return [name for name in names if name.endswith("_ns")] if times_moved(kernels) else []
+
+
+def kernel_lines(
+    table: Table, width: int, *, total: bool = False, struck: Sequence[str] = ()
+) -> list[Line]:
+    """A kernel table with the columns that fit, the names last."""
+    columns = ["exclusive_ns", "share", "calls", "mean_ns", "category", "phase", "name"]
+    if any(table.column("fused")):
+        columns.insert(5, "fused")
+    if any(cell is not None for cell in table.column("of_roof")):
+        columns.insert(4, "of_roof")
+    if any(table.column("module")):
+        columns.append("module")
+    drop = ("mean_ns",) if width < WIDE else ()
+    return table_lines(table, width, columns=columns, drop=drop, total=total, struck=struck)
+
+
+def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
+    """Categories by phase with a bar for each share; the sum is the step."""
+    table = category_table(kernels)
+    numbers = tuple(name for name in table.columns if name != "category")
+    bars = ["", *map(_bar, table.column("share")), ""]
+    rows = table_lines(
+        with_total(table, "category", kernels.whole, numbers),
+        width - _BAR_CELLS - 2,
+        drop=("calls", *reversed(numbers[3:])),
+        total=True,
+        struck=moved_columns(kernels, table.columns),
+    )
+    lines = [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)]
+    yield from titled(table.title, lines)
+
+
+def nsys_section(nsys: Nsys, width: int) -> Iterator[Line]:
+    """The clocks, and the ranges that hold the GPU longest."""
+    ranges = range_table(nsys)
+    columns = ("projected_ns", "instances", "operations", "kernels", "kernel_ns", "range")
+    shown = msgspec.structs.replace(ranges, rows=ranges.rows[:KERNEL_ROWS])
+    if shown.rows:
+        lines = table_lines(shown, width, columns=columns, drop=("operations", "kernels"))
+        yield from titled("NVTX ranges that hold the GPU longest", lines)
+        rest = len(ranges.rows) - len(shown.rows)
+        if rest > 0:
+            yield from note([f"{rest:,} more ranges: --section nsys"], width)
+    yield from full_table(clock_table(nsys), width)
+
+
+def memory_section(memory: Memory, width: int) -> Iterator[Line]:
+    """What is resident at the peak, the totals, and what the card or the host counts."""
+    ledger = ledger_table(memory)
+    numbers = tuple(name for name in ledger.columns if name != "name")
+    rows = table_lines(
+        with_total(ledger, "name", "peak allocated", numbers),
+        width,
+        drop=tuple(reversed(numbers[2:])),
+        total=True,
+    )
+    yield from titled(ledger.title, rows)
+    yield from note(_totals(memory), width)
+    if memory.card:
+        table = card_table(memory)
+        card = with_total(table, "name", "all", table.columns[1:])
+        yield from titled(card.title, table_lines(card, width, total=True))
+
+
+def _largest(memory: Memory, width: int) -> list[Line]:
+    """The largest allocations with the innermost frame that asked for each."""
+    table = largest_table(memory)
+    where = [str(stack).partition(" < ")[0] for stack in table.column("stack")]
+    rows = tuple((*row[:4], frame) for row, frame in zip(table.rows, where, strict=True))
+    columns = (*table.columns[:4], "where")
+    shown = Table(name=table.name, title=table.title, columns=columns, rows=rows[:LARGEST_ROWS])
+    return table_lines(shown, width, drop=("phase", "module"))
+
+
+def _headline(record: Record, width: int) -> Iterator[Line]:
+    first, *others = headline(record)
+    yield from prose(literal(first), width, hang=2, style="bold")
+    for line in others:
+        yield from flowing(literal(line).split(" · "), width, hang=2)
+
+
+def _unfinished(record: Record, width: int) -> Iterator[Line]:
+    for one in record.passes:
+        if one.outcome == "finished":
+            continue
+        yield blank()
+        yield from prose(f"{one.name} pass: {literal(one.detail)}", width, hang=2, style="bold red")
+        for line in one.log_tail[-5:]:
+            yield [("  | " + shortened(literal(line), width - 4), "dim")]
+
+
+def _speed(timing: Timing) -> list[str]:
+    parts = [
+        f"first step {timing.first_step_ms:,.2f} ms",
+        f"{len(timing.warmup_ms)} warm-up steps",
+    ]
+    if timing.tokens_per_second is not None:
+        parts.append(f"{timing.tokens_per_second:,.0f} tokens/s")
+    if timing.tflops is not None:
+        parts.append(f"{timing.tflops:.3g} TFLOP/s")
+        parts.append(f"MFU {_figure('mfu', timing.mfu, timing.missing)}")
+    return parts
+
+
+def _totals(memory: Memory) -> list[str]:
+    keys = {
+        "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "end_allocated_bytes": memory.end_allocated_bytes,
+        "driver_used_bytes": memory.driver_used_bytes,
+        "first_step_peak_bytes": memory.first_step_peak_bytes,
+        "predicted_peak_bytes": memory.predicted_peak_bytes,
+    }
+    names = {} if memory.source == "cuda-snapshot" else {"driver_used_bytes": "resident set"}
+    figures = (
+        f"{names.get(key, heading(key))} {_figure(key, value, memory.missing)}"
+        for key, value in keys.items()
+        if value is not None or key in memory.missing
+    )
+    phase = [f"peak in {literal(memory.peak_phase)}"] if memory.peak_phase else []
+    return [*phase, *figures, *recording_notes(memory)]
+
+
+def _figure(key: str, value: float | None, missing: Mapping[str, str]) -> str:
+    """A figure, or that it is not known and why."""
+    reason = missing.get(key) if value is None else None
+    return one_figure(key, value) + (f" ({literal(reason)})" if reason else "")
+
+
+def _bar(share: object) -> str:
+    filled = round(float(share) * _BAR_CELLS) if isinstance(share, int | float) else 0
+    return "█" * max(0, min(filled, _BAR_CELLS))

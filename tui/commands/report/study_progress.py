@@ -1,0 +1,92 @@
+"""A study's events as progress on stderr: a bar with what is left, or plain lines."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from ....core.studies.run.runner import (
+    CellEnded,
+    CellStarted,
+    StudyEnded,
+    StudyEvent,
+    StudyStarted,
+)
+from ....core.tables.cells import literal
+from ...text import elapsed, milliseconds
+
+BAR_CELLS = 24
+
+
+class StudyProgress:
+    """Shows events until it is left; nothing at all with ``quiet``."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._quiet = quiet and not self._is_terminal
+        self._bar = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._draw("")
+
+    def show(self, event: StudyEvent) -> None:
+        """Take one event into the display."""
+        if self._quiet:
+            return
+        match event:
+            case StudyStarted():
+                left = event.total - event.done
+                self._say(
+                    f"{event.total} cells, {event.done} have their value; "
+                    f"{left} to run, {forecast(event.seconds, is_least=event.is_least)}"
+                )
+            case CellStarted():
+                self._draw(f"cell {event.number}  {literal(event.cell.words)}")
+                if not self._is_terminal:
+                    self._say(f"cell {event.number}  {literal(event.cell.words)}")
+            case CellEnded():
+                self._say(f"{event.status:<9} {literal(event.cell.words)}{_figures(event)}")
+                self._draw(_bar(event))
+            case StudyEnded():
+                self._say(f"{event.reason}: {event.done} of {event.total} cells have their value")
+
+    def _say(self, text: str) -> None:
+        bar = self._bar
+        self._draw("")
+        print(text, file=sys.stderr, flush=True)
+        self._draw(bar)
+
+    def _draw(self, bar: str) -> None:
+        """Replace the last line; only a terminal has one."""
+        if self._is_terminal and bar != self._bar:
+            sys.stderr.write(f"\r\x1b[2K{bar}")
+            sys.stderr.flush()
+        self._bar = bar
+
+
+def forecast(seconds: float, *, is_least: bool) -> str:
+    """``about 0:24``, or ``at least`` where of some cells only the start is known."""
+    return f"{'at least' if is_least else 'about'} {elapsed(seconds)}"
+
+
+def _bar(event: CellEnded) -> str:
+    share = event.done / event.total if event.total else 1.0
+    full = round(share * BAR_CELLS)
+    bar = "█" * full + "░" * (BAR_CELLS - full)
+    return f"{bar} {event.done}/{event.total}  {elapsed(event.seconds_left)} left"
+
+
+def _figures(event: CellEnded) -> str:
+    entry = event.entry
+    if entry.status not in ("finished", "running") and entry.detail:
+        return f"  {literal(entry.detail)}"
+    return f"  {milliseconds(entry.median_ms)}" if entry.median_ms is not None else ""

@@ -1,0 +1,98 @@
+"""Puts a spec's prediction beside what the device offers and who else uses it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ...core.errors import SpecError
+from ...core.estimate.closed_form import Prediction, largest_batch, predict, why_not_predicted
+from ...core.machine.devices import capacity_bytes, resolve_device
+from ...core.machine.environment import cpu_model
+from ...core.machine.telemetry.sample import Sample
+from ...core.runs.prediction_errors import error_note
+from ...core.spec.spec import RunSpec
+from ..text import amount
+from .sensors import device_of
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """A spec's prediction beside its device.
+
+    Attributes:
+        device: What ``device`` means here, or "" with the reason in `warnings`.
+        capacity_bytes: Memory that a run may fill; None when not known.
+        largest_batch: The largest batch that fits; None when capacity is not known.
+        why_unknown: Why the peak is not predicted; "" where it is.
+        past: How far the last predictions on this machine were off; "" without any.
+        warnings: Sentences that a person should read before starting.
+    """
+
+    spec: RunSpec
+    prediction: Prediction
+    device: str
+    capacity_bytes: int | None
+    largest_batch: int | None
+    why_unknown: str
+    past: str
+    warnings: list[str]
+
+
+def foresee(spec: RunSpec, sample: Sample | None) -> Outlook:
+    """The outlook for a spec on this machine, ``auto`` being the device it means here."""
+    device, capacity, warnings = "", None, []
+    try:
+        device = resolve_device(spec.device)
+        spec = spec.changed(device=device)
+        capacity = spec.memory_limit or capacity_bytes(device)
+        warnings = _neighbours(sample, device)
+    except SpecError as error:
+        warnings = [f"{error.field} {error.value}: {error.allowed}"]
+    why_unknown = why_not_predicted(spec) or ""
+    return Outlook(
+        spec=spec,
+        prediction=predict(spec),
+        device=device,
+        capacity_bytes=capacity,
+        largest_batch=largest_batch(spec, capacity) if capacity and not why_unknown else None,
+        why_unknown=why_unknown,
+        past=error_note(_machine(sample, device), spec) or "",
+        warnings=warnings,
+    )
+
+
+def _machine(sample: Sample | None, device: str) -> str | None:
+    """What the device calls itself, without opening NVML: this is asked at every keystroke."""
+    if device == "cpu":
+        return cpu_model()
+    gpu = device_of(sample, device) if sample else None
+    return gpu.name if gpu else None
+
+
+def peak_grid(spec: RunSpec) -> tuple[list[int], list[int], list[list[int]]]:
+    """Predicted peaks around a spec: batches, contexts, and bytes by batch and context.
+
+    The spec's own batch and context are always among them.
+    """
+    batches = sorted({*BATCHES, spec.batch})
+    contexts = sorted({*CONTEXTS, spec.context})
+    peaks = [
+        [predict(spec.changed(batch=batch, context=context)).peak_bytes for context in contexts]
+        for batch in batches
+    ]
+    return batches, contexts, peaks
+
+
+def _neighbours(sample: Sample | None, device: str) -> list[str]:
+    """Processes on the device that are not ours, in words."""
+    gpu = device_of(sample, device) if sample else None
+    return [
+        f"another process holds {amount(other.memory_bytes)} on this GPU "
+        f"({other.name}, pid {other.pid})"
+        for other in (gpu.processes if gpu else None) or []
+        if other.pid != os.getpid()
+    ]

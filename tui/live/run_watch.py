@@ -1,0 +1,202 @@
+"""A live run as its events tell it: what the Live screen and the strip show."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ...core.machine.telemetry.sample import Sample
+from ...core.record import events
+from ...core.runs.directory import RunDirectory
+from ...core.runs.launch import stop
+from ...core.tables.cells import literal
+from ..text import STAGE_MARKS, STAGE_WORDS, milliseconds, outcome_words, time_of_day
+
+KEPT_STEPS = 4000
+KEPT_SAMPLES = 1200
+KEPT_LINES = 500
+GRACE_SECONDS = 20.0
+
+
+@dataclass(slots=True)
+class LiveView:
+    """Everything the events said so far; `take` folds the next one in."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    passes: dict[str, str] = field(default_factory=dict)
+    current: str = ""
+    stage: str = ""
+    began_ns: int = 0
+    last_ns: int = 0
+    first_step_ms: float | None = None
+    warmup_ms: list[float] = field(default_factory=list)
+    settled: bool | None = None
+    steps_ms: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    step_count: int = 0
+    phases_ms: dict[str, deque[float]] = field(default_factory=dict)
+    median_ms: float | None = None
+    half_width: float | None = None
+    progress: tuple[str, int, int] | None = None
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
+    marks: list[tuple[int, str]] = field(default_factory=list)
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    line_count: int = 0
+    status: str = "running"
+
+    def say(self, line: str) -> None:
+        """Add a printable line to the log; ``line_count`` counts the forgotten ones too."""
+        self.lines.append(line)
+        self.line_count += 1
+
+    def phase_medians(self) -> dict[str, float]:
+        """Median milliseconds of each phase over the steps kept."""
+        return {name: statistics.median(kept) for name, kept in self.phases_ms.items() if kept}
+
+    def take(self, event: events.AnyEvent) -> None:
+        """Fold one event in."""
+        self.last_ns = max(self.last_ns, event.t_ns)
+        mark = mark_of(event, self.current)
+        if mark and (not self.marks or self.marks[-1][1] != mark):
+            self.marks.append((event.t_ns, mark))
+        match event:
+            case events.TelemetrySampled():
+                self.samples.append(msgspec.convert(event.sample, Sample))
+            case events.StepsTimed():
+                self._take_steps(event)
+            case events.WarmupStepTimed():
+                self.warmup_ms.append(event.step_ms)
+            case events.StepCounted():
+                self.progress = ("traced steps", event.done, event.total)
+            case events.WorkStepped():
+                self.progress = (event.what, event.done, event.total)
+            case _:
+                self._take_turn(event)
+
+    def _take_steps(self, event: events.StepsTimed) -> None:
+        self.steps_ms.extend(event.step_ms)
+        self.step_count = event.first_index + len(event.step_ms)
+        self.median_ms, self.half_width = event.median_ms, event.half_width
+        for name, values in event.phases_ms.items():
+            self.phases_ms.setdefault(name, deque(maxlen=KEPT_STEPS)).extend(values)
+
+    def _take_turn(self, event: events.AnyEvent) -> None:
+        """The rare events, each a line in the log."""
+        text = ""
+        match event:
+            case events.RunStarted():
+                self.began_ns, self.spec = event.t_ns, event.spec
+                self.passes = dict.fromkeys(event.passes, "waiting")
+                text = f"run {event.run} started"
+            case events.PassStarted():
+                self.current, self.stage, self.progress = event.name, "", None
+                self.passes[event.name] = "running"
+                text = f"{event.name} pass: worker {event.pid}"
+            case events.StageEntered():
+                self.stage, self.progress = event.stage, None
+                text = f"{self.current}: {STAGE_WORDS[event.stage]}"
+            case events.FirstStepTimed():
+                self.first_step_ms = event.step_ms
+                text = f"first step {milliseconds(event.step_ms)}"
+            case events.WarmupSettled():
+                self.settled = event.settled
+                how = "settled after" if event.settled else "did not settle in"
+                text = f"warm-up {how} {event.steps} steps"
+            case events.Noticed():
+                text = event.message
+            case events.OutOfMemory() | events.WorkerFailed():
+                text = event.message
+            case events.PassEnded():
+                self.passes[event.name] = event.outcome
+                ended = outcome_words(event.outcome)
+                detail = "" if event.detail in ("", ended) else f": {event.detail}"
+                text = f"{event.name} pass {ended}{detail}"
+            case events.RunEnded():
+                self.status = event.status
+                text = f"run {outcome_words(event.status)}"
+        if text:
+            self.say(f"{time_of_day(event.t_ns)}  {literal(text)}")
+
+
+def mark_of(event: events.AnyEvent, current: str) -> str:
+    """The label of an event under a time axis; empty for most events.
+
+    Each pass is marked, and the stages of the timing pass.
+    """
+    match event:
+        case events.PassStarted():
+            return event.name
+        case events.StageEntered() if current == "timing":
+            return STAGE_MARKS.get(event.stage, "")
+        case _:
+            return ""
+
+
+class RunWatch:
+    """Follows one run directory from its first event to its end."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.view = LiveView()
+        self._tail = run.tail()
+        self._log_offsets: dict[str, int] = {}
+        self._began = time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, however it ended."""
+        return self.view.status != "running"
+
+    @property
+    def seconds(self) -> float:
+        """Since the supervisor began: to now, or to the end."""
+        view = self.view
+        if not view.began_ns:
+            return 0.0
+        until_ns = view.last_ns if self.over else max(time.time_ns(), view.last_ns)
+        return (until_ns - view.began_ns) / 1e9
+
+    def stop(self) -> bool:
+        """Ask the run to end as cancelled; false if it is not live any more."""
+        return stop(self.run)
+
+    def poll(self) -> bool:
+        """Read what was appended since the last call; tell whether anything changed."""
+        alive = self.run.is_live()
+        changed = False
+        # Events last: a run that ended between the two looks has its last event on disk.
+        for event in self._tail.read():
+            self.view.take(event)
+            changed = True
+        changed |= self._read_log()
+        if not alive and not self.over and self._had_time():
+            self.view.status = "lost"
+            self.view.say("the supervisor ended without a word; the run is not live")
+            changed = True
+        return changed
+
+    def _had_time(self) -> bool:
+        """A run that was only just started may not hold its lock yet."""
+        return bool(self.view.began_ns) or time.monotonic() - self._began > GRACE_SECONDS
+
+    def _read_log(self) -> bool:
+        """Append what the worker of the current pass printed since the last look."""
+        name = self.view.current
+        if not name:
+            return False
+        path = self.run.log_path(name)
+        try:
+            with path.open("rb") as file:
+                file.seek(self._log_offsets.get(name, 0))
+                data = file.read(65536)
+        except FileNotFoundError:
+            return False
+        whole, newline, _ = data.rpartition(b"\n")
+        self._log_offsets[name] = self._log_offsets.get(name, 0) + len(whole) + len(newline)
+        for line in whole.decode("utf-8", "replace").splitlines():
+            self.view.say(f"{name}│ {literal(line.expandtabs())}")
+        return bool(whole)

@@ -1,0 +1,168 @@
+"""What the strip shows of devices and host, and the thread that samples while no run is live."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...core.machine.telemetry.sample import DeviceSample, HostSample, Sample
+from ..text import UNKNOWN, amount, percent
+from ..widgets.charts.traces import block_rows
+
+if TYPE_CHECKING:
+    from ...core.machine.telemetry.sampler import Sampler
+    from .run_watch import RunWatch
+
+HISTORY = 6
+GIB = 2**30
+
+
+class Reading(NamedTuple):
+    """One series at one instant: its name, value (or None), words, and full scale.
+
+    ``full`` is the value of a full bar, or None where only the seen range is known.
+    """
+
+    name: str
+    value: float | None
+    text: str
+    full: float | None
+
+
+def device_of(sample: Sample, device: str) -> DeviceSample | None:
+    """The sampled GPU that a spec's ``device`` means; the first for ``auto``."""
+    if device == "cpu" or not sample.devices:
+        return None
+    index = int(device.partition(":")[2] or 0)
+    return next((one for one in sample.devices if one.index == index), sample.devices[0])
+
+
+def readings(sample: Sample, device: str = "auto") -> list[Reading]:
+    """The series of a sample, the most telling first."""
+    gpu = device_of(sample, device)
+    return [*(_gpu_readings(gpu) if gpu else []), *_host_readings(sample.host)]
+
+
+def _gpu_readings(gpu: DeviceSample) -> list[Reading]:
+    rows = [Reading("GPU busy", gpu.utilization, percent(gpu.utilization, 0), 1.0)]
+    for name, value in (
+        ("SM", gpu.sm_active),
+        ("tensor", gpu.tensor_active),
+        ("DRAM", gpu.dram_active),
+    ):
+        if value is not None:
+            rows.append(Reading(name, value, percent(value, 0), 1.0))
+    rows += [
+        Reading("memory", gpu.memory_used_bytes, amount(gpu.memory_used_bytes), _memory_full(gpu)),
+        Reading("power", gpu.power_watts, _units(gpu.power_watts, "W"), gpu.power_limit_watts),
+        Reading("clock", gpu.sm_clock_mhz, _units(gpu.sm_clock_mhz, "MHz"), gpu.sm_clock_max_mhz),
+        Reading("heat", gpu.temperature_celsius, _units(gpu.temperature_celsius, "°C"), 100.0),
+    ]
+    return rows
+
+
+def _memory_full(gpu: DeviceSample) -> float | None:
+    return None if gpu.memory_total_bytes is None else float(gpu.memory_total_bytes)
+
+
+def _host_readings(host: HostSample) -> list[Reading]:
+    return [
+        Reading("CPU", host.cpu, percent(host.cpu, 0), 1.0),
+        Reading(
+            "RAM", host.memory_used_bytes, amount(host.memory_used_bytes), host.memory_total_bytes
+        ),
+    ]
+
+
+def _units(value: float | None, unit: str) -> str:
+    return UNKNOWN if value is None else f"{value:.0f} {unit}"
+
+
+def _of_gib(used: int | None, total: int | None) -> str:
+    if used is None or total is None:
+        return f"memory {UNKNOWN}"
+    return f"{used / GIB:.1f}/{total / GIB:.1f} GiB"
+
+
+class StripState:
+    """The latest sample, a short history of how busy the device was, and the live run."""
+
+    def __init__(self) -> None:
+        self.latest: Sample | None = None
+        self.device = "auto"
+        self.watch: RunWatch | None = None
+        self._busy: deque[float | None] = deque(maxlen=HISTORY)
+
+    def take(self, sample: Sample, device: str = "auto") -> None:
+        """Show this sample from now on."""
+        gpu = device_of(sample, device)
+        if gpu is None and sample.host.cpu is None:
+            # A sampler's first look has no CPU share yet; the next one has.
+            return
+        self.latest, self.device = sample, device
+        self._busy.append(gpu.utilization if gpu else sample.host.cpu)
+
+    def parts(self) -> list[str]:
+        """The strip's pieces, the most important first."""
+        sample = self.latest
+        if sample is None:
+            return ["reading the sensors …"]
+        spark = block_rows(list(self._busy), 1, 0, 1)[0]
+        gpu = device_of(sample, self.device)
+        if gpu is None:
+            return self._host_parts(sample, spark)
+        if gpu.lost:
+            return [f"GPU {gpu.index} stopped answering (lost)", *self._host_parts(sample, spark)]
+        watts = _units(gpu.power_watts, "W")
+        if gpu.power_watts is not None and gpu.power_limit_watts:
+            watts = f"{gpu.power_watts:.0f}/{gpu.power_limit_watts:.0f} W"
+        reasons = " ".join(gpu.clock_reasons or ())
+        parts = [
+            f"{gpu.name.removeprefix('NVIDIA ')} #{gpu.index}",
+            f"busy {spark} {percent(gpu.utilization, 0)}",
+            _of_gib(gpu.memory_used_bytes, gpu.memory_total_bytes),
+            watts,
+            f"{_units(gpu.sm_clock_mhz, 'MHz')} {reasons}".rstrip(),
+            _units(gpu.temperature_celsius, "°C"),
+        ]
+        for name, value in (
+            ("SM", gpu.sm_active),
+            ("tensor", gpu.tensor_active),
+            ("DRAM", gpu.dram_active),
+        ):
+            if value is not None:
+                parts.append(f"{name} {percent(value, 0)}")
+        if len(sample.devices) > 1:
+            parts.append(f"+{len(sample.devices) - 1} more GPUs")
+        return parts
+
+    def _host_parts(self, sample: Sample, spark: str) -> list[str]:
+        host = sample.host
+        parts = [
+            f"CPU {host.cores} cores {spark} {percent(host.cpu, 0)}",
+            _of_gib(host.memory_used_bytes, host.memory_total_bytes),
+        ]
+        return [*parts, sample.no_devices] if sample.no_devices else parts
+
+
+class StripSampler:
+    """Starts a sampler when first asked for a sample, so that the first frame waits for none."""
+
+    def __init__(self) -> None:
+        self._sampler: Sampler | None = None
+        self._newest: deque[Sample] = deque(maxlen=1)
+
+    def latest(self) -> Sample | None:
+        """The newest sample that was not taken yet, or None."""
+        if self._sampler is None:
+            from ...core.machine.telemetry.sampler import Sampler
+
+            self._sampler = Sampler(self._newest.append, interval_seconds=1.0)
+            self._sampler.start()
+        return self._newest.pop() if self._newest else None
+
+    def stop(self) -> None:
+        """Stop polling; the next `latest` starts again."""
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None

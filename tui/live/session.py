@@ -1,0 +1,93 @@
+"""What the app follows: one run at a time, and the sensors when there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...core.runs.directory import RunDirectory, list_runs
+from .sensors import StripSampler, StripState
+
+if TYPE_CHECKING:
+    from .run_watch import RunWatch
+
+RECENT_RUNS = 40
+"""How many of the newest runs are looked at for one that is live."""
+
+LOOK_EVERY = 6
+"""Idle ticks between two looks for a run that was started elsewhere."""
+
+
+class Session:
+    """The strip's state and the run behind it. Only one process polls the sensors: while a
+    run is live its own samples are shown."""
+
+    def __init__(self, sampler: StripSampler) -> None:
+        self.strip = StripState()
+        self._sampler = sampler
+        self._idle_ticks = 0
+
+    @property
+    def watch(self) -> RunWatch | None:
+        """The run that is followed, until another one begins."""
+        return self.strip.watch
+
+    @property
+    def live(self) -> bool:
+        """Whether the run that is followed goes on."""
+        return self.watch is not None and not self.watch.over
+
+    def find_live_run(self) -> RunDirectory | None:
+        """A run that outlived an earlier terminal, or was started in another one."""
+        return next((run for run in list_runs()[:RECENT_RUNS] if run.is_live()), None)
+
+    @staticmethod
+    def newest_run() -> RunDirectory | None:
+        """What Result shows before any run was opened."""
+        return next(iter(list_runs()), None)
+
+    def find_newcomer(self) -> RunDirectory | None:
+        """A run that began elsewhere while none was followed; looks only now and then."""
+        if self.live:
+            self._idle_ticks = 0
+            return None
+        self._idle_ticks += 1
+        found = None if self._idle_ticks % LOOK_EVERY else self.find_live_run()
+        # The supervisor of the run that just ended may hold its lock an instant longer.
+        known = self.watch is not None and found is not None and found.id == self.watch.run.id
+        return None if known else found
+
+    @staticmethod
+    def is_study_live() -> bool:
+        """Whether the runs that come and go are the cells of a study."""
+        from ...core.studies.run.state import list_studies
+
+        return any(study.is_live() for study in list_studies())
+
+    def follow(self, run: RunDirectory) -> RunWatch:
+        """Watch this run from now on."""
+        # Imported here: before the first run nothing of it is needed.
+        from .run_watch import RunWatch
+
+        self._sampler.stop()
+        watch = RunWatch(run)
+        watch.poll()
+        self.strip.watch = watch
+        return watch
+
+    def tick(self) -> RunDirectory | None:
+        """Read what is new; return the run if it has just ended."""
+        watch = self.watch
+        if watch is None or watch.over:
+            sample = self._sampler.latest()
+            if sample is not None:
+                self.strip.take(sample)
+            return None
+        watch.poll()
+        samples = watch.view.samples
+        if samples and samples[-1] is not self.strip.latest:
+            self.strip.take(samples[-1], str(watch.view.spec.get("device", "auto")))
+        return watch.run if watch.over else None
+
+    def close(self) -> None:
+        """Let the sensors go; the run goes on."""
+        self._sampler.stop()

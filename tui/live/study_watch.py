@@ -1,0 +1,130 @@
+"""A study on disk as its directory tells it: what the Studies screen tails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...core.record.record import Record
+from ...core.runs.directory import RunDirectory
+from ...core.studies.file.study import Study
+from ...core.studies.report.report import Report, make_report
+from ...core.studies.run.forecast import Progress, progress_of
+from ...core.studies.run.grid import Cell, expand
+from ...core.studies.run.runner import start_study, stop_study
+from ...core.studies.run.state import (
+    Entry,
+    StudyDirectory,
+    open_study,
+    records_of,
+    studies_folder,
+    unique,
+)
+from ...core.studies.values.values import keeper
+from .run_watch import RunWatch
+
+Stamp = tuple[int, int]
+
+
+class StudyWatch:
+    """Follows one study, begun or not. Polling costs a stat and a lock while nothing changes.
+
+    Attributes:
+        cells: As they are expanded here, those that share a run once.
+        current: The live run of the cell that is measured now.
+    """
+
+    def __init__(self, study: Study, root: Path | None = None) -> None:
+        """
+        Raises:
+            SpecError: The study cannot be expanded here.
+        """
+        self.study = study
+        self.cells: list[Cell] = unique(expand(study))
+        self.directory = StudyDirectory(studies_folder(root) / f"{study.name}-{study.identity}")
+        self.entries: dict[str, Entry] = {}
+        self.progress = Progress(statuses={})
+        self.current: RunWatch | None = None
+        self.changes = 0
+        self._stamp: Stamp | None = None
+        self._records: dict[str, Record] = {}
+        self._keep = keeper(study)
+        self.poll()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything of it on disk."""
+        return self.directory.study_path.is_file()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every cell has its value."""
+        return self.progress.done == self.progress.total
+
+    def start(self) -> None:
+        """Run what has no value yet, in a process that outlives this one."""
+        start_study(open_study(self.study, self.directory.root))
+
+    def stop(self) -> bool:
+        """Ask the runner to end; false if none is at work."""
+        return stop_study(self.directory)
+
+    def poll(self) -> bool:
+        """Read what is new. True when a cell began or ended; ``changes`` counts these."""
+        is_live = self.directory.is_live()
+        stamp = self._read_stamp()
+        is_new = stamp != self._stamp or is_live != self.progress.is_live or not self.changes
+        if is_new:
+            self._stamp = stamp
+            self._reload(is_live=is_live)
+        if self.current is not None:
+            self.current.poll()
+        return is_new
+
+    def run_of(self, cell: Cell) -> RunDirectory | None:
+        """The run that fills a cell, or is about to."""
+        entry = self.entries.get(cell.id)
+        return self.directory.run_of(entry) if entry else None
+
+    def report(self) -> Report:
+        """Everything that the study's directory says; reads only records that are new."""
+        entries = self.entries
+        fresh = [
+            cell
+            for cell in self.cells
+            if (entry := entries.get(cell.id))
+            and (cell.id not in self._records or self._records[cell.id].id != entry.run)
+        ]
+        self._records |= records_of(self.directory, fresh, self._keep)
+        return make_report(self.directory, self.study, self.cells, self._records)
+
+    def last_words(self) -> str:
+        """The last line that a runner printed here; empty when it had nothing to say."""
+        try:
+            lines = (self.directory.path / "runner.log").read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+    def _read_stamp(self) -> Stamp:
+        try:
+            known = self.directory.cells_path.stat()
+        except FileNotFoundError:
+            return (0, 0)
+        return (known.st_mtime_ns, known.st_size)
+
+    def _reload(self, *, is_live: bool) -> None:
+        self.changes += 1
+        root = self.directory.root
+        self.entries = self.directory.entries()
+        self.progress = progress_of(self.cells, self.entries, is_live=is_live, root=root)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Watch the run of the present cell."""
+        running = self.progress.running
+        entry = self.entries.get(running) if running else None
+        run = self.directory.run_of(entry) if entry else None
+        if run is None:
+            self.current = None
+        elif self.current is None or self.current.run.id != run.id:
+            self.current = RunWatch(run)

@@ -1,0 +1,79 @@
+"""F1: every key that works here, and what each screen is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from ...widgets.tables.facts import DIALOG_EDGES, DIALOG_WIDTH, hanging
+
+ABOUT = (
+    ("Run", "choose a model and read what will happen before it does"),
+    ("Live", "watch step times settle; the run does not need this terminal"),
+    ("Result", "verdict first, then timing, kernels, memory, telemetry, log, export"),
+    ("Library", "every run of this machine; filter as you type"),
+    ("Studies", "experiments as grids of runs, and the tables that they fill"),
+    ("Inspect", "anyone's chrome trace, memory snapshot or nsys export"),
+)
+KEY_WIDTH = 10
+
+
+class HelpScreen(ModalScreen[None]):
+    """The active keys of the screen below, grouped by where they come from."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f1,q,enter", "dismiss", "Close", id="help.close")
+    ]
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as dialog:
+            dialog.border_title = "Help"
+            dialog.border_subtitle = "esc closes"
+            yield Static(markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(Static).update(Content("\n").join(self._lines()))
+
+    def _lines(self) -> Iterator[Content]:
+        width = min(self.app.size.width, DIALOG_WIDTH) - DIALOG_EDGES
+        for name, what in ABOUT:
+            yield from hanging(_key(name, "bold $accent"), what, width)
+        for title, keys in self._groups().items():
+            yield Content("")
+            yield Content.styled(title, "bold")
+            for what, names in keys.items():
+                yield from hanging(_key(" ".join(names), "$accent"), what, width)
+        yield Content("")
+        yield from hanging(
+            _key("tab", "$accent"), "next field or panel; shift+tab goes back", width
+        )
+        yield from hanging(_key("← →", "$accent"), "turn a choice in the form", width)
+        yield from hanging(_key("^p", "$accent"), "the palette: everything else", width)
+
+    def _groups(self) -> dict[str, dict[str, list[str]]]:
+        """Title to what a key does to its keys, for the screen that was left.
+
+        Only bindings of ours have an id; moving a cursor needs no help.
+        """
+        groups: dict[str, dict[str, list[str]]] = {}
+        below = self.app.screen_stack[-2]
+        for node, binding, _, tooltip in below.active_bindings.values():
+            if not binding.id or not binding.description:
+                continue
+            title = node.BINDING_GROUP_TITLE or below.BINDING_GROUP_TITLE or "Here"
+            about = tooltip or binding.tooltip
+            what = f"{binding.description}: {about}" if about else binding.description
+            keys = groups.setdefault(title, {}).setdefault(what, [])
+            keys.append(self.app.get_key_display(binding))
+        return groups
+
+
+def _key(text: str, style: str) -> Content:
+    return Content.styled(f"{text:<{KEY_WIDTH}}", style)

@@ -1,0 +1,72 @@
+"""Saves a filled form under a name, and loads one."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from ....core.errors import SysbenchError
+from ....core.spec.files import list_profiles, load_profile, save_profile
+from ....core.spec.spec import PassName, RunSpec
+
+CANCEL: list[BindingType] = [Binding("escape", "dismiss", "Cancel", id="dialog.cancel")]
+
+
+class SaveScreen(ModalScreen[None]):
+    """Asks for a name and writes the profile."""
+
+    BINDINGS: ClassVar[list[BindingType]] = CANCEL
+
+    def __init__(self, spec: RunSpec, passes: list[PassName]) -> None:
+        super().__init__()
+        self._spec = spec
+        self._passes = passes
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = "Save as profile"
+            dialog.border_subtitle = "enter saves, esc cancels"
+            yield Input(placeholder="a name, such as large-bf16", compact=True)
+            yield Static(classes="complaint", markup=False)
+
+    @on(Input.Submitted)
+    def _save(self, event: Input.Submitted) -> None:
+        try:
+            path = save_profile(event.value.strip(), self._spec, self._passes)
+        except (SysbenchError, OSError) as error:
+            self.query_one(".complaint", Static).update(f"✗ {error}")
+            return
+        self.app.notify(f"Saved {path}", markup=False)
+        self.dismiss()
+
+
+class LoadScreen(ModalScreen[tuple[RunSpec, list[PassName]]]):
+    """Lists the saved profiles; dismisses with the chosen one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = CANCEL
+
+    def compose(self) -> ComposeResult:
+        names = list_profiles()
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = "Load a profile"
+            dialog.border_subtitle = "enter loads, esc cancels"
+            if names:
+                yield OptionList(*(Option(Content(name), id=name) for name in names))
+            else:
+                yield Static("No profile is saved yet. Fill the form, then ^s.", markup=False)
+            yield Static(classes="complaint", markup=False)
+
+    @on(OptionList.OptionSelected)
+    def _load(self, event: OptionList.OptionSelected) -> None:
+        try:
+            self.dismiss(load_profile(str(event.option.prompt)))
+        except (SysbenchError, OSError) as error:
+            self.query_one(".complaint", Static).update(f"✗ {error}")

@@ -1,0 +1,276 @@
+"""Library: every run of this machine, filtered as you type; two of them side by side."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+from textual import getters, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widgets import DataTable, Input, Static
+
+from ....core.errors import SysbenchError
+from ....core.formatting import counted
+from ....core.runs.directory import RunDirectory
+from ....core.runs.library import Entry, Library
+from ....core.tables.table import Table
+from ...text import (
+    amount,
+    day_and_time,
+    interval,
+    milliseconds,
+    outcome_glyph,
+    outcome_words,
+    signed_percent,
+)
+from ...widgets.bars.command_line import CommandLine
+from ...widgets.tables.table_view import TableView
+from ..base import WorkScreen
+
+COLUMNS = (
+    *("when", "model", "step time", "peak", "status", "batch", "context", "precision"),
+    *("attention", "step", "optimizer", "compile", "device", "parameters", "run"),
+)
+FACTORS = (
+    *("model", "batch", "context", "precision", "attention", "step", "optimizer", "compile"),
+    *("device", "device_name"),
+)
+REFRESH_TICKS = 4
+"""The index is looked at every so many paints: every two seconds."""
+
+
+class RunsTable(TableView):
+    """The runs; enter opens one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "Open", id="library.open", tooltip="Result, or live")
+    ]
+
+
+class LibraryScreen(WorkScreen):
+    """All runs, newest first. Enter opens, space marks."""
+
+    CSS_PATH = "screen.tcss"
+    BINDING_GROUP_TITLE = "Library"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", id="library.filter", tooltip="Words that must occur"),
+        Binding("space", "mark", "Mark", id="library.mark", tooltip="Mark two to compare them"),
+        Binding("escape", "clear", "Clear", show=False, id="library.clear"),
+    ]
+
+    table = getters.query_one(TableView)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[Entry] = []
+        self.marked: list[str] = []
+        self._library = Library()
+        self._ticks = 0
+
+    def body(self) -> ComposeResult:
+        yield Input(placeholder="/ to filter: words that must all occur", compact=True, id="filter")
+        table = RunsTable(order=COLUMNS)
+        table.add_class("panel")
+        table.border_title = "Library"
+        yield table
+        yield Static(id="comparison", classes="panel", markup=False)
+        yield CommandLine("sysbench-tui list")
+
+    def on_mount(self) -> None:
+        self.query_one("#comparison").border_title = "Compare"
+        self._reload()
+        self.table.focus()
+
+    def on_screen_resume(self) -> None:
+        self._reload()
+
+    def paint(self) -> None:
+        super().paint()
+        self._ticks += 1
+        if self._ticks % REFRESH_TICKS == 0:
+            self._reload()
+
+    def _reload(self) -> None:
+        """Ask the index again; show it if it says something else."""
+        text = self.query_one("#filter", Input).value
+        try:
+            entries = self._library.entries(text)
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        if entries != self.entries or self.table.table is None:
+            self.entries = entries
+            self._show(text)
+
+    def _show(self, text: str) -> None:
+        self.table.show(runs_table(self.entries, self.marked))
+        live = sum(entry.live for entry in self.entries)
+        count = counted(len(self.entries), "run")
+        self.table.border_title = f"Library · {count}" + (f" · {live} live" if live else "")
+        if not self.entries:
+            why = f"none matches {text!r}" if text else "none yet: F2 starts one"
+            self.table.border_subtitle = why
+        command = f"sysbench-tui list {text}".strip()
+        self.query_one(CommandLine).show(command)
+
+    @on(Input.Changed, "#filter")
+    def _narrow(self) -> None:
+        self._reload()
+
+    @on(Input.Submitted, "#filter")
+    def _to_table(self) -> None:
+        self.table.focus()
+
+    def action_filter(self) -> None:
+        self.query_one("#filter", Input).focus()
+
+    def action_clear(self) -> None:
+        """Forget the filter, then the marks."""
+        box = self.query_one("#filter", Input)
+        if box.value:
+            box.value = ""
+        elif self.marked:
+            self.marked = []
+            self._marks_changed()
+        self.table.focus()
+
+    @property
+    def selected(self) -> Entry | None:
+        """The run under the cursor."""
+        index = self.table.selected
+        return None if index is None else self.entries[index]
+
+    @on(DataTable.RowSelected)
+    def action_open(self) -> None:
+        """A live run is watched, another one read."""
+        entry = self.selected
+        if entry is None:
+            return
+        run = self._library.open(entry.id)
+        if entry.live:
+            self._watch(run)
+        else:
+            self.app.open_result(run)
+
+    def _watch(self, run: RunDirectory) -> None:
+        watch = self.app.watch_run
+        if watch is not None and watch.run.id == run.id:
+            self.app.action_mode("live")
+        else:
+            self.app.follow(run)
+
+    def action_mark(self) -> None:
+        """Mark the run under the cursor; the last two marks are compared."""
+        entry = self.selected
+        if entry is None:
+            return
+        if entry.id in self.marked:
+            self.marked.remove(entry.id)
+        else:
+            self.marked = [*self.marked[-1:], entry.id]
+        self._marks_changed()
+
+    def _marks_changed(self) -> None:
+        self.table.show(runs_table(self.entries, self.marked))
+        by_id = {entry.id: entry for entry in self.entries}
+        pair = [by_id[one] for one in self.marked if one in by_id]
+        panel = self.query_one("#comparison", Static)
+        panel.display = bool(pair)
+        if len(pair) == 2:
+            panel.update(Content("\n").join(comparison(*pair)))
+        elif pair:
+            panel.update("A is marked. Mark another run with space to compare.")
+
+    def copyable(self) -> tuple[str, str]:
+        return "the runs in view as Markdown", self.table.markdown()
+
+    def explanations(self) -> list[str]:
+        return ["timing.step", "memory.peak"]
+
+    def command(self) -> str:
+        return self.query_one(CommandLine).command
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        mine: list[tuple[str, str, Any]] = [("library: Filter runs", "", self.action_filter)]
+        if self.selected is not None:
+            mine += [
+                ("library: Open run", "its result, or live if it is", self.action_open),
+                ("library: Mark run", "two marked runs are compared", self.action_mark),
+            ]
+        return [*mine, *super().palette_commands()]
+
+
+def runs_table(entries: list[Entry], marked: list[str]) -> Table:
+    """The entries as a table; marks are letters before the time."""
+    return Table(
+        name="runs",
+        title="Runs of this machine, newest first",
+        columns=COLUMNS,
+        rows=tuple(
+            (
+                _mark(entry, marked) + day_and_time(entry.created_ns),
+                entry.model,
+                step_time(entry),
+                amount(entry.peak_bytes) if entry.peak_bytes is not None else "",
+                f"{outcome_glyph(entry.status)} {outcome_words(entry.status)}",
+                entry.batch,
+                entry.context,
+                entry.precision,
+                entry.attention,
+                entry.step,
+                entry.optimizer if entry.step == "train" else "",
+                entry.compile,
+                entry.device_name,
+                entry.parameters,
+                entry.id,
+            )
+            for entry in entries
+        ),
+    )
+
+
+def _mark(entry: Entry, marked: list[str]) -> str:
+    letter = "AB"[marked.index(entry.id)] if entry.id in marked else ("●" if entry.live else " ")
+    return f"{letter} "
+
+
+def step_time(entry: Entry) -> str:
+    """The median with its interval, blank when it was not measured."""
+    if entry.median_ms is None:
+        return ""
+    return f"{milliseconds(entry.median_ms)} {interval(entry.half_width)}".rstrip()
+
+
+def comparison(a: Entry, b: Entry) -> list[Content]:
+    """Two runs side by side: step times with intervals, peaks, the factors that differ."""
+    lines = [
+        Content.assemble(
+            ("A ", "bold $accent"), f"{step_time(a):<22}{amount(a.peak_bytes):>10}  {a.id}"
+        ),
+        Content.assemble(
+            ("B ", "bold $accent"), f"{step_time(b):<22}{amount(b.peak_bytes):>10}  {b.id}"
+        ),
+    ]
+    if a.median_ms and b.median_ms:
+        lines.append(_verdict(a, b, a.median_ms, b.median_ms))
+    mine, other = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
+    differing = [
+        f"{name}: {mine[name]} → {other[name]}" for name in FACTORS if mine[name] != other[name]
+    ]
+    text = " · ".join(differing) if differing else "nothing in the spec's columns here"
+    lines.append(Content.assemble(("differs in ", "$foreground 60%"), text))
+    return lines
+
+
+def _verdict(a: Entry, b: Entry, before: float, after: float) -> Content:
+    """B against A; "no difference" while the two intervals touch."""
+    apart = abs(after - before)
+    noise = before * (a.half_width or 0) + after * (b.half_width or 0)
+    change = f"B − A = {after - before:+.4g} ms ({signed_percent(after / before - 1)})  "
+    if apart <= noise:
+        return Content.assemble(change, ("no difference: the intervals overlap", "bold"))
+    word = "▼ faster" if after < before else "▲ slower"
+    style = "bold $success" if after < before else "bold $warning"
+    return Content.assemble(change, (word, style))

@@ -1,0 +1,119 @@
+"""Result: the verdict first, then the evidence, tab by tab."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.content import Content
+from textual.widgets import Static
+
+from ....core.errors import SysbenchError
+from ....core.record.record import Record
+from ....core.runs.builder import settled_record
+from ....core.spec.command_line import command_line
+from ...text import day_and_time, headline, outcome_glyph, outcome_words
+from ...widgets.bars.command_line import CommandLine
+from ...widgets.bars.tab_bar import TabBar
+from .tabbed import TabbedScreen
+
+TABS = ("summary", "timing", "kernels", "memory", "compile", "telemetry", "log", "export")
+
+
+MORE_TABS = ("nsys",)
+"""Of passes that are rarely asked for: shown where the run had one."""
+
+
+class ResultScreen(TabbedScreen):
+    """The record of one run, tab by tab."""
+
+    AREA = "result"
+    CSS_PATH: ClassVar[list[str | PurePath]] = ["screen.tcss", "tabs/compile.tcss"]
+    AUTO_FOCUS = ""
+    BINDING_GROUP_TITLE = "Result"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(str(number), f"tab('{name}')", name.title(), show=False, id=f"result.{name}")
+            for number, name in enumerate((*TABS, *MORE_TABS), 1)
+        ),
+        Binding(
+            "e", "tab('export')", "Export", show=False, id="result.take", tooltip="Take it home"
+        ),
+        Binding("a", "again", "Again", show=False, id="result.again", tooltip="Back to the form"),
+    ]
+
+    def body(self) -> ComposeResult:
+        yield Static(id="heading", markup=False)
+        yield TabBar(TABS)
+        yield Container(id="place")
+        yield CommandLine()
+
+    async def on_mount(self) -> None:
+        await self.open()
+
+    async def on_screen_resume(self) -> None:
+        # The first resume comes before the screen is composed.
+        if self.is_mounted:
+            await self.open()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the app has another run to show than this screen does."""
+        return self.app.shown is not None and self.app.shown is not self._run
+
+    async def open(self) -> None:
+        """Show the app's run, if it is another one than before."""
+        run = self.app.shown
+        if run is None or not self.is_outdated:
+            return
+        await self.clear()
+        self._run = run
+        try:
+            self.record = settled_record(run)
+        except SysbenchError as error:
+            self.query_one("#heading", Static).update(Content(f"✗ {error}"))
+            return
+        self.bar.names = (*TABS, *filter(self.record.pass_named, MORE_TABS))
+        self.bar.refresh()
+        self.query_one("#heading", Static).update(heading(self.record))
+        self.query_one(CommandLine).show(self.command())
+        await self.action_tab(TABS[0])
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "tab":
+            return parameters[0] in self.bar.names
+        return super().check_action(action, parameters)
+
+    def action_again(self) -> None:
+        """Take this run's spec back to the form."""
+        from ..run.screen import RunScreen
+
+        if self._run is None:
+            return
+        header = self._run.header()
+        self.app.action_mode("run")
+        if isinstance(self.app.screen, RunScreen):
+            self.app.screen.fill(header.spec, header.passes)
+
+    def command(self) -> str:
+        if self._run is None:
+            return super().command()
+        header = self._run.header()
+        return command_line(header.spec, header.passes)
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        again = ("result: Run again", "form with this spec", self.action_again)
+        return [*([again] if self.record is not None else []), *super().palette_commands()]
+
+
+def heading(record: Record) -> Content:
+    """What was measured, how it ended, when."""
+    style = "$success" if record.status == "finished" else "$warning"
+    return Content.assemble(
+        (f"{outcome_glyph(record.status)} {outcome_words(record.status)}  ", style),
+        (headline(record.spec), "bold"),
+        (f"  {day_and_time(record.created_ns)}  {record.id}", "$foreground 60%"),
+    )

@@ -1,0 +1,68 @@
+"""What every tab of a result has: a record, a blank state with its reason, copy, explain."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.containers import Vertical
+from textual.widgets import Static
+
+from ....core.record.record import Record
+from ....core.runs.directory import RunDirectory
+from ...text import outcome_words
+
+
+class ResultTab(Vertical):
+    """The base of the tabs. Subclasses compose from `self.record` and may override the rest."""
+
+    EXPLAINS: ClassVar[tuple[str, ...]] = ()
+    BLOCK: ClassVar[str] = ""
+    """The block of the record that the tab shows; "" for tabs that always have something."""
+    PASS: ClassVar[str] = ""
+    """The pass that would have filled the block."""
+
+    def __init__(self, run: RunDirectory, record: Record) -> None:
+        super().__init__()
+        self.run = run
+        self.record = record
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the record has nothing for this tab."""
+        return bool(self.BLOCK) and getattr(self.record, self.BLOCK) is None
+
+    def blank(self) -> Static:
+        """Why there is nothing to show."""
+        return Static(
+            blank_reason(self.record, self.BLOCK, self.PASS), classes="blank", markup=False
+        )
+
+    def start_focus(self) -> None:
+        """Put the focus where the keys of the tab work."""
+        first = next((one for one in self.query("*") if one.focusable), None)
+        if first is not None:
+            first.focus()
+
+    def copyable(self) -> tuple[str, str] | None:
+        """What `y` copies here, or None for the command."""
+        return None
+
+    def subject(self) -> str:
+        """The row in view, for `?`; empty when there is none."""
+        return ""
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        """Commands of this tab."""
+        return []
+
+
+def blank_reason(record: Record, block: str, name: str) -> str:
+    """One sentence on why a block is absent, from what the record itself says."""
+    if block in record.missing:
+        return f"Nothing here: {record.missing[block]}"
+    one = record.pass_named(name)
+    if one is None:
+        if record.status == "running":
+            return f"Nothing here yet: the {name} pass has not ended."
+        return f"Nothing here: this run had no {name} pass."
+    return f"Nothing here: the {name} pass ended as {outcome_words(one.outcome)}. {one.detail}"

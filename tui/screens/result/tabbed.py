@@ -1,0 +1,80 @@
+"""What the screens have in common that show a record tab by tab."""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import Any
+
+from textual import getters, on
+from textual.containers import Container
+
+from ....core.record.record import Record
+from ....core.runs.directory import RunDirectory
+from ...widgets.bars.tab_bar import TabBar
+from ..base import WorkScreen
+from .tab import ResultTab
+
+
+class TabbedScreen(WorkScreen):
+    """Shows a record in the container ``#place``. A tab is built when it is first looked at."""
+
+    AREA = ""
+    """The area of the palette's commands."""
+
+    bar = getters.query_one(TabBar)
+    place = getters.query_one("#place", Container)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record: Record | None = None
+        self.tab: ResultTab | None = None
+        self._run: RunDirectory | None = None
+        self._built: dict[str, ResultTab] = {}
+
+    async def clear(self) -> None:
+        """Show no record."""
+        self._run, self.record, self.tab = None, None, None
+        self._built.clear()
+        await self.place.remove_children()
+
+    async def action_tab(self, name: str) -> None:
+        """Show a tab, built if it is its first time, and give it the focus."""
+        if self.record is None or self._run is None:
+            return
+        # Painted once it is whole, not in pieces as they come.
+        with self.app.batch_update():
+            if name not in self._built:
+                module = importlib.import_module(f".tabs.{name}", __package__)
+                self._built[name] = module.TAB(self._run, self.record)
+                await self.place.mount(self._built[name])
+            for other, tab in self._built.items():
+                tab.display = other == name
+        self.tab = self._built[name]
+        self.bar.active = name
+        self.call_after_refresh(self.tab.start_focus)
+
+    @on(TabBar.Chosen)
+    async def _clicked(self, event: TabBar.Chosen) -> None:
+        await self.action_tab(event.name)
+
+    def copyable(self) -> tuple[str, str]:
+        return (self.tab.copyable() if self.tab else None) or super().copyable()
+
+    def explanations(self) -> list[str]:
+        return list(self.tab.EXPLAINS) if self.tab else []
+
+    def action_explain(self) -> None:
+        from ..dialogs.explain import ExplainScreen
+
+        subject = self.tab.subject() if self.tab else ""
+        self.app.push_screen(ExplainScreen(self.explanations(), subject))
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands: list[tuple[str, str, Any]] = list(self.tab.palette_commands() if self.tab else [])
+        commands += [
+            (f"{self.AREA}: Show {name}", "", partial(self.action_tab, name))
+            for name in self.bar.names
+            if self.tab is not None and name != self.bar.active
+        ]
+        return [*commands, *super().palette_commands()]

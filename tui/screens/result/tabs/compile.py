@@ -1,0 +1,245 @@
+"""Compile: how much was compiled, what it cost, and the kernels it made, decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import DataTable, Static
+
+from .....core.analysis.compare import BreakEven
+from .....core.errors import NotFoundError
+from .....core.export.text_formats import table_as_markdown
+from .....core.record.record import Compile
+from .....core.runs.artifacts import generated_code
+from .....core.runs.related import worth_of
+from .....core.tables.cells import literal
+from .....core.tables.compile import compile_table, gaps_table, generated_table
+from .....core.tables.table import Table
+from ....text import milliseconds, plural, significant
+from ....theme import swatch
+from ....widgets.charts.stack_bar import Part, StackBar
+from ....widgets.tables.table_view import TableView
+from ..tab import ResultTab
+
+GENERATED_ORDER = (
+    *("exclusive_ns", "name", "module", "calls", "per_call_bytes", "phase", "ops", "sources"),
+)
+GAPS_ORDER = ("what", "count", "place", "reason", "code")
+BADGES = {
+    "whole": ("✓ compiled whole", "bold $success"),
+    "part": ("! compiled in part", "bold $warning"),
+    "none": ("✗ not compiled: an eager run", "bold $error"),
+}
+CODE_TABS = 4
+TALL = 36
+"""From this height on there is room for the code beside the kernels."""
+
+
+class CompileTab(ResultTab):
+    """The badge, seconds by stage, gaps if any, generated kernels, and the code of one."""
+
+    BLOCK, PASS = "compile", "timing"
+    EXPLAINS = ("compile.extent", "compile.seconds", "compile.break-even", "compile.generated")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c", "code", "Code", id="compile.code", tooltip="Code of the kernel in view"),
+    ]
+
+    @dataclass
+    class Weighed(Message):
+        """An eager run was looked for."""
+
+        worth: BreakEven | None
+
+    def compose(self) -> ComposeResult:
+        block = self.record.compile
+        if block is None:
+            yield self.blank()
+            return
+        yield Static(badge(block), classes="head", markup=False)
+        yield StackBar(legend_rows=1)
+        yield Static(id="worth", markup=False)
+        if block.breaks or block.recompiled or block.eager_parts or block.cudagraph_skips:
+            gaps = TableView(flexible="reason", order=GAPS_ORDER, id="gaps")
+            gaps.add_class("panel")
+            gaps.border_title = "Gaps"
+            yield gaps
+        table = TableView(flexible="name", order=GENERATED_ORDER, id="generated")
+        table.add_class("panel")
+        yield table
+        yield Static(id="detail", markup=False)
+        with VerticalScroll(id="code", classes="panel"):
+            yield Static(markup=False)
+
+    def on_mount(self) -> None:
+        block = self.record.compile
+        if block is None:
+            return
+        code = self.query_one("#code")
+        code.border_title = "Code"
+        code.display = self.app.size.height >= TALL
+        bar = self.query_one(StackBar)
+        bar.show(seconds_line(block), seconds_parts(block))
+        bar.display = block.extent != "none"
+        for gaps in self.query("#gaps").results(TableView):
+            gaps.show(gaps_table(block))
+        self._show_generated()
+        self._weigh()
+
+    @property
+    def generated(self) -> TableView:
+        return self.query_one("#generated", TableView)
+
+    def start_focus(self) -> None:
+        if not self.is_blank:
+            self.generated.focus()
+
+    def _show_generated(self) -> None:
+        """The kernels, or why there are none."""
+        kernels = self.record.kernels
+        if kernels is None or not kernels.generated:
+            self.generated.border_title = "Generated kernels: none known"
+            self.query_one("#detail", Static).update(Content(self._why_none()))
+            return
+        self.generated.border_title = "Generated kernels"
+        self.generated.show(generated_table(kernels), sort="exclusive_ns")
+
+    def _why_none(self) -> str:
+        block, kernels = self.record.compile, self.record.kernels
+        if kernels is None:
+            return literal(self.record.missing.get("kernels", "there was no trace pass"))
+        if block is not None and block.backend != "inductor":
+            return f"the backend {literal(block.backend)} generates no kernels"
+        return literal(kernels.missing.get("generated", "the trace pass saw no graph compiled"))
+
+    @work(thread=True, group="compile.worth", exclusive=True)
+    def _weigh(self) -> None:
+        """The library is read: that may take a moment."""
+        self.post_message(self.Weighed(worth_of(self.record)))
+
+    def on_compile_tab_weighed(self, message: Weighed) -> None:
+        self.worth = message.worth
+        if message.worth is not None:
+            self.query_one("#worth", Static).update(worth_line(message.worth))
+
+    def action_code(self) -> None:
+        """Show or hide the code of the kernel under the cursor."""
+        if self.is_blank:
+            return
+        panel = self.query_one("#code")
+        panel.display = not panel.display
+        # On a short screen the code takes the table's place.
+        self.generated.display = not panel.display or self.app.size.height >= TALL
+        (self.generated if self.generated.display else panel).focus()
+        self._show_code()
+
+    @on(DataTable.RowHighlighted, "#generated")
+    def _show_detail(self) -> None:
+        self.query_one("#detail", Static).update(Content(self.subject()))
+        self._show_code()
+
+    def _show_code(self) -> None:
+        panel, row = self.query_one("#code", VerticalScroll), self._row()
+        if not panel.display or not row:
+            return
+        try:
+            code = generated_code(self.run, str(row["file"]), str(row["name"]))
+        except NotFoundError as error:
+            code = str(error)
+        lines = (literal(line.expandtabs(CODE_TABS)) for line in code.splitlines())
+        panel.query_one(Static).update(Content("\n".join(lines)))
+        panel.scroll_home(animate=False)
+
+    def _row(self) -> dict[str, Any]:
+        """The kernel under the cursor by the table's columns; empty when there is none."""
+        table = None if self.is_blank else self.generated.table
+        index = self.generated.selected if table else None
+        if table is None or index is None:
+            return {}
+        return dict(zip(table.columns, table.rows[index], strict=True))
+
+    def subject(self) -> str:
+        row = self._row()
+        return literal(f"{row['ops']} · {row['module']} · {row['sources']}") if row else ""
+
+    def copyable(self) -> tuple[str, str] | None:
+        block = self.record.compile
+        if block is None:
+            return None
+        tables: list[Table] = [compile_table(block, getattr(self, "worth", None))]
+        tables += [gaps_table(block)] if self.query("#gaps") else []
+        if self.generated.table is not None:
+            tables.append(self.generated.table)
+        return "the tables as Markdown", "\n\n".join(map(table_as_markdown, tables))
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        if self.is_blank:
+            return []
+        return [("compile: Show the kernel's code", "or hide it", self.action_code)]
+
+
+def badge(block: Compile) -> Content:
+    """Whether the row may be called compiled, and what it was."""
+    found = BADGES[block.extent or ("part" if block.fell_back else "whole")]
+    counts = {
+        "graph": block.graphs,
+        "break": sum(block.graph_breaks.values()),
+        "recompile": block.recompiles,
+    }
+    return Content.assemble(
+        found,
+        f"  {' · '.join(plural(count, noun) for noun, count in counts.items())}",
+        (f"  {block.mode} · {block.backend} · {block.scope}", "$foreground 60%"),
+    )
+
+
+def seconds_line(block: Compile) -> Content:
+    """What compiling took, and with which caches."""
+    if block.cold_seconds is not None:
+        how = "with empty caches"
+        if block.warm_seconds is not None:
+            how += f", {significant(block.warm_seconds, 3)} s with full ones"
+    elif block.warm_seconds is not None:
+        how = "with full caches"
+    elif block.cache_misses:
+        how = f"{plural(block.cache_hits or 0, 'graph')} from the cache, {block.cache_misses} not"
+    else:
+        how = "without a cache"
+    return Content.assemble(
+        "compiling took ",
+        (f"{significant(block.compile_seconds, 3)} s", "bold $accent"),
+        (f" {how}", "$foreground 60%"),
+    )
+
+
+def seconds_parts(block: Compile) -> list[Part]:
+    """Seconds of each stage, as parts of the whole."""
+    return [
+        Part(name, seconds, f"{significant(seconds, 3)} s", swatch(at))
+        for at, (name, seconds) in enumerate(block.parts_seconds.items())
+    ]
+
+
+def worth_line(worth: BreakEven) -> Content:
+    """What it saves a step and when it has paid, or why that is not known."""
+    if worth.eager_ms is None or worth.saved_ms is None or worth.speed_up is None:
+        reason = worth.missing.get("eager_ms") or worth.missing.get("steps_cold", "not known")
+        return Content.assemble("break-even n/a: ", (reason, "$foreground 70%"))
+    steps = {"cold": worth.steps_cold, "warm": worth.steps_warm}
+    pays = [f"{count:,} steps {name}" for name, count in steps.items() if count is not None]
+    after = f"pays after {' · '.join(pays)}" if pays else worth.missing.get("steps_cold", "")
+    return Content.assemble(
+        (f"{significant(worth.speed_up, 3)}×", "bold $accent"),
+        f" the eager speed, {milliseconds(worth.saved_ms)} saved a step of "
+        f"{milliseconds(worth.eager_ms)}; ",
+        after,
+    )
+
+
+TAB = CompileTab

@@ -1,0 +1,144 @@
+"""Texts of the Kernels tab: the step, a row, a node, the answers to the write-ups' questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from .....core.analysis.kernels.attention import Answer
+from .....core.analysis.kernels.tree import TreeNode
+from .....core.export.text_formats import table_as_markdown
+from .....core.record.record import Kernels
+from .....core.tables.cells import literal
+from .....core.tables.kernels import averaged, category_table, question_table
+from .....core.tables.table import Table
+from .....core.tables.tree import layer_words
+from .....core.tables.trust import marked, times_moved
+from ....text import amount, milliseconds, operations, percent, significant
+from ....theme import IDLE, Swatch, swatch
+from ....widgets.charts.stack_bar import Part
+from ....widgets.tables.facts import hanging
+
+REST = ("idle", "unattributed")
+
+
+def category_looks(kernels: Kernels) -> dict[str, Swatch]:
+    """A swatch for each category, the longest first; what did not run looks idle."""
+    names = [str(row[0]) for row in category_table(kernels).rows]
+    looks = {name: swatch(at) for at, name in enumerate(n for n in names if n not in REST)}
+    return looks | {"idle": IDLE, "unattributed": Swatch(" ", IDLE.colour)}
+
+
+def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
+    """The parts of the traced step: categories, idle, unattributed."""
+    parts = []
+    for row in category_table(kernels).rows:
+        name, ns = str(row[0]), float(row[1] or 0)
+        if ns > 0 or name in REST:
+            text = f"{significant(ns / 1e6, 3)} ms"
+            parts.append(
+                Part(name, ns, marked(text) if times_moved(kernels) else text, looks[name])
+            )
+    return parts
+
+
+def sum_line(kernels: Kernels) -> Content:
+    """What the parts add up to; struck out when tracing moved it too far."""
+    step = milliseconds(kernels.step_ms)
+    moved = times_moved(kernels)
+    return Content.assemble(
+        f"traced {kernels.whole} ",
+        (marked(step) if moved else step, "bold strike $warning" if moved else "bold $accent"),
+        f" = the parts below{averaged(kernels)}",
+    )
+
+
+def row_words(table: Table, index: int, *, moved: bool) -> str:
+    """A row in full: the whole name, then what the narrow columns leave out."""
+    values = dict(zip(table.columns, table.rows[index], strict=True))
+    facts = [literal(str(values["name"]))]
+    for key in ("op", "module", "phase"):
+        if values[key]:
+            facts.append(f"{key} {literal(str(values[key]))}")
+    if values["ops"]:
+        facts.append(f"fused from {literal(str(values['ops']))}")
+    mean, least, most = values["mean_ns"], values["min_ns"], values["max_ns"]
+    if isinstance(mean, float) and isinstance(least, float) and isinstance(most, float):
+        microseconds = [significant(ns / 1e3, 3) for ns in (least, mean, most)]
+        least_text, mean_text, most_text = (marked(x) if moved else x for x in microseconds)
+        facts.append(f"min {least_text} mean {mean_text} max {most_text} µs")
+    return " · ".join(facts)
+
+
+def node_words(node: TreeNode, *, moved: bool) -> str:
+    """A node in full: its path, its layers, and what the narrow columns leave out."""
+
+    def time(ns: float) -> str:
+        return marked(milliseconds(ns / 1e6)) if moved else milliseconds(ns / 1e6)
+
+    facts = [literal(node.path)]
+    if node.layers:
+        facts.append(layer_words(node.layers, moved=moved))
+    if node.exclusive_ns < node.inclusive_ns and node.kind in ("module", "layers"):
+        facts.append(f"{time(node.exclusive_ns)} its own")
+    facts += [f"{phase} {time(ns)}" for phase, ns in node.phases_ns.items()]
+    if node.flops is not None:
+        facts.append(operations(node.flops))
+    if node.of_roof is not None:
+        facts.append(f"{percent(node.of_roof)} of the roof")
+    if node.activation_bytes is not None:
+        facts.append(
+            f"parameters {amount(node.parameter_bytes)}, saved {amount(node.activation_bytes)}"
+        )
+    return " · ".join(facts)
+
+
+QUIET = "$foreground 60%"
+
+
+class AnswersView(VerticalScroll, can_focus=True):
+    """All answers, one below the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: Sequence[Answer] = ()
+        self.border_title = "Answers"
+
+    def compose(self) -> Iterator[Static]:
+        yield Static("Reading the other runs of this spec …", id="answers", markup=False)
+
+    def show(self, answers: Sequence[Answer]) -> None:
+        """Show these."""
+        self.answers = answers
+        self._paint()
+
+    def on_resize(self) -> None:
+        self._paint()
+
+    def _paint(self) -> None:
+        width = self.scrollable_content_region.width
+        if self.answers and width:
+            lines = [line for answer in self.answers for line in _lines(answer, width)]
+            self.query_one("#answers", Static).update(Content("\n").join(lines))
+
+    def markdown(self) -> str:
+        """The questions and answers as a table."""
+        return table_as_markdown(question_table(self.answers))
+
+
+def _lines(answer: Answer, width: int) -> Iterator[Content]:
+    yield from hanging(Content(""), answer.question, width, "bold $accent")
+    yield from hanging(Content("  "), literal(answer.sentence), width)
+    if answer.rows:
+        rows = f"{len(answer.rows)} rows: " if len(answer.rows) > 1 else ""
+        yield Content.styled(_cut(f"  from {rows}{literal(', '.join(answer.rows))}", width), QUIET)
+    for command in answer.commands:
+        yield from hanging(Content.styled("  $ ", QUIET), command, width, QUIET)
+    yield Content("")
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,0 +1,164 @@
+"""What the Memory tab shows of a record: its steady step, or the time until memory ran out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from .....core.analysis.memory.oom import held, out_of_memory, refused
+from .....core.record.memory import Oom
+from .....core.record.record import Memory, Record, Timeline
+from .....core.tables.memory import (
+    card_table,
+    devices_table,
+    largest_table,
+    ledger_table,
+    memory_table,
+    module_table,
+    oom_largest_table,
+    oom_ledger_table,
+    oom_origins_table,
+    oom_table,
+    origins_table,
+    pools_table,
+    reconciliation_table,
+    recording_notes,
+    resident_table,
+    would_fit_table,
+)
+from .....core.tables.table import Table
+from ....text import amount, signed_percent, significant
+from ....widgets.charts.timeline import TimelineView
+
+SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
+
+
+def peak_line(memory: Memory) -> Content:
+    """The peak and the totals that are not the peak, each under its own name."""
+    line = Content.assemble(
+        "peak ",
+        (amount(memory.peak_allocated_bytes), "bold $accent"),
+        f" allocated at {significant(memory.peak_ms, 3)} ms",
+        f", in {memory.peak_phase}" if memory.peak_phase else "",
+    )
+    pieces = recording_notes(memory)
+    if memory.predicted_peak_bytes:
+        off = memory.peak_allocated_bytes / memory.predicted_peak_bytes - 1
+        pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({signed_percent(off)})")
+    if memory.resident_set:
+        pieces.append(f"resident {memory.resident_set}")
+    pieces.append(f"reserved {amount(memory.peak_reserved_bytes)}")
+    whose = "driver" if memory.source == "cuda-snapshot" else "process"
+    pieces.append(f"{whose} {amount(memory.driver_used_bytes)}")
+    return line + Content.styled("".join(f" · {piece}" for piece in pieces), "$foreground 70%")
+
+
+def refusal_line(oom: Oom) -> Content:
+    """What was asked for and what there was, when memory ran out."""
+    line = Content.assemble(("out of memory", "bold $error"), f": {refused(oom)}")
+    pieces = [held(oom)]
+    if oom.predicted_peak_bytes is not None:
+        pieces.append(f"predicted peak {amount(oom.predicted_peak_bytes)}")
+    return line + Content.styled(
+        "".join(f" · {piece}" for piece in pieces if piece), "$foreground 70%"
+    )
+
+
+def cursor_text(view: TimelineView, sample: int, width: int) -> Content:
+    """Time, phase, live bytes, and the categories that make them up, largest first."""
+    timeline = view.timeline
+    t_ms = timeline.t_ms[sample]
+    phase = next((name for name, low, high in timeline.phases if low <= t_ms <= high), "")
+    lines = [
+        Content.assemble((amount(timeline.live_bytes[sample]), "bold"), " live"),
+        Content.styled(f"{significant(t_ms, 4)} ms {phase}", "$foreground 60%"),
+    ]
+    held = [(timeline.categories[name][sample], name) for name in view.order]
+    room = max(width - SWATCH_WIDTH - AMOUNT_WIDTH, 8)
+    for count, name in sorted(held, reverse=True):
+        if count:
+            look = view.looks[name]
+            text = f"{_cut(name, room):<{room}}{amount(count):>{AMOUNT_WIDTH}}"
+            lines.append(Content.assemble((f"{look.glyph} ", look.colour), text))
+    return Content("\n").join(lines)
+
+
+def _cut(name: str, room: int) -> str:
+    return name if len(name) <= room else f"{name[: room - 1]}…"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The tab's content.
+
+    Attributes:
+        head: One sentence above everything.
+        tables: By the name of their view, those without rows left out.
+        timeline: None where nothing was recorded; ``no_timeline`` says why.
+        mark_ms: The instant that the cursor begins at, and ``mark`` what it is.
+    """
+
+    head: Content
+    tables: dict[str, Table]
+    timeline: Timeline | None
+    no_timeline: str
+    mark_ms: float
+    mark: str
+
+
+def shown_of(record: Record) -> Shown | None:
+    """None where the memory pass left nothing."""
+    if record.memory is not None:
+        return _steady_step(record.memory)
+    told = out_of_memory(record)
+    if told is None or told[1].timeline is None:
+        return None
+    return _refusal(told[0].name, told[1])
+
+
+def _steady_step(memory: Memory) -> Shown:
+    return Shown(
+        head=peak_line(memory),
+        tables=_with_rows(
+            {
+                "ledger": ledger_table(memory),
+                "stacks": origins_table(memory),
+                "largest": largest_table(memory),
+                "modules": module_table(memory),
+                "predicted": reconciliation_table(memory),
+                "resident": resident_table(memory),
+                "card": card_table(memory),
+                "pools": pools_table(memory),
+                "devices": devices_table(memory),
+                "totals": memory_table(memory),
+            }
+        ),
+        timeline=memory.timeline if memory.timeline.t_ms else None,
+        no_timeline=memory.missing.get("timeline", "no event was recorded"),
+        mark_ms=memory.peak_ms,
+        mark="peak",
+    )
+
+
+def _refusal(name: str, oom: Oom) -> Shown:
+    return Shown(
+        head=refusal_line(oom),
+        tables=_with_rows(
+            {
+                "ledger": oom_ledger_table(oom),
+                "stacks": oom_origins_table(oom),
+                "largest": oom_largest_table(oom),
+                "fits": would_fit_table(oom),
+                "request": oom_table(name, oom),
+            }
+        ),
+        timeline=oom.timeline,
+        no_timeline="",
+        mark_ms=oom.refused_ms or 0.0,
+        mark="refusal",
+    )
+
+
+def _with_rows(tables: dict[str, Table]) -> dict[str, Table]:
+    return {name: table for name, table in tables.items() if table.rows}

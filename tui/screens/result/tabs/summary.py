@@ -1,0 +1,167 @@
+"""Summary: Verdict / Why / Next, then what the numbers stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from .....core.analysis.memory.oom import asked_by, held, largest_rows, out_of_memory, place
+from .....core.record.memory import Oom
+from .....core.record.record import Numerics, Record
+from .....core.tables.cells import cells_as_text
+from .....core.tables.context import environment_table
+from .....core.tables.numerics import dtypes_table
+from .....core.tables.trust import trust_lines
+from ....text import (
+    amount,
+    interval,
+    milliseconds,
+    outcome_glyph,
+    outcome_words,
+    percent,
+    signed_percent,
+)
+from ....widgets.tables.facts import Facts, Pair, hanging
+from ..tab import ResultTab
+
+SEVERITY = {
+    "problem": ("✗", "$error"),
+    "warning": ("!", "$warning"),
+    "note": ("·", "$secondary"),
+    "good": ("✓", "$success"),
+}
+TELLING_FACTS = 14
+
+
+class Findings(Static):
+    """The most severe finding in full, the others shorter."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(id="findings", markup=False)
+        self._record = record
+
+    def on_resize(self) -> None:
+        lines = finding_lines(self._record, self.content_size.width)
+        self.update(Content("\n").join(lines))
+
+
+class SummaryTab(ResultTab):
+    """Findings, key figures, trust, passes, machine."""
+
+    EXPLAINS = ("timing.step", "memory.peak", "trust.perturbation")
+
+    def compose(self) -> ComposeResult:
+        record = self.record
+        with VerticalScroll():
+            yield Findings(record)
+            if told := out_of_memory(record):
+                yield Facts("Out of memory", refusal(told[1]), id="refusal")
+            with Horizontal(classes="side"):
+                yield Facts("Figures", figures(record), id="figures")
+                with Vertical(id="beside"):
+                    yield Facts("Passes", passes(record))
+                    if trust := list(trust_lines(record)):
+                        yield Facts("Trust", trust)
+            yield Facts("Machine", machine(record))
+
+    def copyable(self) -> tuple[str, str]:
+        from .....core.export.text_formats import record_as_markdown
+
+        return "the report as Markdown", record_as_markdown(self.record)
+
+
+def finding_lines(record: Record, width: int) -> Iterator[Content]:
+    """Verdict, Why and Next of the first; verdict and Next of the rest."""
+    if not record.findings:
+        yield Content.styled("✓ No rule found anything to say about this run.", "$foreground 80%")
+        return
+    first, *others = record.findings
+    glyph, colour = SEVERITY[first.severity]
+    rows = (("", f"{glyph} {first.verdict}", "bold"), ("Why", first.why, ""))
+    for name, text, style in (*rows, ("Next", first.next, "")):
+        prefix = Content.styled(f"{name:<6}" if name else "", "$foreground 60%")
+        for line in hanging(prefix, text, width - 2, style):
+            yield Content.styled("▌ ", colour) + line
+    for finding in others:
+        glyph, colour = SEVERITY[finding.severity]
+        prefix = Content.styled(f"  {glyph} ", colour)
+        yield from hanging(prefix, f"{finding.verdict} {finding.next}", width)
+
+
+def figures(record: Record) -> Iterator[Pair]:
+    """The few numbers that everyone asks for first."""
+    timing, memory = record.timing, record.memory
+    if timing is not None:
+        width = interval(timing.step.half_width)
+        yield "step", f"{milliseconds(timing.step.median_ms)} {width}, n {timing.step.n}"
+        for name, spread in timing.phases.items():
+            yield f"  {name}", milliseconds(spread.median_ms)
+        if timing.tokens_per_second is not None:
+            yield "tokens/s", f"{timing.tokens_per_second:,.0f}"
+        if timing.tflops is not None:
+            mfu = f"MFU {percent(timing.mfu)}"
+            yield "TFLOP/s", f"{timing.tflops:.3g}, {mfu}"
+        yield "first step", milliseconds(timing.first_step_ms)
+    if memory is not None:
+        yield "peak memory", f"{amount(memory.peak_allocated_bytes)} in {memory.peak_phase}"
+        if memory.predicted_peak_bytes:
+            off = memory.peak_allocated_bytes / memory.predicted_peak_bytes - 1
+            foretold = amount(memory.predicted_peak_bytes)
+            yield "  predicted", f"{foretold}, measured {signed_percent(off)}"
+    if record.numerics is not None:
+        yield from _numerics(record.numerics)
+    else:
+        yield "parameters", f"{record.parameters:,}"
+
+
+def refusal(oom: Oom) -> Iterator[Pair]:
+    """What was asked for, what there was, and what would fit."""
+    by = asked_by(oom)
+    yield "asked", f"{amount(oom.requested_bytes)} in {oom.phase}{by and f', by {by}'}"
+    if place(oom):
+        yield "at", f"{place(oom)}{f': {oom.expression}' if oom.expression else ''}"
+    yield "free", amount(oom.free_bytes)
+    if oom.largest_free_bytes is not None:
+        yield "  in one piece", f"{amount(oom.largest_free_bytes)} of what the allocator held"
+    if told := held(oom):
+        yield "held", told
+        if mostly := largest_rows(oom) or oom.missing.get("ledger"):
+            yield "  mostly", mostly
+    if oom.predicted_peak_bytes is not None:
+        yield "predicted", f"{amount(oom.predicted_peak_bytes)} at the peak of a step"
+    for fit in oom.would_fit:
+        peak = f", {amount(fit.peak_bytes)}" if fit.peak_bytes else ""
+        yield f"largest {fit.key}", f"{fit.largest:,} of {fit.asked:,} asked{peak}"
+
+
+def _numerics(block: Numerics) -> Iterator[Pair]:
+    """Every sum; of types the write-ups' six, a line for each autocast."""
+    for row in block.accumulations:
+        yield row.name, f"{row.value:.4f}"
+    table = dtypes_table(block.dtypes)
+    for device, lower, *types in table.rows:
+        shown = zip(table.columns[2:8], types[:6], strict=True)
+        yield f"{device} {lower}", ", ".join(f"{name} {dtype}" for name, dtype in shown)
+
+
+def passes(record: Record) -> Iterator[Pair]:
+    """How each pass ended, in plain words."""
+    for one in record.passes:
+        words = f"{outcome_words(one.outcome)} in {one.seconds:.1f} s"
+        if one.outcome != "finished":
+            # The detail of some outcomes begins with its words.
+            words += f": {one.detail.removeprefix(outcome_words(one.outcome)).lstrip(': ')}"
+        yield f"{outcome_glyph(one.outcome)} {one.name}", words
+
+
+def machine(record: Record) -> list[Pair]:
+    """The first facts of the environment table, as its own cells say them."""
+    rows = cells_as_text(environment_table(record))
+    return [(row[0], " ".join(cell for cell in row[1:] if cell)) for row in rows][:TELLING_FACTS]
+
+
+TAB = SummaryTab

@@ -1,0 +1,83 @@
+"""Telemetry: each series over the whole run with its stages, then the summary."""
+
+from __future__ import annotations
+
+import msgspec
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from .....core.machine.telemetry.sample import Sample
+from .....core.record.events import PassStarted, TelemetrySampled
+from .....core.tables.timing import telemetry_table
+from ....live.run_watch import mark_of
+from ....widgets.charts.telemetry_rows import telemetry_lines
+from ....widgets.tables.table_view import TableView
+from ..tab import ResultTab
+
+
+class TelemetryTab(ResultTab):
+    """Sparklines of every recorded sample above the table of the measured part."""
+
+    BLOCK, PASS = "telemetry", "timing"
+    EXPLAINS = ("telemetry.series",)
+
+    def compose(self) -> ComposeResult:
+        telemetry = self.record.telemetry
+        if telemetry is None:
+            yield self.blank()
+            return
+        with Vertical(classes="panel", id="series") as series:
+            series.border_title = "The whole run"
+            yield Static(markup=False)
+        if telemetry.clock_reasons:
+            reasons = ", ".join(telemetry.clock_reasons)
+            yield Static(f"! clocks were held back by: {reasons}", markup=False)
+        for other in telemetry.other_processes:
+            who = f"{other.get('name', '?')}, pid {other.get('pid', '?')}"
+            yield Static(f"! another process used the device: {who}", markup=False)
+        table = TableView(flexible="quantity")
+        table.add_class("panel")
+        table.border_title = "While the timing pass measured"
+        yield table
+
+    def on_mount(self) -> None:
+        telemetry = self.record.telemetry
+        if telemetry is None:
+            return
+        self.samples: list[Sample] = []
+        self.marks: list[tuple[int, str]] = []
+        current = ""
+        for event in self.run.tail().read():
+            if isinstance(event, TelemetrySampled):
+                self.samples.append(msgspec.convert(event.sample, Sample))
+            elif mark := mark_of(event, current):
+                self.marks.append((event.t_ns, mark))
+            if isinstance(event, PassStarted):
+                current = event.name
+        self.query_one(TableView).show(telemetry_table(telemetry))
+        self.call_after_refresh(self._paint)
+
+    def on_resize(self) -> None:
+        if not self.is_blank:
+            self.call_after_refresh(self._paint)
+
+    def _paint(self) -> None:
+        panel = self.query_one("#series")
+        lines = telemetry_lines(
+            self.samples,
+            self.marks,
+            str(self.record.spec.get("device", "auto")),
+            panel.content_size.width,
+            panel.content_size.height,
+        )
+        panel.query_one(Static).update(Content("\n").join(lines))
+
+    def copyable(self) -> tuple[str, str] | None:
+        if self.is_blank:
+            return None
+        return "the summary as Markdown", self.query_one(TableView).markdown()
+
+
+TAB = TelemetryTab

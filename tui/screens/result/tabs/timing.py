@@ -1,0 +1,119 @@
+"""Timing: every sample, the spread of each phase, and what follows from the median."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from .....core.record.record import Spread, Timing
+from .....core.tables.cells import cells_as_text
+from .....core.tables.table import Table
+from .....core.tables.timing import speed_table, timing_table
+from ....text import interval, milliseconds, significant
+from ....widgets.charts.plot import Plot
+from ....widgets.charts.traces import bar
+from ....widgets.tables.facts import Facts, Pair
+from ....widgets.tables.table_view import TableView
+from ..tab import ResultTab
+
+BINS = 12
+COLUMNS = (
+    *("phase", "median_ms", "ci_low_ms", "ci_high_ms", "mad_ms", "mean_ms", "std_ms"),
+    *("min_ms", "max_ms", "n", "p10_ms", "p90_ms", "iqr_ms", "drift"),
+)
+
+
+class TimingTab(ResultTab):
+    """Samples plot, spread table, histogram, speed."""
+
+    BLOCK, PASS = "timing", "timing"
+    EXPLAINS = (
+        "timing.step",
+        "timing.phases",
+        "timing.first",
+        "timing.throughput",
+    )
+
+    def compose(self) -> ComposeResult:
+        timing = self.record.timing
+        if timing is None:
+            yield self.blank()
+            return
+        with VerticalScroll():
+            yield Static(headline_of(timing), classes="head", markup=False)
+            with Horizontal(classes="side"):
+                with Vertical(classes="panel", id="samples") as samples:
+                    samples.border_title = "Steps, ms"
+                    yield Plot(axis=lambda value: significant(value, 3))
+                with Vertical(classes="panel", id="spread") as spread:
+                    spread.border_title = "Distribution, ms"
+                    yield Static(Content("\n").join(histogram(timing.samples_ms)), markup=False)
+            table = TableView(order=COLUMNS, id="phases-table")
+            table.add_class("own-height")
+            yield table
+            with Horizontal(classes="side"):
+                yield Facts("Speed, and how the steps were chosen", _pairs(speed_table(timing)))
+
+    def on_mount(self) -> None:
+        timing = self.record.timing
+        if timing is None:
+            return
+        warm = timing.warmup_ms[1:]
+        marks = [(0, "warm-up"), (len(warm), "measured")] if warm else [(0, "measured")]
+        self.query_one(Plot).show([*warm, *timing.samples_ms], marks=marks, split=len(warm))
+        self.query_one(TableView).show(timing_table(timing))
+
+    def copyable(self) -> tuple[str, str] | None:
+        if self.is_blank:
+            return None
+        return "the timing table as Markdown", self.query_one(TableView).markdown()
+
+
+def headline_of(timing: Timing) -> Content:
+    """The median with its interval, and whether it can be relied on."""
+    step = timing.step
+    settled = ("✓ settled", "$success") if timing.settled else ("! not settled", "$warning")
+    return Content.assemble(
+        (milliseconds(step.median_ms), "bold $accent"),
+        f" {interval(step.half_width)}  n {step.n}  ",
+        settled,
+        (f"  {timing.stop_reason}", "$foreground 60%"),
+        (_outliers(step), "$foreground 60%"),
+    )
+
+
+def _outliers(step: Spread) -> str:
+    return f"  {len(step.outliers)} outliers, kept" if step.outliers else ""
+
+
+def histogram(samples: Sequence[float], bins: int = BINS, width: int = 24) -> list[Content]:
+    """One row a bin from the fastest step to the slowest, with counts."""
+    low, high = min(samples), max(samples)
+    step = (high - low) / bins or 1.0
+    counts = [0] * bins
+    for sample in samples:
+        counts[min(int((sample - low) / step), bins - 1)] += 1
+    most = max(counts)
+    edges = [significant(low + step * number, 4) for number in range(bins)]
+    margin = max(map(len, edges))
+    return [
+        Content.assemble(
+            (f"{edge:>{margin}} ", "$foreground 60%"),
+            (bar(count / most, width), "$accent"),
+            f" {count or ''}",
+        )
+        for edge, count in zip(edges, counts, strict=True)
+    ]
+
+
+def _pairs(table: Table) -> list[Pair]:
+    """The rows of a table of quantities: its name; its value with the note."""
+    rows = cells_as_text(table)
+    return [(row[0], "  ".join(cell for cell in row[1:] if cell)) for row in rows]
+
+
+TAB = TimingTab

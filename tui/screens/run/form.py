@@ -1,0 +1,235 @@
+"""The form of a spec: one row a field, checked as you type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, VerticalScroll
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input, Label, Static
+
+from ....core.errors import SpecError
+from ....core.formatting import parse_ratio
+from ....core.spec.fields import Field, field_named
+from ....core.spec.models import CUSTOM, model_presets
+from ....core.spec.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec
+from ...text import short_count
+from ...widgets.inputs.choice import Choice
+from ...widgets.inputs.tick import Tick
+
+COMPILE_DETAILS = (
+    *("compile_backend", "compile_scope", "compile_fullgraph", "compile_dynamic"),
+    "compile_cache",
+)
+TRAIN_ONLY = ("optimizer", "clip")
+Group = tuple[str, tuple[str, ...]]
+"""A heading, or none, and the fields under it."""
+
+FIRST: tuple[Group, ...] = (
+    ("", ("model", "batch", "context", "precision", "attention", "step")),
+    ("", (*TRAIN_ONLY, "compile", "passes")),
+)
+LATER: tuple[Group, ...] = (
+    ("when to stop", ("warmup", "steps", "until", "max_steps", "max_seconds", "sync")),
+    ("machine", ("device", "threads", "seed", "memory_limit")),
+)
+"""Rows that may come after the first frame."""
+
+ON_DEMAND = {"model": DIMENSION_NAMES, "compile": COMPILE_DETAILS}
+"""Fields that matter for some values of another one: their rows come under it then."""
+
+PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory are instrumented"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """What the form says now: a spec and passes, or why there is none by field."""
+
+    spec: RunSpec | None
+    passes: list[PassName]
+    errors: dict[str, str]
+
+
+def field_text(name: str, value: Any) -> str:
+    """The value of a field as a person would type it; parses back to the same value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if name == "until" and parse_ratio(percent := f"{value * 100:g}%") == value:
+        return percent
+    if name == "memory_limit" and value:
+        for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+            if value % size == 0:
+                return f"{value // size}{unit}"
+    return str(value).removesuffix(".0")
+
+
+def field_texts(spec: RunSpec) -> dict[str, str]:
+    """The texts of all fields of a spec."""
+    return {name: field_text(name, getattr(spec, name)) for name in spec.__struct_fields__}
+
+
+def fields_in_use(texts: dict[str, str]) -> list[str]:
+    """The fields that decide the spec: others keep their defaults, whatever their texts."""
+    unused: set[str] = set() if texts["model"] == CUSTOM else set(DIMENSION_NAMES)
+    if texts["model"] == CUSTOM:
+        unused.add("model")
+    if texts["compile"] == "off":
+        unused |= set(COMPILE_DETAILS)
+    if texts["step"] != "train":
+        unused |= set(TRAIN_ONLY)
+    return [name for name in texts if name not in unused]
+
+
+def checked(texts: dict[str, str], passes: list[PassName]) -> Filled:
+    """Parse every field in use by itself, then all of them together."""
+    errors: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for name in fields_in_use(texts):
+        try:
+            values[name] = field_named(name).parse(texts[name])
+        except SpecError as error:
+            errors[name] = error.allowed
+    spec = None
+    if not errors:
+        try:
+            spec = RunSpec(**values)
+        except SpecError as error:
+            errors[error.field] = error.allowed
+    if not passes:
+        errors["passes"] = "tick at least one"
+    return Filled(spec=spec, passes=passes, errors=errors)
+
+
+def _control(field: Field, text: str) -> Choice | Input:
+    name = f"field-{field.name}"
+    if field.name == "model":
+        choices = [
+            (f"{model}  {short_count(preset.dimensions.parameters)}", model)
+            for model, preset in model_presets().items()
+        ]
+        return Choice("model", [*choices, ("custom dimensions", CUSTOM)], text, id=name)
+    if field.choices:
+        return Choice(field.name, [(one, one) for one in field.choices], text, id=name)
+    return Input(text, compact=True, id=name, select_on_focus=True)
+
+
+class FieldRow(Horizontal):
+    """Label and control of one field."""
+
+    def __init__(self, name: str, control: Widget, help: str) -> None:
+        super().__init__(id=f"row-{name}")
+        self.field = name
+        self.help = help
+        self.control = control
+        self.tooltip = help
+
+    def compose(self) -> ComposeResult:
+        words = self.field.removeprefix("compile_").replace("_", " ")
+        yield Label(words, markup=False)
+        yield self.control
+
+
+class SpecForm(VerticalScroll, can_focus=False):
+    """The fields of a spec and the passes. `texts` is the truth, the controls edit it."""
+
+    @dataclass
+    class Edited(Message):
+        """The form says something else now."""
+
+        filled: Filled
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__()
+        self.texts = field_texts(spec)
+        self._due = False
+
+    def compose(self) -> ComposeResult:
+        yield from self._rows(*FIRST)
+
+    def _rows(self, *groups: Group) -> Iterator[Widget]:
+        for title, names in groups:
+            if title:
+                yield Static(title, classes="group")
+            yield from map(self._row, names)
+
+    def _row(self, name: str) -> FieldRow:
+        if name == "passes":
+            return FieldRow(name, Horizontal(*map(Tick, PASSES)), PASSES_HELP)
+        field = field_named(name)
+        return FieldRow(name, _control(field, self.texts[name]), field.help)
+
+    def on_mount(self) -> None:
+        self._later()
+
+    def fill(self, spec: RunSpec, passes: Sequence[PassName]) -> None:
+        """Show this spec and these passes."""
+        self.texts = field_texts(spec)
+        for row in self.query(FieldRow):
+            if isinstance(row.control, Choice | Input):
+                row.control.value = self.texts[row.field]
+        for tick in self.query(Tick):
+            tick.value = tick.label in passes
+        self._later()
+
+    @on(Input.Changed)
+    @on(Choice.Changed)
+    def _edited(self, event: Input.Changed | Choice.Changed) -> None:
+        control = event.input if isinstance(event, Input.Changed) else event.choice
+        name = str(control.id).removeprefix("field-")
+        self.texts[name] = control.value
+        if name == "model" and control.value != CUSTOM:
+            self._take_dimensions(control.value)
+        self._later()
+
+    def _take_dimensions(self, model: str) -> None:
+        """The dimensions of a preset are what custom ones begin with."""
+        size = model_presets()[model].dimensions
+        self.texts |= {name: str(getattr(size, name)) for name in DIMENSION_NAMES}
+        for name in DIMENSION_NAMES:
+            for box in self.query(f"#field-{name}").results(Input):
+                box.value = self.texts[name]
+
+    @on(Tick.Changed)
+    def _later(self) -> None:
+        """Settle once for all the changes that arrive together."""
+        if not self._due:
+            self._due = True
+            self.call_after_refresh(self._settle)
+
+    async def _settle(self) -> None:
+        """Bring the rows that count, show the complaints, then tell."""
+        self._due = False
+        if not self.query(".group"):
+            await self.mount_all(self._rows(*LATER))
+        wanted = {"model": self.texts["model"] == CUSTOM, "compile": self.texts["compile"] != "off"}
+        for owner, names in ON_DEMAND.items():
+            if wanted[owner] and not self.query(f"#row-{names[0]}"):
+                await self.mount_all(map(self._row, names), after=f"#row-{owner}")
+            for row in self.query(FieldRow):
+                if row.field in names:
+                    row.display = wanted[owner]
+        for name in TRAIN_ONLY:
+            self.query_one(f"#row-{name}").disabled = self.texts["step"] != "train"
+        ticked = {tick.label for tick in self.query(Tick) if tick.value}
+        filled = checked(self.texts, [name for name in PASSES if name in ticked])
+        for row in self.query(FieldRow):
+            await self._complain(row, filled.errors.get(row.field, ""))
+        self.post_message(self.Edited(filled))
+
+    async def _complain(self, row: FieldRow, text: str) -> None:
+        """Say under the row why its value is refused; an empty text means it is fine."""
+        row.set_class(bool(text), "-refused")
+        found = self.query(f"#why-{row.field}").results(Static)
+        label = next(iter(found), None)
+        if label is None:
+            if not text:
+                return
+            label = Static(id=f"why-{row.field}", classes="complaint", markup=False)
+            await self.mount(label, after=row)
+        label.update(f"✗ {text}")
+        label.display = bool(text)

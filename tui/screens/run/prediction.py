@@ -1,0 +1,183 @@
+"""What will happen, before it does: size, work, memory against the device."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.widgets import Static
+
+from ....core.formatting import signed_percent
+from ...text import amount, operations, shape
+from ...widgets.charts.traces import bar, gauge
+
+if TYPE_CHECKING:
+    from ....core.estimate.closed_form import Prediction
+    from ...live.forecast import Outlook
+
+FIGURE_WIDTH = 10
+WIDEST = 60
+GRID_CELL = 11
+GRID_ROOM = 50
+TALL = 30
+"""Screens lower than this get no blank lines and no grid."""
+GRID_MARGIN = 7
+
+
+class PredictionView(Static):
+    """Shows an `Outlook`, or what the form must say first."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self.outlook: Outlook | None = None
+        self._reasons: dict[str, str] = {}
+        self._exact = ""
+
+    def show(self, outlook: Outlook | None, reasons: dict[str, str]) -> None:
+        """Show this outlook; without one, the fields at fault."""
+        self.outlook, self._reasons, self._exact = outlook, reasons, ""
+        self._paint()
+
+    def show_exact(self, text: str) -> None:
+        """Say what exact mode found for this outlook, above it, until the next one."""
+        self._exact = text
+        self._paint()
+
+    def on_resize(self) -> None:
+        self._paint()
+
+    def _paint(self) -> None:
+        lines: list[Content | str] = []
+        if self._reasons:
+            lines.append(Content.styled("Not a spec yet:", "bold"))
+        for field, allowed in self._reasons.items():
+            lines.append(Content.assemble((f"✗ {field} ", "$error"), allowed))
+        if self.outlook is not None:
+            lines = outlook_lines(self.outlook, self.size.width)
+            if self._exact:
+                exact = textwrap.wrap(self._exact, max(20, self.size.width))
+                lines = [*(Content.styled(line, "bold") for line in exact), *lines]
+            if self.screen.size.height < TALL:
+                lines = [line for line in lines if line]
+            elif self.size.width >= GRID_ROOM and not self.outlook.why_unknown:
+                lines += ["", *grid_lines(self.outlook, self.size.width)]
+        self.update(Content("\n").join(lines))
+
+
+def outlook_lines(outlook: Outlook, width: int) -> list[Content | str]:
+    """The lines of the panel at that width."""
+    spec, prediction = outlook.spec, outlook.prediction
+    lines: list[Content | str] = [
+        Content.assemble((f"{spec.dimensions.parameters:,}", "bold"), " parameters"),
+        *(Content.styled(line, "$foreground 60%") for line in flow(shape(spec), width)),
+        *map(
+            Content,
+            flow(
+                [
+                    f"{operations(prediction.step_flops)} a step",
+                    f"{operations(prediction.forward_flops)} forward",
+                ],
+                width,
+            ),
+        ),
+        "",
+        *_memory_lines(outlook, width),
+        "",
+        _verdict(outlook),
+    ]
+    if outlook.largest_batch is not None:
+        lines.append(f"Largest batch that fits: {outlook.largest_batch:,}")
+    if outlook.past:
+        lines.append(Content.styled(outlook.past, "$foreground 60%"))
+    lines += [Content.styled(f"! {text}", "$warning") for text in outlook.warnings]
+    return lines
+
+
+def exact_words(closed: Prediction, exact: Prediction) -> str:
+    """Exact mode's peak beside the closed form's."""
+    over = round(closed.peak_bytes / exact.peak_bytes - 1, 3) + 0.0  # one zero, not two
+    return (
+        f"exact: {amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}), "
+        f"closed form {signed_percent(over)}"
+    )
+
+
+def grid_lines(outlook: Outlook, width: int) -> list[Content]:
+    """The predicted peak at other batches and contexts, this spec's own marked."""
+    from ...live.forecast import peak_grid
+
+    spec, capacity = outlook.spec, outlook.capacity_bytes
+    batches, contexts, peaks = peak_grid(spec)
+    shown = contexts[: (width - GRID_MARGIN) // GRID_CELL]
+    muted = "$foreground 60%"
+    head = "".join(f"{context:>{GRID_CELL}}" for context in shown)
+    lines = [
+        Content.styled("Predicted peak by batch and context", "bold"),
+        Content.styled(f"{'':{GRID_MARGIN}}{head}", muted),
+    ]
+    for batch, row in zip(batches, peaks, strict=True):
+        line = Content.styled(f"{batch:>{GRID_MARGIN - 1}} ", muted)
+        for context, peak in zip(shown, row, strict=False):
+            too_much = capacity is not None and peak > capacity
+            text = f"{'✗ ' if too_much else ''}{amount(peak)}"
+            own = (batch, context) == (spec.batch, spec.context)
+            style = "$error 80%" if too_much else "bold $accent" if own else ""
+            line += Content.styled(f"{'▸' + text if own else text:>{GRID_CELL}}", style)
+        lines.append(line)
+    if capacity is not None:
+        lines.append(Content.styled(f"✗ is more than {amount(capacity)}", muted))
+    return lines
+
+
+def flow(parts: Sequence[str], width: int) -> list[str]:
+    """Parts joined by dots, broken between parts where a line is full."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(part) + 3 <= width:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+def _memory_lines(outlook: Outlook, width: int) -> list[Content]:
+    """The predicted ledger, each row's bar against the whole peak."""
+    prediction, capacity = outlook.prediction, outlook.capacity_bytes
+    if outlook.why_unknown:
+        return [
+            Content.assemble("Predicted peak ", ("n/a", "bold")),
+            Content.styled(outlook.why_unknown, "$foreground 60%"),
+        ]
+    peak = prediction.peak_bytes
+    lines = [Content.assemble("Predicted peak ", (amount(peak), "bold $accent"))]
+    where = f"highest in {prediction.peak_phase}"
+    if capacity:
+        where = f"of {amount(capacity)}, {where}"
+        style = "$error" if peak > capacity else "$accent"
+        lines.append(Content.styled(gauge(peak / capacity, min(width, WIDEST)), style))
+    lines.append(Content.styled(where, "$foreground 60%"))
+    names = max((len(row.name) for row in prediction.ledger), default=0)
+    bars = min(WIDEST, width) - names - FIGURE_WIDTH - 2
+    for row in prediction.ledger:
+        text = f"{row.name:<{names}}{amount(row.bytes):>{FIGURE_WIDTH}}"
+        share = row.bytes / peak if peak else 0.0
+        lines.append(Content.assemble(text, "  ", (bar(share, max(0, bars)), "$accent 70%")))
+    return lines
+
+
+def _verdict(outlook: Outlook) -> Content:
+    peak, capacity = outlook.prediction.peak_bytes, outlook.capacity_bytes
+    if outlook.why_unknown:
+        return Content("Fits: n/a, the peak is not predicted.")
+    if capacity is None:
+        return Content(f"Fits: n/a, the capacity of {outlook.device or 'the device'} is not known.")
+    if peak <= capacity:
+        room = amount(capacity - peak)
+        return Content.assemble(("✓ Fits", "bold $success"), f" {outlook.device}, {room} to spare.")
+    over = amount(peak - capacity)
+    return Content.assemble(
+        ("✗ Does not fit", "bold $error"),
+        f" {outlook.device}: {over} too much. It may still run; out of memory is a result.",
+    )

@@ -1,0 +1,197 @@
+"""Run: decide what to measure with the prediction in view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import getters, on, work
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.events import DescendantFocus
+from textual.widgets import Button, Static
+from textual.worker import get_current_worker
+
+from ....core.errors import SysbenchError
+from ....core.runs.directory import create_run
+from ....core.runs.launch import start_detached
+from ....core.spec.command_line import command_line
+from ....core.spec.spec import PassName, RunSpec
+from ...widgets.bars.command_line import CommandLine
+from ...widgets.bars.key_bar import KeyBar
+from ..base import WorkScreen
+from .form import FieldRow, Filled, SpecForm
+from .prediction import PredictionView, exact_words
+
+if TYPE_CHECKING:
+    from ....core.estimate.exact import Estimator
+    from ...live.forecast import Outlook
+
+
+class RunScreen(WorkScreen):
+    """The form on the left, what will happen on the right, the command below."""
+
+    CSS_PATH = "screen.tcss"
+    BINDING_GROUP_TITLE = "Run"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "start", "Start", id="run.start", tooltip="Start this run, detached"),
+        Binding("ctrl+s", "save", "Save", id="run.save", tooltip="Save the form as a profile"),
+        Binding("ctrl+o", "load", "Load", id="run.load", tooltip="Load a saved profile"),
+        Binding("y", "copy", "Copy", show=False, id="copy", tooltip="Copy the command"),
+        Binding("question_mark", "explain", "Explain", show=False, id="explain"),
+    ]
+
+    form = getters.query_one(SpecForm)
+    prediction = getters.query_one(PredictionView)
+    command_view = getters.query_one(CommandLine)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filled = Filled(spec=RunSpec(), passes=[], errors={})
+        self.estimator: Estimator | None = None
+
+    def on_mount(self) -> None:
+        # Textual paints nothing before its own start is over. What is there by then is laid
+        # out and painted twice, the first time for nobody.
+        self.app.call_later(self._build)
+
+    async def _build(self) -> None:
+        what = Vertical(SpecForm(RunSpec()), Static(id="hint", markup=False), id="what")
+        what.border_title = "What to run"
+        outlook = VerticalScroll(PredictionView(), id="outlook")
+        outlook.border_title = "What will happen"
+        for panel in (what, outlook):
+            panel.add_class("panel")
+        actions = Horizontal(
+            Button("Start ^r", variant="primary", id="start", compact=True),
+            Button("Save as profile", id="save", compact=True),
+            Button("Load profile", id="load", compact=True),
+            id="actions",
+        )
+        with self.app.batch_update():
+            parts = Horizontal(what, outlook, id="upper"), CommandLine(), actions
+            await self.mount(*parts, before=self.query_one(KeyBar))
+        self.focus_next()
+
+    @on(SpecForm.Edited)
+    def _show_outlook(self, message: SpecForm.Edited) -> None:
+        """Predict for what the form says now."""
+        # Comes after the first frame, so its imports do.
+        from ...live.forecast import foresee
+
+        self.filled = message.filled
+        spec = self.filled.spec
+        self.query_one("#start", Button).disabled = bool(self.filled.errors)
+        self.prediction.show(
+            foresee(spec, self.app.session.strip.latest) if spec else None, self.filled.errors
+        )
+        self.command_view.show(self.command())
+
+    @on(DescendantFocus)
+    def _show_hint(self, event: DescendantFocus) -> None:
+        """The help of the focused field, where the eye is."""
+        row = next((one for one in event.widget.ancestors if isinstance(one, FieldRow)), None)
+        self.query_one("#hint", Static).update(row.help if row else "")
+
+    def command(self) -> str:
+        if self.filled.spec is None or not self.filled.passes:
+            return "sysbench-tui run …  (the form is not complete)"
+        return command_line(self.filled.spec, self.filled.passes)
+
+    def explanations(self) -> list[str]:
+        return ["prediction.parameters", "prediction.flops", "prediction.peak"]
+
+    @on(Button.Pressed, "#start")
+    def action_start(self) -> None:
+        """Write the run's header, start its supervisor, follow it."""
+        spec, errors = self.filled.spec, self.filled.errors
+        if spec is None or errors:
+            text = "; ".join(f"{field}: {allowed}" for field, allowed in errors.items())
+            self.notify(text, title="Not started", severity="error", markup=False)
+            return
+        if self.app.session.live:
+            self.notify(
+                "A run is live on this machine. Watch or stop it first (F3).",
+                title="Not started",
+                severity="warning",
+                markup=False,
+            )
+            return
+        from ....core.spec.resolve import resolved
+
+        try:
+            run = create_run(resolved(spec), self.filled.passes)
+            start_detached(run)
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), title="Not started", severity="error", markup=False)
+            return
+        self.app.follow(run)
+
+    def action_exact(self) -> None:
+        """Play the form's step on meta tensors, in a process of its own."""
+        from ....core.estimate.exact import Estimator
+
+        outlook = self.prediction.outlook
+        if outlook is None or outlook.why_unknown:
+            why = outlook.why_unknown if outlook else "the form is not complete"
+            self.notify(why, title="No exact prediction", severity="error", markup=False)
+            return
+        self._stop_estimator()
+        self.estimator = Estimator()
+        self.prediction.show_exact("exact: playing the step on meta tensors…")
+        self._predict_exactly(outlook, self.estimator)
+
+    @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
+    def _predict_exactly(self, outlook: Outlook, estimator: Estimator) -> None:
+        spec = outlook.spec.changed(device=outlook.device or outlook.spec.device)
+        try:
+            with estimator:
+                text = exact_words(outlook.prediction, estimator.predict(spec))
+        except SysbenchError as error:
+            text = f"exact: {error}"
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._show_exact, outlook, text)
+
+    def _show_exact(self, outlook: Outlook, text: str) -> None:
+        """The figure, unless the form says something else by now."""
+        if self.prediction.outlook is outlook:
+            self.prediction.show_exact(text)
+
+    def _stop_estimator(self) -> None:
+        if self.estimator is not None:
+            self.estimator.stop()
+
+    def on_unmount(self) -> None:
+        self._stop_estimator()
+
+    @on(Button.Pressed, "#save")
+    def action_save(self) -> None:
+        from ..dialogs.profiles import SaveScreen
+
+        if self.filled.spec is None:
+            self.notify("Only a valid form can be saved.", severity="error", markup=False)
+            return
+        self.app.push_screen(SaveScreen(self.filled.spec, self.filled.passes))
+
+    @on(Button.Pressed, "#load")
+    def action_load(self) -> None:
+        from ..dialogs.profiles import LoadScreen
+
+        self.app.push_screen(LoadScreen(), self._fill)
+
+    def _fill(self, loaded: tuple[RunSpec, list[PassName]] | None) -> None:
+        if loaded is not None:
+            self.form.fill(*loaded)
+
+    def fill(self, spec: RunSpec, passes: Sequence[PassName]) -> None:
+        """Put a spec into the form, such as that of an earlier run."""
+        self.form.fill(spec, passes)
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands = [
+            ("run: Start", "start what the form says, detached", self.action_start),
+            ("run: Exact prediction", "the step on meta tensors, seconds", self.action_exact),
+            ("run: Save profile", "keep the form under a name", self.action_save),
+            ("run: Load profile", "fill the form from a saved one", self.action_load),
+        ]
+        return [*commands, *super().palette_commands()]

@@ -1,0 +1,74 @@
+"""How the cells of a study lie on the screen: which axes make the rows, which the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from ....core.studies.file.study import Axis, Study
+from ....core.studies.run.grid import Cell
+
+Place = tuple[int, int]
+"""Row and column."""
+
+
+class Arrangement(NamedTuple):
+    """Labels of rows and columns, and the cells at each place: one for each repeat."""
+
+    corner: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Mapping[Place, Sequence[Cell]]
+
+    @property
+    def places(self) -> Iterator[Place]:
+        """Every place, row by row."""
+        return product(range(len(self.rows)), range(len(self.columns)))
+
+
+def arrange(study: Study, cells: Sequence[Cell]) -> Arrangement:
+    """The axes of the first table's rows as rows, the others as columns; where there are no
+    others the last of the rows' axes lies across."""
+    varying = [axis for axis in study.axes if len(axis.points) > 1] or [*study.axes[:1]]
+    down = [axis for axis in varying if axis.name in study.tables[0].rows]
+    across = [axis for axis in varying if axis not in down]
+    if not across and len(down) > 1:
+        across = [down.pop()]
+    rows, columns = _combinations(down), _combinations(across)
+    at_row = {combination: at for at, combination in enumerate(rows)}
+    at_column = {combination: at for at, combination in enumerate(columns)}
+    found: dict[Place, list[Cell]] = {}
+    for cell in cells:
+        place = (at_row[_point(cell, down)], at_column[_point(cell, across)])
+        found.setdefault(place, []).append(cell)
+    return Arrangement(
+        corner=" · ".join(axis.name for axis in down),
+        rows=[_label(combination) for combination in rows],
+        columns=[_label(combination) for combination in columns],
+        cells=found,
+    )
+
+
+def settled_axes(study: Study) -> str:
+    """The axes that have one point: they decide every cell."""
+    return " · ".join(
+        f"{axis.name} {short(axis.labels[0])}" for axis in study.axes if len(axis.points) == 1
+    )
+
+
+def short(label: str) -> str:
+    """``large`` for ``cs336-2025/large``."""
+    return label.rpartition("/")[2]
+
+
+def _combinations(axes: Sequence[Axis]) -> list[tuple[str, ...]]:
+    return list(product(*(axis.labels for axis in axes)))
+
+
+def _point(cell: Cell, axes: Sequence[Axis]) -> tuple[str, ...]:
+    return tuple(cell.point[axis.name] for axis in axes)
+
+
+def _label(combination: Sequence[str]) -> str:
+    return " · ".join(map(short, combination))

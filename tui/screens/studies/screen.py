@@ -1,0 +1,343 @@
+"""Studies: the profiles, a grid that fills while you watch, and the table that it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual import getters, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from ....core.errors import SysbenchError
+from ....core.export.text_formats import table_as_markdown
+from ....core.studies.report.report import Report
+from ....core.studies.report.text import study_command
+from ....core.studies.run.grid import Cell, with_variant
+from ...live.study_watch import StudyWatch
+from ...widgets.bars.command_line import CommandLine
+from ..base import WorkScreen
+from .axes import Arrangement, arrange
+from .choice import Choice, choices, suggested_variant
+from .grid import Grid, StudyGrid
+from .text import cell_words, grid_cell, grid_title, heading, literal_lines
+from .views import StudyViews
+
+START_SECONDS = 10.0
+"""A runner that has not taken its lock by then has ended: it says why in its log."""
+
+
+class StudiesScreen(WorkScreen):
+    """The list on the left; the study on the right: its grid, the cell under the cursor, and a
+    view of it all."""
+
+    CSS_PATH = "screen.tcss"
+    BINDING_GROUP_TITLE = "Studies"
+    AUTO_FOCUS = "#list"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "start", "Start", id="studies.start", tooltip="Fill the empty cells"),
+        Binding("p", "pause", "Pause", id="studies.pause", tooltip="End the runner; start resumes"),
+        Binding("v", "view", "View", id="studies.view", tooltip="Tables, plot, what they say"),
+        # The footer has room for no more of them.
+        Binding(
+            "n", "variant", "Variant", show=False, id="studies.variant", tooltip="Another size"
+        ),
+        Binding(
+            "w", "value", "Value", show=False, id="studies.value", tooltip="Another in the grid"
+        ),
+        Binding("e", "export", "Export", show=False, id="studies.export", tooltip="To a file"),
+        Binding("escape", "back", "List", show=False, id="studies.back"),
+        Binding("y", "copy", "Copy", show=False, id="copy", tooltip="Copy the table"),
+        Binding("question_mark", "explain", "Explain", show=False, id="explain"),
+    ]
+
+    @dataclass
+    class Filled(Message):
+        """The study's records were read: its report, or why there is none."""
+
+        watch: StudyWatch
+        changes: int
+        report: Report | None = None
+        reason: str = ""
+
+    menu = getters.query_one("#list", OptionList)
+    grid = getters.query_one(StudyGrid)
+    views = getters.query_one(StudyViews)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.followed: StudyWatch | None = None
+        self.report: Report | None = None
+        self.chosen: int | None = None
+        """The value that the grid shows, by its place; none: of each cell the first."""
+        self._choices: dict[str, Choice] = {}
+        self._key = ""
+        self._arrangement: Arrangement | None = None
+        self._is_filling = False
+        self._changed = 0
+        self._ticks_to_start = 0
+
+    def body(self) -> ComposeResult:
+        with Horizontal(id="upper"):
+            chosen = OptionList(id="list", classes="panel", markup=False)
+            chosen.border_title = "Studies"
+            chosen.border_subtitle = "n size  e export"
+            yield chosen
+            with Vertical(id="study"):
+                yield Static(id="heading", markup=False)
+                grid = StudyGrid()
+                grid.add_class("panel")
+                yield grid
+                yield Static(id="cell", markup=False)
+                yield StudyViews()
+        yield CommandLine("sysbench-tui study list")
+
+    def on_mount(self) -> None:
+        self._list_choices()
+
+    def on_screen_resume(self) -> None:
+        self._list_choices()
+
+    def _list_choices(self) -> None:
+        """The profiles, and the studies that were begun; the one in view stays."""
+        found = choices()
+        if list(found) == list(self._choices):
+            return
+        self._choices = found
+        live = next((key for key, one in found.items() if one.is_live), next(iter(found)))
+        self.menu.clear_options()
+        self.menu.add_options([Option(one.label, id=key) for key, one in found.items()])
+        self.menu.highlighted = list(found).index(self._key if self._key in found else live)
+
+    @on(OptionList.OptionHighlighted, "#list")
+    def _look_at(self, event: OptionList.OptionHighlighted) -> None:
+        key = str(event.option_id)
+        if key != self._key:
+            self._key = key
+            self.open(self._choices[key])
+
+    @on(OptionList.OptionSelected, "#list")
+    def _enter(self) -> None:
+        self.set_class(True, "-entered")
+        self.grid.focus()
+
+    def action_back(self) -> None:
+        self.set_class(False, "-entered")
+        self.menu.focus()
+
+    def open(self, choice: Choice, variant: str | None = None) -> None:
+        """Show this study: a profile in this size, or in the one that suits the machine."""
+        self.followed = self.report = self._arrangement = self.chosen = None
+        try:
+            study = choice.load()
+            if choice.is_profile:
+                study = with_variant(
+                    study, suggested_variant(study) if variant is None else variant
+                )
+            self.followed = StudyWatch(study)
+        except SysbenchError as error:
+            self._refuse(str(error))
+        else:
+            self._begin(self.followed)
+        self.refresh_bindings()
+
+    def _refuse(self, reason: str) -> None:
+        self.query_one("#study").set_class(True, "-refused")
+        self.query_one("#heading", Static).update(literal_lines(f"✗ {reason}"))
+
+    def _begin(self, watch: StudyWatch) -> None:
+        self.query_one("#study").set_class(False, "-refused")
+        self._arrangement = arrange(watch.study, watch.cells)
+        self.query_one(CommandLine).show(self.command())
+        self.grid.place = (0, 0)
+        self._show_state()
+        self._fill()
+
+    def paint(self) -> None:
+        super().paint()
+        watch = self.followed
+        if watch is None or not self.query("#heading"):
+            return
+        if watch.poll():
+            self._fill()
+            self.refresh_bindings()
+        if watch.changes != self._changed or watch.current is not None:
+            self._show_state()
+        self._mind_the_start(watch)
+
+    def _mind_the_start(self, watch: StudyWatch) -> None:
+        """A runner that was started here and ends before its first cell has something to say."""
+        if not self._ticks_to_start:
+            return
+        self._ticks_to_start -= 1
+        if watch.progress.is_live:
+            self._ticks_to_start = 0
+        elif not self._ticks_to_start and (words := watch.last_words()):
+            self.notify(words, title="The study did not start", severity="error", markup=False)
+
+    def _fill(self) -> None:
+        """Read new records and compute tables beside the interface; one reader at a time."""
+        if self.followed is not None and not self._is_filling:
+            self._is_filling = True
+            self._compute(self.followed)
+
+    @work(thread=True, group="studies.fill")
+    def _compute(self, watch: StudyWatch) -> None:
+        changes = watch.changes
+        try:
+            self.post_message(self.Filled(watch, changes, watch.report()))
+        except (SysbenchError, OSError) as error:
+            self.post_message(self.Filled(watch, changes, reason=str(error)))
+
+    @on(Filled)
+    def _show_filled(self, event: Filled) -> None:
+        self._is_filling = False
+        if event.watch is not self.followed or event.changes != event.watch.changes:
+            self._fill()
+        if event.watch is not self.followed:
+            return
+        if event.report is None:
+            self.notify(event.reason, title="No tables", severity="error", markup=False)
+            return
+        self.report = event.report
+        self._show_state()
+        self.views.show(event.report, self.chosen)
+
+    def _show_state(self) -> None:
+        """Heading, grid and the cell under the cursor."""
+        watch, arrangement = self.followed, self._arrangement
+        if watch is None or arrangement is None:
+            return
+        self._changed = watch.changes
+        self.query_one("#heading", Static).update(heading(watch, self.report))
+        cells = [
+            [
+                grid_cell(watch, self.report, found, self.chosen)
+                if (found := arrangement.cells.get((row, column)))
+                else None
+                for column in range(len(arrangement.columns))
+            ]
+            for row in range(len(arrangement.rows))
+        ]
+        self.grid.show(Grid(arrangement.corner, arrangement.columns, arrangement.rows, cells))
+        self.grid.border_title = grid_title(self.report, arrangement, self.chosen)
+        self._show_cell()
+
+    @on(StudyGrid.Moved)
+    def _show_cell(self) -> None:
+        cells = self._cells_here()
+        if self.followed is not None and cells:
+            self.query_one("#cell", Static).update(cell_words(self.followed, self.report, cells))
+
+    def _cells_here(self) -> tuple[Cell, ...]:
+        """The cells under the cursor: one, or its repeats."""
+        if self._arrangement is None:
+            return ()
+        return tuple(self._arrangement.cells.get(self.grid.place, ()))
+
+    def action_view(self) -> None:
+        """The next view."""
+        self.views.turn()
+
+    def action_value(self) -> None:
+        """The next value in the grid and the plot; after the last one the first of each cell."""
+        if self.report is None:
+            return
+        columns = zip(*self.report.numbers.values(), strict=True)
+        known = [at for at, column in enumerate(columns) if any(n is not None for n in column)]
+        after = -1 if self.chosen is None else self.chosen
+        self.chosen = next((at for at in known if at > after), None)
+        self._show_state()
+        self.views.show(self.report, self.chosen)
+
+    def action_variant(self) -> None:
+        """The study in its next size."""
+        if self.followed is None:
+            return
+        study = self.followed.study
+        names = ["", *study.variants]
+        self.open(self._choices[self._key], names[(names.index(study.variant) + 1) % len(names)])
+
+    def action_start(self) -> None:
+        """Fill the cells without a value, in a process that outlives this one."""
+        watch = self.followed
+        if watch is None or watch.progress.is_live:
+            return
+        if self.app.session.live:
+            text = "A run is live on this machine. Watch or stop it first (F3)."
+            self.notify(text, title="Not started", severity="warning", markup=False)
+            return
+        try:
+            watch.start()
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), title="Not started", severity="error", markup=False)
+            return
+        self._ticks_to_start = round(START_SECONDS * 2)
+        self.notify("Started in a process of its own; leaving does not end it.", markup=False)
+
+    def action_pause(self) -> None:
+        """End the runner; the present cell is begun again by the next start."""
+        if self.followed is not None and self.followed.stop():
+            self.notify("Stopping; finished cells keep their values.", markup=False)
+
+    @on(StudyGrid.Chosen)
+    def action_open_cell(self) -> None:
+        """The result of the cell under the cursor; a live one is watched."""
+        cells = self._cells_here()
+        runs = [run for cell in cells if self.followed and (run := self.followed.run_of(cell))]
+        if not runs:
+            self.notify("This cell has no run yet.", markup=False)
+        elif runs[-1].is_live():
+            self.app.follow(runs[-1])
+        else:
+            self.app.open_result(runs[-1])
+
+    def action_export(self) -> None:
+        from ..dialogs.export_study import StudyExportScreen
+
+        if self.report is not None:
+            self.app.push_screen(StudyExportScreen(self.report))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        watch = self.followed
+        if action == "start":
+            return watch is not None and not watch.progress.is_live and not watch.is_over
+        if action == "pause":
+            return watch is not None and watch.progress.is_live
+        if action == "variant":
+            if watch is None:
+                return False
+            return self._choices[self._key].is_profile and bool(watch.study.variants)
+        return super().check_action(action, parameters)
+
+    def command(self) -> str:
+        return study_command(self.followed.study) if self.followed else "sysbench-tui study list"
+
+    def copyable(self) -> tuple[str, str]:
+        table = self.views.shown_table
+        if table is not None:
+            return "the table as Markdown", table_as_markdown(table)
+        return super().copyable()
+
+    def explanations(self) -> list[str]:
+        return ["study.cell", "study.left", "timing.step", "memory.peak", "prediction.peak"]
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        mine: list[tuple[str, str, Any]] = []
+        if self.check_action("start", ()):
+            mine.append(("studies: Start or resume", "fill the empty cells", self.action_start))
+        if self.check_action("pause", ()):
+            mine.append(("studies: Pause", "end the runner", self.action_pause))
+        if self.check_action("variant", ()):
+            mine.append(("studies: Next size", "another variant", self.action_variant))
+        if self.report is not None:
+            mine += [
+                ("studies: Open cell", "the run under the cursor", self.action_open_cell),
+                ("studies: Next value", "in the grid and the plot", self.action_value),
+                ("studies: Export", "one HTML page, Markdown, CSV, JSON", self.action_export),
+            ]
+        return [*mine, *super().palette_commands()]

@@ -1,0 +1,192 @@
+"""What the Studies screen says: its heading, a cell in the grid, the cell under the cursor."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from textual.content import Content
+
+from ....core.studies.file.study import Study
+from ....core.studies.report.report import Report
+from ....core.studies.run.forecast import Forecast
+from ....core.studies.run.grid import Cell
+from ....core.studies.run.state import SETTLED, CellStatus
+from ....core.studies.values.values import Value
+from ....core.tables.cells import literal
+from ....core.tables.chart import digits
+from ...live.run_watch import LiveView
+from ...live.study_watch import StudyWatch
+from ...text import STAGE_WORDS, amount, elapsed, outcome_words
+from .axes import Arrangement, settled_axes
+from .grid import GridCell
+
+NO_VALUE = "–"
+FILLED = "✓"
+"""A cell whose tables are its own: no single number stands for it."""
+_LABELS: tuple[tuple[CellStatus, str], ...] = (
+    *(("oom", "OOM"), ("failed", "failed"), ("too-large", "too large"), ("refused", "refused")),
+)
+_SHOWN = {"waiting": "·", "refused": "refused", "too-large": "too large"}
+
+
+def heading(watch: StudyWatch, report: Report | None) -> Content:
+    """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``: what has no room
+    is the title."""
+    progress, study = watch.progress, watch.study
+    name = " · ".join(part for part in (study.name, study.variant, settled_axes(study)) if part)
+    parts = [f"{progress.done}/{progress.total} cells"]
+    counts = progress.counts
+    parts += [f"{counts[status]} {words}" for status, words in _LABELS if counts[status]]
+    if report is not None and not watch.is_over:
+        waiting = (one for one in watch.cells if progress.statuses[one.id] not in SETTLED)
+        is_known = all(report.forecasts[one.id].is_timed for one in waiting)
+        left = f"{'about' if is_known else 'at least'} {elapsed(report.seconds_left)}"
+        parts.append(f"ETA {left}" if progress.is_live else f"{left} to go")
+    state, style = _state(watch)
+    return Content.assemble(
+        (f"{literal(name)}  ", "bold"),
+        (f"{state}  ", style),
+        f"{' · '.join(parts)}  ",
+        (literal(study.title), "$foreground 80%"),
+    )
+
+
+def _state(watch: StudyWatch) -> tuple[str, str]:
+    if watch.progress.is_live:
+        return "● running", "$accent"
+    if watch.is_over:
+        return "✓ filled", "$success"
+    return ("‖ paused", "$warning") if watch.has_begun else ("○ not begun", "$foreground 60%")
+
+
+def shown_value(report: Report | None, cell: Cell, chosen: int | None) -> tuple[Value, int] | None:
+    """The value that the grid shows of a cell, and its place among all: the chosen one, else the
+    first that the tables show of this cell, those with a unit before counts."""
+    if report is None:
+        return None
+    found = [(value, at) for at, value in enumerate(report.values) if value.applies(cell)]
+    if chosen is not None:
+        return next((pair for pair in found if pair[1] == chosen), None)
+    return min(found, key=lambda pair: not pair[0].shown_unit, default=None)
+
+
+def grid_title(report: Report | None, arrangement: Arrangement, chosen: int | None) -> str:
+    """What the numbers of the grid are, if they are all the same."""
+    cells = (cell for repeats in arrangement.cells.values() for cell in repeats)
+    shown = {pair[0].title for cell in cells if (pair := shown_value(report, cell, chosen))}
+    return shown.pop() if len(shown) == 1 else "cells"
+
+
+def grid_cell(
+    watch: StudyWatch, report: Report | None, cells: Sequence[Cell], chosen: int | None
+) -> GridCell:
+    """The repeats of one place as one cell: the median of what they have, or how they are."""
+    statuses = [watch.progress.statuses[cell.id] for cell in cells]
+    if "running" in statuses:
+        view = watch.current.view if watch.current else None
+        return GridCell("running", f"⟳ {_progress(view)}")
+    for status, cell in zip(statuses, cells, strict=True):
+        if status == "oom":
+            oom = report.ooms.get(cell.id) if report else None
+            asked = oom.requested_bytes if oom else None
+            return GridCell("oom", f"OOM {amount(asked)}" if asked else "OOM")
+    numbers = [number for cell in cells if (number := _number(report, cell, chosen)) is not None]
+    shown = shown_value(report, cells[0], chosen)
+    if numbers and shown:
+        text = digits(statistics.median(numbers), shown[0].shown_unit)
+        some = f" {len(numbers)}/{len(cells)}" if len(numbers) < len(cells) else ""
+        return GridCell("finished", text + some)
+    status = statuses[0]
+    if status == "finished":
+        return GridCell("finished", NO_VALUE if shown else FILLED)
+    if status == "waiting" and report and report.forecasts[cells[0].id].fits is False:
+        return GridCell("waiting", "· OOM?")
+    return GridCell(status, _SHOWN.get(status, outcome_words(status)))
+
+
+def _number(report: Report | None, cell: Cell, chosen: int | None) -> float | None:
+    shown = shown_value(report, cell, chosen)
+    if report is None or shown is None or cell.id not in report.numbers:
+        return None
+    return report.numbers[cell.id][shown[1]]
+
+
+def _progress(view: LiveView | None) -> str:
+    """``7/10``, ``step 12`` or what the worker is at."""
+    if view is None:
+        return "starting"
+    if view.progress is not None:
+        return f"{view.progress[1]}/{view.progress[2]}"
+    if view.stage == "measure" and view.step_count:
+        total = int(view.spec.get("steps") or 0)
+        return f"{view.step_count}/{total}" if total else f"step {view.step_count}"
+    return STAGE_WORDS.get(view.stage, "starting").split()[0]
+
+
+def cell_words(watch: StudyWatch, report: Report | None, cells: Sequence[Cell]) -> Content:
+    """What is known of the cell under the cursor, in two lines."""
+    first = cells[0]
+    entry = watch.entries.get(first.id)
+    status = watch.progress.statuses[first.id]
+    parts = [f"{outcome_words(status)}"] + ([entry.run] if entry and entry.run else [])
+    head = Content.assemble(
+        (literal(first.words), "bold"), ("  " + literal(" · ".join(parts)), "$foreground 60%")
+    )
+    return Content("\n").join([head, Content(literal(" · ".join(_told(watch, report, first))))])
+
+
+def _told(watch: StudyWatch, report: Report | None, cell: Cell) -> Iterator[str]:
+    if cell.refused:
+        yield cell.refused
+        return
+    numbers = report.numbers.get(cell.id) if report else None
+    if report and numbers:
+        for value, number in zip(report.values, numbers, strict=True):
+            if number is not None:
+                yield f"{value.name} {value.words(number)}"
+    entry = watch.entries.get(cell.id)
+    if entry and entry.detail:
+        yield entry.detail
+    if report:
+        yield from _forecast(report.forecasts[cell.id], is_done=bool(numbers))
+
+
+def _forecast(forecast: Forecast, *, is_done: bool) -> Iterator[str]:
+    if forecast.peak_bytes is not None:
+        least = "at least " if forecast.is_least else ""
+        room = f" of {amount(forecast.capacity_bytes)}" if forecast.capacity_bytes else ""
+        fits = "" if forecast.fits is not False else ": will not fit"
+        yield f"predicted peak {least}{amount(forecast.peak_bytes)}{room}{fits}"
+    if not is_done:
+        yield f"{'about' if forecast.is_timed else 'at least'} {elapsed(forecast.seconds)}"
+
+
+def introduction(study: Study) -> Iterator[str]:
+    """Title, source and notes of a study."""
+    yield study.title
+    if study.source:
+        yield f"repeats {study.source}"
+    yield f"passes: {', '.join(study.passes)}" + (
+        f" · {study.repeat} repeats" if study.repeat > 1 else ""
+    )
+    for axis in study.axes:
+        yield f"{axis.name}: {', '.join(axis.labels)}"
+    if study.fixed:
+        yield "fixed: " + ", ".join(f"{key}={value}" for key, value in study.fixed.items())
+    yield from (f"· {note}" for note in study.notes)
+
+
+def said(report: Report) -> Iterator[str]:
+    """What to know before comparing, then what the rows say."""
+    yield from (f"! {caution}" for caution in report.cautions)
+    yield from report.sentences
+    if not report.sentences:
+        compares = any(column.ratio for layout in report.study.tables for column in layout.columns)
+        why = "no two cells that it compares have their values" if compares else "it compares none"
+        yield f"No sentence: a study's are about the ratios in its tables, and {why}."
+
+
+def literal_lines(text: str) -> Content:
+    """Foreign text, its own lines kept."""
+    return Content("\n".join(map(literal, text.splitlines())))

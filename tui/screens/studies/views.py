@@ -1,0 +1,104 @@
+"""What is beneath the grid of a study: its tables, its plot, what they say, its notes."""
+
+from __future__ import annotations
+
+import msgspec
+from textual import getters, on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.events import Resize
+from textual.widgets import Static
+
+from ....core.studies.report.report import Report
+from ....core.tables.chart import Figure
+from ....core.tables.table import Table
+from ...widgets.bars.tab_bar import ViewBar
+from ...widgets.charts.line_plot import LinePlot
+from ...widgets.tables.table_view import TableView
+from .text import introduction, literal_lines, said
+
+PLOT, SAYS, NOTES = "plot", "says", "notes"
+
+
+class StudyViews(Vertical):
+    """One view of a report at a time; where there is room, the plot stands beside a table."""
+
+    bar = getters.query_one(ViewBar)
+    table = getters.query_one(TableView)
+    plot = getters.query_one(LinePlot)
+    words = getters.query_one("#words", VerticalScroll)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._report: Report | None = None
+        self._chosen: int | None = None
+
+    def compose(self) -> ComposeResult:
+        yield ViewBar(())
+        with Horizontal(id="lower"):
+            table = TableView()
+            table.add_class("panel")
+            yield table
+            yield LinePlot()
+            with VerticalScroll(id="words"):
+                yield Static(markup=False)
+
+    def show(self, report: Report, chosen: int | None) -> None:
+        """Show this report; ``chosen`` is the place of the value that the plot draws, none is the
+        first that can be drawn."""
+        is_other = self._report is None or self._report.study.name != report.study.name
+        self._report, self._chosen = report, chosen
+        self.bar.names = [*(table.name for table in report.tables), PLOT, SAYS, NOTES]
+        if is_other or self.bar.active not in self.bar.names:
+            self.bar.active = self.bar.names[0]
+        self.bar.refresh()
+        self._show()
+
+    def turn(self) -> None:
+        """Go to the next view."""
+        names = self.bar.names
+        if names:
+            self.bar.active = names[(names.index(self.bar.active) + 1) % len(names)]
+            self._show()
+
+    @property
+    def shown_table(self) -> Table | None:
+        """The table that is in view, with the rows that match what is searched."""
+        table = self.table.table
+        if table is None or not self.table.display:
+            return None
+        return msgspec.structs.replace(
+            table, rows=tuple(table.rows[at] for at in self.table.matching)
+        )
+
+    @on(ViewBar.Chosen)
+    def _clicked(self, event: ViewBar.Chosen) -> None:
+        self.bar.active = event.name
+        self._show()
+
+    def on_resize(self, event: Resize) -> None:
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        report, view = self._report, self.bar.active
+        if report is None:
+            return
+        found = next((one for one in report.tables if one.name == view), None)
+        beside = self.screen.has_class("-roomy")
+        figure = self._figure(report)
+        self.table.display = found is not None or (beside and bool(report.tables))
+        self.plot.display = view == PLOT or (beside and found is not None and figure is not None)
+        self.words.display = view in (SAYS, NOTES)
+        if found is None and self.table.table not in report.tables:
+            found = next(iter(report.tables), None)
+        if found is not None and found != self.table.table:
+            self.table.show(found)
+        self.plot.show(figure)
+        lines = said(report) if view == SAYS else introduction(report.study)
+        self.words.query_one(Static).update(literal_lines("\n".join(lines)))
+
+    def _figure(self, report: Report) -> Figure | None:
+        names = [value.title for value in report.values]
+        figures = {figure.name: figure for figure in report.figures}
+        chosen = names[self._chosen] if self._chosen is not None else next(iter(figures), "")
+        return figures.get(chosen)

@@ -1,0 +1,179 @@
+"""Numbers and sentences as every screen and command writes them. Unknown is ``n/a``, never zero."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core import formatting as quantities
+from ..core.formatting import format_bytes, format_count
+from ..core.spec.spec import NUMERIC_WORKLOADS, RunSpec
+from ..core.tables.context import bare_attention, ranks_words
+
+if TYPE_CHECKING:
+    from ..core.inspection.inspection import Inspection
+    from ..core.inspection.messages import Progressed
+
+UNKNOWN = "n/a"
+
+
+def milliseconds(value: float | None) -> str:
+    """Four significant digits with the unit: ``184.2 ms``."""
+    return UNKNOWN if value is None else f"{significant(value)} ms"
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, never in exponent form."""
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:,.{max(0, digits - max(whole, 1))}f}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share of one as ``31.2 %``."""
+    return UNKNOWN if share is None else quantities.percent(share, digits)
+
+
+def signed_percent(share: float | None, digits: int = 1) -> str:
+    """A change as ``+3.7 %``; the sign is always there."""
+    return UNKNOWN if share is None else quantities.signed_percent(share, digits)
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 graph``, ``2 graphs``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def interval(half_width: float | None) -> str:
+    """The half-width of a median's interval as ``±0.42 %``."""
+    return "" if half_width is None else f"±{half_width * 100:.2g} %"
+
+
+def amount(count: float | None) -> str:
+    """Bytes in the largest binary unit."""
+    return UNKNOWN if count is None else format_bytes(count)
+
+
+def operations(count: float | None) -> str:
+    """Floating-point operations: ``4.11 TFLOP``."""
+    return UNKNOWN if count is None else f"{format_count(count)}FLOP"
+
+
+def short_count(count: float) -> str:
+    """A count with a metric suffix: ``969 M``."""
+    return format_count(count).strip()
+
+
+def elapsed(seconds: float) -> str:
+    """A duration as a clock shows it: ``0:14``, ``1:02:03``."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def time_of_day(t_ns: int) -> str:
+    """Local time of an event: ``12:04:11``."""
+    return time.strftime("%H:%M:%S", time.localtime(t_ns / 1e9))
+
+
+def day_and_time(t_ns: int) -> str:
+    """Local date and time of a run: ``11-21 12:04``."""
+    return time.strftime("%m-%d %H:%M", time.localtime(t_ns / 1e9))
+
+
+STATE_GLYPHS = {"waiting": "○", "running": "●", "finished": "✓"}
+FAILED_GLYPH = "✗"
+
+OUTCOME_WORDS = {
+    "running": "running",
+    "finished": "finished",
+    "oom": "out of memory",
+    "cuda-error": "CUDA error",
+    "failed": "failed",
+    "killed": "killed",
+    "hung": "hung",
+    "cancelled": "stopped",
+    "disk-full": "disk full",
+    "lost": "supervisor died",
+}
+
+STAGE_WORDS = {
+    "import": "loading torch",
+    "build": "building the model",
+    "compile": "compiling",
+    "warmup": "warming up",
+    "measure": "measuring",
+    "export": "writing artifacts",
+    "analyse": "reading the results",
+}
+
+KIND_WORDS = {
+    "chrome-trace": "chrome trace",
+    "profiled-allocations": "chrome trace with allocations",
+    "memory-snapshot": "memory snapshot",
+    "nsys-export": "nsys export",
+}
+
+DECODING_WORDS = {"decode": "decoding", "rows": "reading rows", "analyse": "making the tables"}
+
+STAGE_MARKS = {"compile": "compile", "warmup": "warm", "measure": "measure"}
+"""The stages worth a mark under a time axis; each pass is marked by its name."""
+
+
+def headline(spec: Mapping[str, Any]) -> str:
+    """The columns that decide a number: ``tiny · B4 · ctx 128 · fp32 · naive · train``."""
+    workload = spec.get("workload", "transformer")
+    if workload in NUMERIC_WORKLOADS:
+        return f"{workload} · {spec.get('device', '?')}"
+    parts = [
+        bare_attention(spec) if workload == "attention" else str(spec.get("model", "?")),
+        f"B{spec.get('batch', '?')}",
+        f"ctx {spec.get('context', '?')}",
+        str(spec.get("precision", "?")),
+        str(spec.get("attention", "?")),
+        str(spec.get("step", "?")),
+    ]
+    if spec.get("step") == "train":
+        parts.append(str(spec.get("optimizer", "?")))
+    if spec.get("compile", "off") != "off":
+        parts.append(f"compile {spec['compile']}")
+    if spec.get("memory_limit"):
+        parts.append(f"limit {amount(spec['memory_limit'])}")
+    if spec.get("checkpoint"):
+        parts.append(f"checkpoint {spec['checkpoint']}")
+    return " · ".join([*parts, *ranks_words(spec)])
+
+
+def shape(spec: RunSpec) -> list[str]:
+    """The dimensions behind a model's name: ``d 1280``, ``ff 5120``, ``36 layers`` …"""
+    return [
+        f"d {spec.d_model}",
+        f"ff {spec.d_ff}",
+        f"{spec.layers} layers",
+        f"{spec.heads} heads",
+        f"vocab {spec.vocab:,}",
+    ]
+
+
+def outcome_words(outcome: str) -> str:
+    """How a pass or a run ended, in plain words."""
+    return OUTCOME_WORDS.get(outcome, outcome)
+
+
+def outcome_glyph(outcome: str) -> str:
+    """The mark beside an outcome or a state."""
+    return STATE_GLYPHS.get(outcome, FAILED_GLYPH)
+
+
+def file_words(inspection: Inspection) -> str:
+    """What a foreign file is: ``chrome trace · 434 KiB``."""
+    return f"{KIND_WORDS[inspection.kind]} · {amount(inspection.file_bytes)}"
+
+
+def decoding_words(step: Progressed) -> str:
+    """How far a file is read: ``decoding 12.0 MiB of 320 MiB``, ``reading rows 2,000 of 9,000``."""
+    words = DECODING_WORDS.get(step.stage, step.stage)
+    if not step.total:
+        return words
+    done, total = (f"{n:,}" if step.stage == "rows" else amount(n) for n in (step.done, step.total))
+    return f"{words} {done} of {total}"

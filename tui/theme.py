@@ -1,0 +1,178 @@
+"""The looks of the workstation: theme, swatches, ASCII glyphs, a stylesheet parsed once.
+
+Screens are written with box lines, blocks and braille; where the terminal cannot show
+them, every painted line is translated, one cell for one cell.
+"""
+
+from __future__ import annotations
+
+import locale
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.color import Color
+from textual.css.stylesheet import Stylesheet
+from textual.filter import LineFilter
+from textual.theme import Theme
+
+DARK = Theme(
+    name="sysbench",
+    primary="#4fc1b0",
+    secondary="#7f93a8",
+    accent="#4fc1b0",
+    foreground="#d3dae3",
+    background="#0f1317",
+    surface="#151a20",
+    panel="#1c232b",
+    success="#8fb573",
+    warning="#d9a65a",
+    error="#e0706d",
+    variables={
+        "border": "#4fc1b0",
+        "border-blurred": "#33404c",
+        "input-selection-background": "#4fc1b0 30%",
+        "block-cursor-background": "#24544f",
+        "block-cursor-foreground": "#f2f6f8",
+        "block-cursor-text-style": "none",
+        "block-cursor-blurred-background": "#20303a",
+        "footer-background": "#151a20",
+        "footer-key-foreground": "#4fc1b0",
+        "scrollbar": "#33404c",
+        "scrollbar-hover": "#4a5a68",
+        "scrollbar-background": "#12171c",
+        "scrollbar-background-hover": "#12171c",
+        "scrollbar-corner-color": "#12171c",
+    },
+)
+
+
+class Swatch(NamedTuple):
+    """How a part of a stacked chart looks; the glyph tells it apart without colour."""
+
+    glyph: str
+    colour: str
+
+
+_COLOURS = (
+    "#4fc1b0",
+    "#6c9ef8",
+    "#d9a65a",
+    "#a78bda",
+    "#8fb573",
+    "#d77fa1",
+    "#63b3d1",
+    "#e08a6d",
+    "#b5b35f",
+    "#7f93a8",
+)
+_GLYPHS = "█▓▒"
+IDLE = Swatch("░", "#5d6b78")
+
+
+def swatch(position: int) -> Swatch:
+    """The look of the part at that position; neighbours always differ in glyph and colour."""
+    return Swatch(_GLYPHS[position % len(_GLYPHS)], _COLOURS[position % len(_COLOURS)])
+
+
+class OnceParsed(Stylesheet):
+    """Textual parses every source anew, several times, whenever a screen is first shown: in a
+    fresh stylesheet without a cache, and after clearing the cache for variables that did not
+    change. Here a source is parsed when it comes, and again when the theme changes."""
+
+    def __init__(self, *, variables: dict[str, str]) -> None:
+        super().__init__(variables=variables)
+        self._known = variables
+
+    def set_variables(self, variables: dict[str, str]) -> None:
+        if variables != self._known:
+            self._known = variables
+            super().set_variables(variables)
+
+    def reparse(self) -> None:
+        # Rules replace the old ones only when all of them could be parsed.
+        self.parse()
+
+
+_SINGLES = {
+    "─━═▔▁": "-",
+    "│┃║▏▎▍▕┤├▌▐": "|",
+    "▋▊▉": "#",
+    "┌┐└┘╭╮╰╯┬┴┼╔╗╚╝": "+",
+    "▂": "_",
+    "⏎": "<",
+    "▃": ".",
+    "▄": "-",
+    "▅": "=",
+    "▆": "+",
+    "▇": "*",
+    "█": "#",
+    "▀": "'",
+    "░": ".",
+    "▒": ":",
+    "▓": "%",
+    "●■◆": "*",
+    "○◌◇": "o",
+    "✓": "v",
+    "✗×": "x",
+    "▲△": "^",
+    "▼▽▾": "v",
+    "▸▶→": ">",
+    "◂◀←": "<",
+    "·•": ".",
+    "…": ".",
+    "±": "~",
+    "≥": ">",
+    "≤": "<",
+    "−–—": "-",
+    "°": "'",
+    "µμ": "u",
+    "Σ": "S",
+    "²": "2",
+    "’": "'",
+}
+
+
+def _braille(dots: int) -> str:
+    """The nearest ASCII character to a braille cell: which halves have dots decides."""
+    if not dots:
+        return " "
+    high, low = dots & 0b00011011, dots & 0b11100100
+    return ":" if high and low else "'" if high else "."
+
+
+_TABLE = str.maketrans(
+    {char: plain for chars, plain in _SINGLES.items() for char in chars}
+    | {chr(0x2800 + dots): _braille(dots) for dots in range(256)}
+)
+
+
+def ascii_only(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the terminal is one that shows plain ASCII only.
+
+    ``SYSBENCH_ASCII`` decides when it is set: ``1`` for ASCII, ``0`` for the full set.
+    """
+    forced = environment.get("SYSBENCH_ASCII", "")
+    if forced:
+        return forced != "0"
+    encoding = locale.getpreferredencoding(False).lower().replace("-", "")
+    return environment.get("TERM") == "linux" or encoding != "utf8"
+
+
+def to_ascii(text: str) -> str:
+    """The text in ASCII, as many cells wide as it was."""
+    if text.isascii():
+        return text
+    translated = text.translate(_TABLE)
+    if translated.isascii():
+        return translated
+    return "".join(char if char.isascii() else "?" * cell_len(char) for char in translated)
+
+
+class AsciiFilter(LineFilter):
+    """Translates every line on its way to the terminal."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [Segment(to_ascii(text), style, control) for text, style, control in segments]

@@ -1,0 +1,213 @@
+"""Live bytes over time as a stacked area with a cursor to read it by."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ....core.record.record import Timeline
+from ...text import amount
+from ...theme import Swatch, swatch
+from .plot import mark_row
+from .traces import EIGHTHS
+
+Cell = tuple[str, str]
+"""One character and its colour; an empty colour is the background."""
+
+
+def stacking_order(timeline: Timeline) -> list[str]:
+    """Categories from the bottom up: what is always resident first, then the largest."""
+    amounts = {name: values for name, values in timeline.categories.items() if any(values)}
+    return sorted(amounts, key=lambda name: (-min(amounts[name]), -max(amounts[name])))
+
+
+def category_swatches(timeline: Timeline) -> dict[str, Swatch]:
+    """How each category looks, by its place in the stack."""
+    return {name: swatch(place) for place, name in enumerate(stacking_order(timeline))}
+
+
+def column_samples(timeline: Timeline, width: int) -> list[int]:
+    """For each column the index of the sample with the most live bytes in its time.
+
+    A column in which nothing changed shows the sample before it.
+    """
+    t_ms = timeline.t_ms
+    begin, span = t_ms[0], (t_ms[-1] - t_ms[0]) or 1.0
+    chosen, first = [], 0
+    for column in range(width):
+        until = begin + span * (column + 1) / width
+        last = bisect_right(t_ms, until) if column < width - 1 else len(t_ms)
+        if last > first:
+            chosen.append(max(range(first, last), key=timeline.live_bytes.__getitem__))
+            first = last
+        else:
+            chosen.append(max(first - 1, 0))
+    return chosen
+
+
+def stacked_column(
+    layers: Sequence[tuple[int, Swatch]], height: int, bytes_per_row: float
+) -> list[Cell]:
+    """One column, bottom row first: each cell shows the layer that fills most of it."""
+    cells: list[Cell] = []
+    total = sum(count for count, _ in layers)
+    for row in range(height):
+        low, high = row * bytes_per_row, (row + 1) * bytes_per_row
+        if low >= total:
+            cells.append((" ", ""))
+            continue
+        best, most, bottom = layers[-1][1], 0.0, 0.0
+        for count, look in layers:
+            inside = min(bottom + count, high) - max(bottom, low)
+            if inside > most:
+                best, most = look, inside
+            bottom += count
+        if high > total:
+            eighths = max(1, round((total - low) / bytes_per_row * 8))
+            cells.append((best.glyph if eighths == 8 else EIGHTHS[eighths], best.colour))
+        else:
+            cells.append((best.glyph, best.colour))
+    return cells
+
+
+class TimelineView(Widget, can_focus=True):
+    """The stacked area. Arrow keys move the cursor; `Moved` tells where it is."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", "Back", show=False),
+        Binding("right", "move(1)", "On", show=False),
+        Binding("shift+left,ctrl+left", "move(-10)", "Far back", show=False),
+        Binding("shift+right,ctrl+right", "move(10)", "Far on", show=False),
+        Binding("home", "move(-9999)", "Begin", show=False),
+        Binding("end", "move(9999)", "End", show=False),
+        Binding("k", "peak", "To the peak", show=False, id="memory.peak"),
+    ]
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"timeline--axis", "timeline--cursor"}
+    DEFAULT_CSS = """
+    TimelineView {
+        height: 1fr;
+        min-height: 5;
+        & > .timeline--axis { color: $foreground 50%; }
+        & > .timeline--cursor { color: $foreground; text-style: bold; }
+    }
+    """
+
+    @dataclass
+    class Moved(Message):
+        """The cursor stands on this sample of the timeline."""
+
+        sample: int
+
+    def __init__(self, timeline: Timeline, peak_ms: float) -> None:
+        """The cursor begins at the sample nearest to ``peak_ms``."""
+        super().__init__()
+        self.timeline = timeline
+        self.order = stacking_order(timeline)
+        self.looks = category_swatches(timeline)
+        times = timeline.t_ms
+        self.peak = min(range(len(times)), key=lambda at: abs(times[at] - peak_ms))
+        self.sample = self.peak
+        self._drawn_for: Size | None = None
+        self._columns: list[list[Cell]] = []
+        self._samples: list[int] = []
+        self._margin = 0
+
+    def on_resize(self) -> None:
+        self._draw()
+        self._go(self.sample)
+
+    def _draw(self) -> None:
+        """Compute every column once for this size."""
+        self._drawn_for = self.size
+        width, height = self.size.width, self.size.height - 1
+        self._columns, self._samples = [], []
+        if width < 20 or height < 2:
+            return
+        high = max(self.timeline.live_bytes) or 1
+        self._ticks = {height - 1: amount(high), (height - 1) // 2: amount(high / 2), 0: "0"}
+        self._margin = max(map(len, self._ticks.values()))
+        self._samples = column_samples(self.timeline, width - self._margin - 1)
+        for sample in self._samples:
+            layers = [
+                (self.timeline.categories[name][sample], self.looks[name]) for name in self.order
+            ]
+            self._columns.append(stacked_column(layers, height, high / height))
+
+    @property
+    def cursor(self) -> int:
+        """The column of the cursor's sample."""
+        return min(
+            range(len(self._samples)),
+            key=lambda column: abs(self._samples[column] - self.sample),
+            default=0,
+        )
+
+    def action_move(self, by: int) -> None:
+        if self._samples:
+            column = min(max(self.cursor + by, 0), len(self._samples) - 1)
+            self._go(self._samples[column])
+
+    def action_peak(self) -> None:
+        self._go(self.peak)
+
+    def _go(self, sample: int) -> None:
+        self.sample = sample
+        self.refresh()
+        self.post_message(self.Moved(sample))
+
+    def on_click(self, event: object) -> None:
+        x = getattr(event, "x", 0) - self._margin - 1
+        if 0 <= x < len(self._samples):
+            self._go(self._samples[x])
+
+    def render_line(self, y: int) -> Strip:
+        if self._drawn_for != self.size:
+            self._draw()
+        width, height = self.size.width, self.size.height - 1
+        if not self._columns:
+            return Strip.blank(width, self.rich_style)
+        axis = self.get_component_rich_style("timeline--axis")
+        pointer = self.get_component_rich_style("timeline--cursor")
+        cursor = self.cursor
+        if y == height:
+            return self._axis_line(axis, pointer, cursor)
+        row = height - 1 - y
+        tick = self._ticks.get(row, "")
+        segments = [Segment(f"{tick:>{self._margin}}{'┤' if tick else '│'}", axis)]
+        cells = [column[row] for column in self._columns]
+        if not cells[cursor][1]:
+            cells[cursor] = ("│", "cursor")
+        for colour, run in groupby(cells, key=lambda cell: cell[1]):
+            text = "".join(char for char, _ in run)
+            style = pointer if colour == "cursor" else Style.parse(colour) if colour else None
+            segments.append(Segment(text, self.rich_style + style if style else self.rich_style))
+        return Strip(segments).adjust_cell_length(width, self.rich_style)
+
+    def _axis_line(self, axis: Style, pointer: Style, cursor: int) -> Strip:
+        """Phases under the area, and where the cursor stands."""
+        t_ms, room = self.timeline.t_ms, len(self._columns)
+        span = (t_ms[-1] - t_ms[0]) or 1.0
+        marks = [
+            (min(max(int((begin - t_ms[0]) / span * room), 0), room - 1), name)
+            for name, begin, _ in self.timeline.phases
+        ]
+        text = mark_row(marks, room).replace(" ", "─")
+        return Strip(
+            [
+                Segment(" " * self._margin + "╰", axis),
+                Segment(text[:cursor], axis),
+                Segment("▲", pointer),
+                Segment(text[cursor + 1 :], axis),
+            ]
+        ).adjust_cell_length(self.size.width, self.rich_style)

@@ -1,0 +1,52 @@
+"""The rows of a trace, with their categories' swatches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.text import Text
+
+from ....core.tables.trust import MOVED_MARK, marked
+from ...theme import Swatch
+from .table_view import TableView
+
+ORDER = (
+    *("exclusive_ns", "share", "category", "name", "module", "calls", "phase", "mean_ns"),
+    *("of_roof", "min_ns", "max_ns", "total_ns", "op", "flops", "moved_bytes"),
+)
+SWATCH_WIDTH = 2
+
+
+class KernelTable(TableView):
+    """Rows with the swatch of their category, as the bar above has it.
+
+    With ``moved`` the times are struck out: tracing changed them too far.
+    """
+
+    def __init__(self, looks: Mapping[str, Swatch], *, moved: bool) -> None:
+        super().__init__(flexible="name", order=ORDER)
+        self._looks = looks
+        self._moved = moved
+
+    def room_beside(self, column: str) -> int:
+        if column == "category":
+            return SWATCH_WIDTH
+        return moved_room(column, moved=self._moved)
+
+    def cell(self, column: str, row: int, text: str) -> Text:
+        look = self._looks.get(text.removesuffix(" (fused)")) if column == "category" else None
+        if look is None:
+            return moved_cell(column, text, moved=self._moved)
+        return Text.assemble((look.glyph, look.colour), " ", text)
+
+
+def moved_cell(column: str, text: str, *, moved: bool) -> Text:
+    """A cell as it is, or struck out where it is a time that tracing moved."""
+    if moved and column.endswith("_ns"):
+        return Text(marked(text), style="strike")
+    return Text(text)
+
+
+def moved_room(column: str, *, moved: bool) -> int:
+    """Cells that the mark of a moved time takes."""
+    return len(MOVED_MARK) if moved and column.endswith("_ns") else 0
