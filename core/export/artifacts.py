@@ -12,7 +12,7 @@ from ..runs.directory import RunDirectory
 from .files import copy
 
 
-def write_trace(run: RunDirectory, out: Path) -> list[Path]:
+def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
     """Copy the gzip'd trace; to a name that ends in ``.json`` it is unpacked.
 
     Raises:
@@ -49,7 +49,7 @@ def _check_head(source: Path) -> None:
 _PROTOCOL_4 = b"\x80\x04"
 
 
-def write_snapshot(run: RunDirectory, out: Path) -> list[Path]:
+def write_snapshot(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
     """Copy the snapshot, a pickle of protocol 4; it is never loaded here.
 
     Raises:

@@ -1,49 +1,114 @@
-"""Every export of a run: its kind, its purpose, and the function that writes it."""
+"""Every export of a run: one row each. Nothing of a writer is imported before it is called."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Protocol
 
-from ..analysis.kernels.tree import kernel_tree
 from ..errors import SpecError
-from ..record.record import Record, encode_record
-from ..runs.artifacts import layer_rows
-from ..runs.builder import settled_record
+from ..record.record import Record
 from ..runs.directory import RunDirectory
-from ..runs.related import other_steps, worth_of
-from ..tables.record import tables_of
-from .artifacts import write_snapshot, write_trace
-from .files import refuse_existing, write
-from .nsys_script import spec_beside, write_script
-from .page.run_page import run_page
-from .text_formats import record_as_markdown, table_as_csv, tables_as_tidy_csv
+from .files import refuse_existing
+
+
+class Writer(Protocol):
+    """Writes one export to a path that may be written to; returns the files it made."""
+
+    def __call__(self, run: RunDirectory, path: Path, *, force: bool) -> list[Path]: ...
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A line under the report of a finished run that names the export.
+
+    Attributes:
+        label: First column: what the export holds.
+        note: Comment behind the command.
+        applies: False for a run that has nothing of this kind.
+    """
+
+    label: str
+    note: str
+    applies: Callable[[RunDirectory, Record], bool]
+
+
+@dataclass(frozen=True)
+class Export:
+    """One way to carry a run away.
+
+    Attributes:
+        purpose: Help text, without a capital.
+        ending: What follows the run's id in the default name.
+        writer: ``module:function`` in this package, a `Writer`.
+        offer: Line under the report of a run; None for none.
+        is_folder: True if the default path is a folder; the writer then checks each file in it.
+    """
+
+    purpose: str
+    ending: str
+    writer: str
+    offer: Offer | None = None
+    is_folder: bool = False
+
+    def load(self) -> Writer:
+        """Import the module of the writer."""
+        module, _, name = self.writer.partition(":")
+        function: Writer = getattr(import_module(f".{module}", __package__), name)
+        return function
+
 
 EXPORTS = {
-    "perfetto": "the chrome trace, for ui.perfetto.dev; to a name in .json unpacked",
-    "memory-viz": "the CUDA allocator's snapshot, for pytorch.org/memory_viz",
-    "nsys": "a script with the nsys profile command for this spec, its flags explained",
-    "html": "the whole report as one page, for any browser, without network",
-    "csv": "all tables: a folder with a file each; to a name in .csv one tidy file",
-    "md": "the whole report in Markdown",
-    "json": "the record: every number, with its unit in its key",
-}
-
-__all__ = ["EXPORTS", "default_path", "write_export"]
-
-_ENDINGS = {
-    "perfetto": ".trace.json.gz",
-    "memory-viz": ".snapshot.pickle",
-    "nsys": ".nsys.sh",
-    "csv": "-csv",
-    "md": ".md",
-    "html": ".html",
-    "json": ".json",
+    "perfetto": Export(
+        "the chrome trace, for ui.perfetto.dev; to a name in .json unpacked",
+        ".trace.json.gz",
+        "artifacts:write_trace",
+        Offer("trace", "for ui.perfetto.dev", lambda run, record: run.trace_path.is_file()),
+    ),
+    "memory-viz": Export(
+        "the CUDA allocator's snapshot, for pytorch.org/memory_viz",
+        ".snapshot.pickle",
+        "artifacts:write_snapshot",
+        Offer(
+            "snapshot",
+            "for pytorch.org/memory_viz",
+            lambda run, record: run.snapshot_path.is_file(),
+        ),
+    ),
+    "nsys": Export(
+        "a script with the nsys profile command for this spec, its flags explained",
+        ".nsys.sh",
+        "nsys_script:write_script",
+        Offer("nsys", "a script that profiles this spec", lambda run, record: True),
+    ),
+    "html": Export(
+        "the whole report as one page, for any browser, without network",
+        ".html",
+        "report:write_page",
+    ),
+    "csv": Export(
+        "all tables: a folder with a file each; to a name in .csv one tidy file",
+        "-csv",
+        "report:write_tables",
+        Offer(
+            "tables",
+            "or md, json",
+            lambda run, record: bool(record.timing or record.kernels or record.memory),
+        ),
+        is_folder=True,
+    ),
+    "md": Export("the whole report in Markdown", ".md", "report:write_markdown"),
+    "json": Export(
+        "the record: every number, with its unit in its key", ".json", "report:write_record"
+    ),
 }
 
 
 def default_path(run: RunDirectory, kind: str, folder: Path | None = None) -> Path:
     """The name an export gets when none is given; relative to the current folder."""
-    return (folder or Path()) / f"{run.id}{_ENDINGS[kind]}"
+    return (folder or Path()) / f"{run.id}{EXPORTS[kind].ending}"
 
 
 def write_export(
@@ -61,49 +126,10 @@ def write_export(
     """
     if kind not in EXPORTS:
         raise SpecError("kind", kind, f"one of {', '.join(EXPORTS)}")
+    export = EXPORTS[kind]
     path = out or default_path(run, kind)
-    if kind == "csv":
-        return _write_tables(settled_record(run), path, force=force)
-    if path.is_dir():
-        path = default_path(run, kind, path)
-    refuse_existing([path, *([spec_beside(path)] if kind == "nsys" else [])], force=force)
-    match kind:
-        case "perfetto":
-            return write_trace(run, path)
-        case "memory-viz":
-            return write_snapshot(run, path)
-        case "nsys":
-            return write_script(run, path)
-        case "md":
-            record = settled_record(run)
-            return [
-                write(
-                    path, record_as_markdown(record, other_steps(record), worth_of(record)).encode()
-                )
-            ]
-        case "html":
-            return [write(path, run_as_page(run).encode())]
-        case _:
-            return [write(path, encode_record(settled_record(run)))]
-
-
-def run_as_page(run: RunDirectory) -> str:
-    """The report as one HTML file.
-
-    Raises:
-        DamagedFileError: The record, or the trace pass's table, cannot be read.
-    """
-    record = settled_record(run)
-    kernels = layer_rows(run, record)
-    tree = kernel_tree(kernels, record.memory) if kernels else None
-    return run_page(record, tables_of(record, other_steps(record), worth_of(record)), tree)
-
-
-def _write_tables(record: Record, path: Path, *, force: bool) -> list[Path]:
-    tables = tables_of(record, other_steps(record), worth_of(record))
-    if path.suffix == ".csv":
+    if not export.is_folder:
+        if path.is_dir():
+            path = default_path(run, kind, path)
         refuse_existing([path], force=force)
-        return [write(path, tables_as_tidy_csv(tables))]
-    targets = {path / f"{table.name}.csv": table for table in tables}
-    refuse_existing(list(targets), force=force)
-    return [write(target, table_as_csv(table)) for target, table in targets.items()]
+    return export.load()(run, path, force=force)

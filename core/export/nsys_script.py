@@ -15,7 +15,7 @@ import msgspec
 from ..runs.directory import RunDirectory
 from ..spec.spec import RunSpec
 from ..tables.cells import literal
-from .files import write
+from .files import refuse_existing, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +51,15 @@ _ON_CPU = (Flag("--trace=nvtx,osrt", "our phase and module ranges, and waits of 
 _NO_RANGE_ON_CPU = "# The CPU has no profiler API to mark the measured steps: all is recorded."
 
 
-def write_script(run: RunDirectory, out: Path) -> list[Path]:
+def write_script(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
     """Write the script, and beside it the spec that its target reads."""
     spec = run.header().spec
-    spec_path = spec_beside(out)
+    spec_path = out.with_suffix(".spec.json")
+    refuse_existing([spec_path], force=force)
     write(spec_path, msgspec.json.format(msgspec.json.encode(spec), indent=2))
     write(out, script(run.id, spec, spec_path).encode())
     out.chmod(out.stat().st_mode | 0o111)
     return [out, spec_path]
-
-
-def spec_beside(out: Path) -> Path:
-    """Where the spec goes: the script's name with another ending."""
-    return out.with_suffix(".spec.json")
 
 
 def script(run_id: str, spec: RunSpec, spec_path: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import SpecError
 from ..runs.directory import RunDirectory
-from .exports import run_as_page
+from .report import run_as_page
 
 LOOPBACK = "127.0.0.1"
 

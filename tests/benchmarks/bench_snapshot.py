@@ -21,8 +21,8 @@ with open(sys.argv[1], "rb") as file:
 """
 OURS = """
 from pathlib import Path
-from sysbench.core.analysis.memory import describe_snapshot
-from sysbench.core.analysis.snapshot import read_snapshot
+from sysbench.core.analysis.memory.block import describe_snapshot
+from sysbench.core.analysis.memory.snapshot import read_snapshot
 began = time.perf_counter()
 memory = describe_snapshot(read_snapshot(Path(sys.argv[1])))
 assert sum(row.bytes for row in memory.ledger) == memory.peak_allocated_bytes and memory.largest

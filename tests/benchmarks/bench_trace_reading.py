@@ -20,9 +20,9 @@ ROUNDS = 3
 
 OURS = """
 from pathlib import Path
-from sysbench.core.analysis.chrome_trace import read_trace
-from sysbench.core.analysis.kernels import kernel_table
-from sysbench.core.analysis.time_ledger import time_ledger
+from sysbench.core.analysis.trace.reader import read_trace
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import time_ledger
 began = time.perf_counter()
 table = kernel_table(time_ledger(read_trace(Path(sys.argv[1]))), by_layer=True)
 tell(sum(row.calls for row in table.rows))
@@ -68,7 +68,7 @@ def tell(calls):
         resource.getrusage(who).ru_maxrss / 1024
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    from sysbench.core.analysis.trace_parts import MOST_PARTS
+    from sysbench.core.analysis.trace.parts import MOST_PARTS
     print(json.dumps([seconds, own + (MOST_PARTS - 1) * largest, calls]))
 """
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from ...core.export.exports import EXPORTS
 from ...core.formatting import parse_bytes
-from .spec_arguments import spec_keys
+from .spec_keys import spec_keys
 from .study_arguments import add_study_options
 
 SECTIONS = (
@@ -269,7 +269,7 @@ def _add_export(commands: _Commands) -> None:
         "export",
         "carry a run's artifacts and tables away",
         "Write one export of a run:\n"
-        + "\n".join(f"  {kind:<11} {purpose}" for kind, purpose in EXPORTS.items()),
+        + "\n".join(f"  {kind:<11} {export.purpose}" for kind, export in EXPORTS.items()),
         _examples(
             ("sysbench-tui export last perfetto", ""),
             ("sysbench-tui export last csv -o tables/", ""),

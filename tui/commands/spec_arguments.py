@@ -1,14 +1,12 @@
-"""SPEC.toml or a profile, plus ``--set key=value``, to one checked spec; the keys for `--help`."""
+"""SPEC.toml or a profile, plus ``--set key=value``, to one checked spec."""
 
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...core.errors import NotFoundError, SpecError
-from ...core.spec.fields import FIELDS
 from ...core.spec.files import load_profile, read_spec_file
 from ...core.spec.models import model_presets
 from ...core.spec.resolve import parse_passes, resolved
@@ -80,22 +78,3 @@ def _from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] |
         return read_spec_file(Path(name))
     spec, passes = load_profile(name)
     return spec.settings(), passes
-
-
-def spec_keys() -> str:
-    """Every key of a spec with its default, what it means and what it may hold."""
-    default = RunSpec()
-    lines = ["keys of a spec, for --set and TOML, with their defaults:"]
-    for field in FIELDS:
-        value = getattr(default, field.name)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        key = field.name if field.name in DIMENSION_NAMES else f"{field.name}={text}"
-        lines += textwrap.wrap(
-            f"{field.help}: {field.allowed}",
-            width=100,
-            initial_indent=f"  {key:<26}",
-            subsequent_indent=" " * 28,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    return "\n".join(lines)

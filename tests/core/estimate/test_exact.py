@@ -84,8 +84,8 @@ def printed(code: str) -> list[str]:
 PREDICT = """
 import sys
 import msgspec
-from sysbench.core.estimate.fake import quick_prediction
-from sysbench.core.spec import RunSpec
+from sysbench.core.worker.dry_run.child import quick_prediction
+from sysbench.core.spec.spec import RunSpec
 specs = [
     RunSpec(device="cuda:0", precision="bf16", clip=1.0),
     RunSpec(device="cuda:0", attention="sdpa", step="inference"),
@@ -106,16 +106,16 @@ def test_the_compiler_stays_out_and_its_stand_in_changes_no_prediction() -> None
 
 def test_a_torch_that_wants_more_of_its_compiler_gets_it() -> None:
     code = """
-from sysbench.core.estimate import fake
-from sysbench.core.spec import RunSpec
-exact = fake.exact_prediction
+from sysbench.core.worker.dry_run import child
+from sysbench.core.spec.spec import RunSpec
+exact = child.exact_prediction
 def choosy(spec):
     import torch._dynamo
     assert torch._dynamo.config.fake_tensor_cache_enabled
     return exact(spec)
-fake.exact_prediction = choosy
+child.exact_prediction = choosy
 spec = RunSpec(device="cpu")
-print(fake.quick_prediction(spec) == exact(spec))
+print(child.quick_prediction(spec) == exact(spec))
 """
     assert printed(code) == ["True"]
 

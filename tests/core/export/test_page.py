@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.export.exports import run_as_page, write_export
+from sysbench.core.export.exports import write_export
 from sysbench.core.export.page.run_page import run_page
+from sysbench.core.export.report import run_as_page
 from sysbench.core.record.record import Record
 from sysbench.core.runs.builder import settled_record
 from sysbench.core.runs.directory import RunDirectory

@@ -15,7 +15,7 @@ RunPython = Callable[..., Any]
 # With a resolved device its capacity, with a refused one the message.
 RESOLVE = """
 import json, os, sys
-from sysbench.core.devices import capacity_bytes, resolve_device
+from sysbench.core.machine.devices import capacity_bytes, resolve_device
 from sysbench.core.errors import SpecError
 try:
     device = resolve_device(os.environ["DEVICE"])

@@ -14,7 +14,7 @@ RunPython = Callable[..., Any]
 
 EXAMINE = """
 import sys, msgspec
-from sysbench.core.doctor import examine
+from sysbench.core.machine.doctor.checks import examine
 checks = examine()
 assert "torch" not in sys.modules
 sys.stdout.buffer.write(msgspec.json.encode({check.name: check for check in checks}))

@@ -13,7 +13,7 @@ RunPython = Callable[..., Any]
 
 DESCRIBE = """
 import sys, msgspec
-from sysbench.core.environment import describe_host
+from sysbench.core.machine.environment import describe_host
 facts = describe_host()
 assert "torch" not in sys.modules
 sys.stdout.buffer.write(msgspec.json.encode(facts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....core.export.exports import EXPORTS
 from ....core.record.record import Record
 from ....core.runs.builder import settled_record
 from ....core.runs.directory import RunDirectory
@@ -37,10 +38,6 @@ def full_report(run: RunDirectory, record: Record, width: int) -> Iterator[Line]
 def _exports(run: RunDirectory, record: Record) -> Iterator[tuple[str, str]]:
     command = f"sysbench-tui export {run.id}"
     yield "directory", str(run.path)
-    if run.trace_path.is_file():
-        yield "trace", f"{command} perfetto     # for ui.perfetto.dev"
-    if run.snapshot_path.is_file():
-        yield "snapshot", f"{command} memory-viz   # for pytorch.org/memory_viz"
-    if record.timing or record.kernels or record.memory:
-        yield "tables", f"{command} csv          # or md, json"
-    yield "nsys", f"{command} nsys         # a script that profiles this spec"
+    for kind, export in EXPORTS.items():
+        if export.offer and export.offer.applies(run, record):
+            yield export.offer.label, f"{command} {kind:<12} # {export.offer.note}"

@@ -288,7 +288,7 @@ class TestStacks:
             ),
             Frame("torch/nn/modules/module.py", 1779, "_call_impl"),
             Frame("/home/me/model.py", 12, "forward"),
-            Frame("/opt/sysbench/core/worker/tags.py", 150, "__torch_dispatch__"),
+            Frame("/opt/sysbench/core/worker/memory/tagger.py", 150, "__torch_dispatch__"),
             Frame("/home/me/torch/train.py", 3, "main"),
             Frame("<frozen runpy>", 88, "_run_code"),
         )

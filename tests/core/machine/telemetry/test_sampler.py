@@ -86,7 +86,7 @@ def test_the_driver_is_asked_for_slow_fields_once_in_a_few_looks(
     log = tmp_path / "log"
     code = """
 import json
-from sysbench.core.telemetry.sampler import Probe
+from sysbench.core.machine.telemetry.sampler import Probe
 with Probe() as probe:
     samples = [probe.take() for _ in range(5)]
 print(json.dumps([len(sample.devices) for sample in samples]))

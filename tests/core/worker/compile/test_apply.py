@@ -153,7 +153,7 @@ FALL_BACK = """
 import json, msgspec, torch
 from torch._dynamo import config, utils
 from sysbench.core import RunSpec
-from sysbench.core.worker.compiling import describe_compilation
+from sysbench.core.worker.compile.apply import describe_compilation
 
 def refusing(graph, inputs):
     raise RuntimeError("no such instruction")

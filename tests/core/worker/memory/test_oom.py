@@ -113,10 +113,10 @@ class TestARealRefusal:
 
 LIMIT_AND_STEP = """
 import sys
-from sysbench.core.spec import parse_spec
+from sysbench.core.spec.spec import parse_spec
 from sysbench.core.worker.failures import ran_out_of_memory
 from sysbench.core.worker.limits import limit_memory
-from sysbench.core.worker.workload import Workload
+from sysbench.core.worker.workloads.transformer import Workload
 
 spec = parse_spec({"device": "cpu", "memory_limit": "100MiB"})
 limit_memory(spec)
@@ -151,12 +151,12 @@ TIGHT_LIMITS = """
 import os
 import sys
 import torch._dynamo
-from sysbench.core.events import OutOfMemory, ResultReported
-from sysbench.core.spec import parse_spec
+from sysbench.core.record.events import OutOfMemory, ResultReported
+from sysbench.core.spec.spec import parse_spec
 from sysbench.core.worker.failures import report_failure
-from sysbench.core.worker.job import Job
+from sysbench.core.runs.job import Job
 from sysbench.core.worker.limits import limit_memory
-from sysbench.core.worker.passes import measure_of
+from sysbench.core.worker.passes.registry import measure_of
 
 def told(name, folder, limit):
     spec = parse_spec(

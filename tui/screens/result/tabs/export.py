@@ -76,13 +76,15 @@ class ExportTab(ResultTab):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         def command(kind: str) -> tuple[str, str, Any]:
             path = str(default_path(self.run, kind, Path.cwd()))
-            return f"export: Write {kind}", EXPORTS[kind], lambda: self._write(kind, path)
+            return f"export: Write {kind}", EXPORTS[kind].purpose, lambda: self._write(kind, path)
 
         return [command(kind) for kind in EXPORTS]
 
 
 def _label(kind: str) -> Content:
-    return Content.assemble((f"{kind:<{KIND_WIDTH}}", "bold"), (EXPORTS[kind], "$foreground 70%"))
+    return Content.assemble(
+        (f"{kind:<{KIND_WIDTH}}", "bold"), (EXPORTS[kind].purpose, "$foreground 70%")
+    )
 
 
 TAB = ExportTab

@@ -1,0 +1,57 @@
+"""The report of a run as files: an HTML page, tables as CSV, Markdown, the record as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..analysis.kernels.tree import kernel_tree
+from ..record.record import encode_record
+from ..runs.artifacts import layer_rows
+from ..runs.builder import settled_record
+from ..runs.directory import RunDirectory
+from ..runs.related import other_steps, worth_of
+from ..tables.record import tables_of
+from .files import refuse_existing, write
+from .page.run_page import run_page
+from .text_formats import record_as_markdown, table_as_csv, tables_as_tidy_csv
+
+
+def run_as_page(run: RunDirectory) -> str:
+    """The report as one HTML file.
+
+    Raises:
+        DamagedFileError: The record, or the trace pass's table, cannot be read.
+    """
+    record = settled_record(run)
+    kernels = layer_rows(run, record)
+    tree = kernel_tree(kernels, record.memory) if kernels else None
+    return run_page(record, tables_of(record, other_steps(record), worth_of(record)), tree)
+
+
+def write_page(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
+    """Write the report as one HTML file."""
+    return [write(path, run_as_page(run).encode())]
+
+
+def write_tables(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
+    """Write a CSV file a table into a folder, or one tidy file to a name in ``.csv``."""
+    record = settled_record(run)
+    tables = tables_of(record, other_steps(record), worth_of(record))
+    if path.suffix == ".csv":
+        refuse_existing([path], force=force)
+        return [write(path, tables_as_tidy_csv(tables))]
+    targets = {path / f"{table.name}.csv": table for table in tables}
+    refuse_existing(list(targets), force=force)
+    return [write(target, table_as_csv(table)) for target, table in targets.items()]
+
+
+def write_markdown(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
+    """Write the whole report as Markdown."""
+    record = settled_record(run)
+    text = record_as_markdown(record, other_steps(record), worth_of(record))
+    return [write(path, text.encode())]
+
+
+def write_record(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
+    """Write the record as JSON."""
+    return [write(path, encode_record(settled_record(run)))]
