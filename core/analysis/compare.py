@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from ..formatting import percent
 from ..machine.environment import device_name, threads, torch_version
-from ..record.record import Record, Spread
+from ..record.record import Record
 from ..spec.spec import DIMENSION_NAMES
 from .memory.difference import MemoryDifference, memory_difference
-
-Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]
-
-SAME_WITHIN = 0.02
-"""Two medians are the same when their quotient is surely within so much of one."""
+from .verdict import Verdict, step_change
 
 _PROCEDURE = ("warmup", "steps", "until", "max_steps", "max_seconds")
 _TRAIN_ONLY = ("optimizer", "clip")
@@ -76,11 +71,13 @@ def compare(a: Record, b: Record) -> Comparison:
     """Judge run B against run A."""
     change = low = high = None
     differences = differing(a, b)
+    verdict: Verdict
     if a.timing and b.timing:
-        change, low, high = _change(a.timing.step, b.timing.step)
-        verdict, why = _verdict(low, high)
+        step = step_change(a.timing.step, b.timing.step)
+        verdict, why = step.verdict, step.why
+        change, low, high = step.change, step.low, step.high
     else:
-        lacking = " and ".join(one.id for one in (a, b) if one.timing is None)
+        lacking = " and ".join(record.id for record in (a, b) if record.timing is None)
         verdict, why = "AMBIGUOUS", f"no timing in {lacking}"
     return Comparison(
         a=a.id,
@@ -97,25 +94,6 @@ def compare(a: Record, b: Record) -> Comparison:
         procedure=[one for one in differences if one.name in _PROCEDURE],
         memory=memory_difference(a.memory, b.memory) if a.memory and b.memory else None,
     )
-
-
-def _change(a: Spread, b: Spread) -> tuple[float, float, float]:
-    """The relative change of the median, and the least and most that the intervals allow."""
-    return (
-        b.median_ms / a.median_ms - 1,
-        b.ci_low_ms / a.ci_high_ms - 1,
-        b.ci_high_ms / a.ci_low_ms - 1,
-    )
-
-
-def _verdict(low: float, high: float) -> tuple[Verdict, str]:
-    if low > 0:
-        return "SLOWER", "the 95 % intervals of the medians do not overlap"
-    if high < 0:
-        return "FASTER", "the 95 % intervals of the medians do not overlap"
-    if low >= -SAME_WITHIN and high <= SAME_WITHIN:
-        return "SAME", f"the 95 % intervals overlap and are within {percent(SAME_WITHIN, 0)}"
-    return "AMBIGUOUS", "the 95 % intervals overlap, and are too wide to call it the same"
 
 
 def _phases(a: Record, b: Record) -> list[PhaseChange]:
@@ -211,7 +189,7 @@ def break_even(record: Record, eager: Record | None, how: str) -> BreakEven:
     )
     if other.median_ms <= step.median_ms:
         return _never(found, "never: compiled steps are not shorter")
-    if other.ci_low_ms <= step.ci_high_ms:
+    if step_change(other, step).verdict != "FASTER":
         return _never(found, "the two medians cannot be told apart: their intervals overlap")
     seconds = {"cold": record.compile.cold_seconds, "warm": record.compile.warm_seconds}
     steps = {f"steps_{name}": _steps(value, found.saved_ms) for name, value in seconds.items()}

@@ -22,13 +22,16 @@ from .builder import settled_record
 from .directory import RunDirectory, find_run, list_runs
 
 BUSY_SECONDS = 10.0
+ENTRY_FORMAT = 2
+"""Counts the changes of `Entry`: rows of an older one are made anew."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One run in the list: what decided its numbers, and the numbers that matter most.
 
-    ``half_width`` is of the median's 95 % interval, as a share; null values were not
-    measured. ``live`` says that a supervisor is at work right now.
+    ``ci_low_ms`` and ``ci_high_ms`` are the ends of the median's 95 % interval, ``half_width``
+    half of it as a share; null values were not measured. ``live`` says that a supervisor is at
+    work right now.
     """
 
     id: str
@@ -48,6 +51,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     device_name: str
     median_ms: float | None
+    ci_low_ms: float | None
+    ci_high_ms: float | None
     half_width: float | None
     peak_bytes: int | None
     passes: list[str]
@@ -155,6 +160,8 @@ def entry_of(record: Record) -> Entry:
         device=spec["device"],
         device_name=device_name(record.environment) or spec["device"],
         median_ms=record.timing.step.median_ms if record.timing else None,
+        ci_low_ms=record.timing.step.ci_low_ms if record.timing else None,
+        ci_high_ms=record.timing.step.ci_high_ms if record.timing else None,
         half_width=record.timing.step.half_width if record.timing else None,
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
         passes=[one.name for one in record.passes],
@@ -167,7 +174,7 @@ def _version(run: RunDirectory) -> str:
         written = run.record_path.stat().st_mtime_ns
     except FileNotFoundError:
         written = 0
-    return f"{written}:{run.is_live()}"
+    return f"{ENTRY_FORMAT}:{written}:{run.is_live()}"
 
 
 def _escaped(word: str) -> str:

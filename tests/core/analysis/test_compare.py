@@ -2,68 +2,25 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.compare import SAME_WITHIN, compare
-from sysbench.core.record.record import Record, Spread, Timing
+from sysbench.core.analysis.compare import compare
+from sysbench.core.analysis.verdict import SAME_WITHIN
+from sysbench.core.record.record import Record, Spread
 from sysbench.core.spec.spec import RunSpec
+
+from ... import factories
 
 
 def spread(low: float, median: float, high: float) -> Spread:
-    return Spread(
-        median_ms=median,
-        ci_low_ms=low,
-        ci_high_ms=high,
-        mad_ms=0.0,
-        iqr_ms=0.0,
-        mean_ms=median,
-        std_ms=0.0,
-        min_ms=low,
-        max_ms=high,
-        p10_ms=low,
-        p90_ms=high,
-        n=30,
-        drift=0.0,
-    )
+    return factories.spread(median, low, high)
 
 
 def record(step: Spread | None, spec: RunSpec | None = None, **environment: object) -> Record:
-    spec = spec or RunSpec(device="cpu")
-    timing = (
-        None
-        if step is None
-        else Timing(
-            clock="host",
-            step=step,
-            phases={"forward": step},
-            issue=None,
-            wall_ms=None,
-            first_step_ms=1.0,
-            warmup_ms=[],
-            warmup_settled=True,
-            samples_ms=[],
-            phase_samples_ms={},
-            stop_reason="",
-            settled=True,
-            tokens_per_second=1.0,
-            model_flops=1.0,
-            tflops=1.0,
-            mfu=None,
-        )
-    )
-    return Record(
-        id="run",
-        identity=spec.identity,
-        status="finished",
-        created_ns=0,
-        spec=msgspec.to_builtins(spec),
-        parameters=1,
-        environment=dict(environment),
-        timing=timing,
-    )
+    timing = None if step is None else factories.timing(step)
+    return factories.record(spec, environment=dict(environment), timing=timing)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Input, Static
 
+from ....core.analysis.verdict import step_change
 from ....core.errors import SysbenchError
 from ....core.formatting import counted
 from ....core.runs.directory import RunDirectory
@@ -253,8 +254,9 @@ def comparison(a: Entry, b: Entry) -> list[Content]:
             ("B ", "bold $accent"), f"{step_time(b):<22}{amount(b.peak_bytes):>10}  {b.id}"
         ),
     ]
-    if a.median_ms and b.median_ms:
-        lines.append(_verdict(a, b, a.median_ms, b.median_ms))
+    before, after = _median_of(a), _median_of(b)
+    if before and after:
+        lines.append(_verdict(before, after))
     mine, other = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
     differing = [
         f"{name}: {mine[name]} → {other[name]}" for name in FACTORS if mine[name] != other[name]
@@ -264,13 +266,30 @@ def comparison(a: Entry, b: Entry) -> list[Content]:
     return lines
 
 
-def _verdict(a: Entry, b: Entry, before: float, after: float) -> Content:
-    """B against A; "no difference" while the two intervals touch."""
-    apart = abs(after - before)
-    noise = before * (a.half_width or 0) + after * (b.half_width or 0)
-    change = f"B − A = {after - before:+.4g} ms ({signed_percent(after / before - 1)})  "
-    if apart <= noise:
-        return Content.assemble(change, ("no difference: the intervals overlap", "bold"))
-    word = "▼ faster" if after < before else "▲ slower"
-    style = "bold $success" if after < before else "bold $warning"
-    return Content.assemble(change, (word, style))
+class _Median(msgspec.Struct, frozen=True):
+    """A `MedianTime` of the verdict engine."""
+
+    median_ms: float
+    ci_low_ms: float
+    ci_high_ms: float
+
+
+def _median_of(entry: Entry) -> _Median | None:
+    if not entry.median_ms or not entry.ci_low_ms or not entry.ci_high_ms:
+        return None
+    return _Median(entry.median_ms, entry.ci_low_ms, entry.ci_high_ms)
+
+
+_VERDICTS = {
+    "FASTER": ("▼ faster", "bold $success"),
+    "SLOWER": ("▲ slower", "bold $warning"),
+    "SAME": ("the same", "bold"),
+    "AMBIGUOUS": ("not decidable", "bold"),
+}
+
+
+def _verdict(a: _Median, b: _Median) -> Content:
+    """B against A, as `compare` judges it."""
+    change = step_change(a, b)
+    difference = f"{b.median_ms - a.median_ms:+.4g} ms ({signed_percent(change.change)})"
+    return Content.assemble(f"B − A = {difference}  ", _VERDICTS[change.verdict], f": {change.why}")

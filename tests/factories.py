@@ -1,0 +1,71 @@
+"""Records by hand: the parts that a test does not speak of have values that decide nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sysbench.core.record.record import Record, Spread, Timing
+from sysbench.core.spec.spec import RunSpec
+
+
+def spread(
+    median: float, low: float | None = None, high: float | None = None, **fields: Any
+) -> Spread:
+    """A series with its median and interval in milliseconds; the interval is a point by default."""
+    low, high = (median if end is None else end for end in (low, high))
+    values: dict[str, Any] = {
+        "median_ms": median,
+        "ci_low_ms": low,
+        "ci_high_ms": high,
+        "mad_ms": 0.0,
+        "iqr_ms": 0.0,
+        "mean_ms": median,
+        "std_ms": 0.0,
+        "min_ms": low,
+        "max_ms": high,
+        "p10_ms": low,
+        "p90_ms": high,
+        "n": 30,
+        "drift": 0.0,
+    }
+    return Spread(**values | fields)
+
+
+def timing(step: Spread, **fields: Any) -> Timing:
+    """A timing block of one phase that takes the whole step."""
+    values: dict[str, Any] = {
+        "clock": "host",
+        "step": step,
+        "phases": {"forward": step},
+        "issue": None,
+        "wall_ms": None,
+        "first_step_ms": 1.0,
+        "warmup_ms": [],
+        "warmup_settled": True,
+        "samples_ms": [],
+        "phase_samples_ms": {},
+        "stop_reason": "",
+        "settled": True,
+        "tokens_per_second": 1.0,
+        "model_flops": 1.0,
+        "tflops": 1.0,
+        "mfu": None,
+    }
+    return Timing(**values | fields)
+
+
+def record(spec: RunSpec | None = None, **fields: Any) -> Record:
+    """A finished run without a block."""
+    spec = spec or RunSpec(device="cpu")
+    values: dict[str, Any] = {
+        "id": "run",
+        "identity": spec.identity,
+        "status": "finished",
+        "created_ns": 0,
+        "spec": msgspec.to_builtins(spec),
+        "parameters": 1,
+        "environment": {},
+    }
+    return Record(**values | fields)
