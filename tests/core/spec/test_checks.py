@@ -72,8 +72,7 @@ def test_what_does_not_go_together_is_refused(
     assert allowed in error.allowed
 
 
-def test_an_earlier_version_s_identity_stays() -> None:
-    assert RunSpec(mask="auto").identity == RunSpec().identity
+def test_a_mask_is_part_of_the_identity() -> None:
     assert parse_spec(BARE).identity != parse_spec(BARE | {"mask": "causal"}).identity
 
 
