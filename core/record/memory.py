@@ -5,6 +5,16 @@ from __future__ import annotations
 import msgspec
 
 
+def prediction_error(predicted_bytes: float | None, measured_bytes: float | None) -> float | None:
+    """The error of a prediction as a share: predicted / measured − 1.
+
+    Above zero the prediction was too high. None where one of the two is missing or zero.
+    """
+    if not predicted_bytes or not measured_bytes:
+        return None
+    return predicted_bytes / measured_bytes - 1
+
+
 class LedgerRow(msgspec.Struct, frozen=True):
     """One named amount of memory."""
 

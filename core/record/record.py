@@ -19,7 +19,7 @@ from .compile import GeneratedKernel as GeneratedKernel
 from .distributed import Distributed as Distributed
 from .events import Outcome
 from .memory import Allocation as Allocation
-from .memory import ClosedForm, DeviceMemory, Oom, Origin, Pool, ReconciledRow
+from .memory import ClosedForm, DeviceMemory, Oom, Origin, Pool, ReconciledRow, prediction_error
 from .memory import LedgerRow as LedgerRow
 from .memory import Timeline as Timeline
 from .nsys import NsysFacts
@@ -258,6 +258,11 @@ class Memory(Block, frozen=True):
     baseline_blocks: int = 0
     devices: list[DeviceMemory] = []
     missing: dict[str, str] = {}
+
+    @property
+    def prediction_error(self) -> float | None:
+        """The error of the predicted peak, see `prediction_error`."""
+        return prediction_error(self.predicted_peak_bytes, self.peak_allocated_bytes)
 
     @property
     def whole(self) -> Literal["a steady step", "the recording"]:

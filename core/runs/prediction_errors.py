@@ -11,6 +11,7 @@ from ..errors import DamagedFileError
 from ..formatting import format_bytes, percent
 from ..machine.devices import sample_of
 from ..machine.environment import cpu_model, device_name
+from ..record.memory import prediction_error
 from ..record.record import Record
 from ..spec.spec import RunSpec
 from ..storage import home, locked, write_atomically
@@ -37,8 +38,9 @@ class PastPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float:
-        """Predicted over measured, minus one."""
-        return self.predicted_bytes / self.measured_bytes - 1
+        """The error of the prediction, see `prediction_error`; −1 for one of no bytes."""
+        error = prediction_error(self.predicted_bytes, self.measured_bytes)
+        return -1.0 if error is None else error
 
 
 def errors_path(root: Path | None = None) -> Path:

@@ -133,10 +133,10 @@ def _of_memory(memory: Memory) -> Iterator[tuple[str, str]]:
     if memory.card and memory.driver_used_bytes:
         whole = "what the driver counts" if memory.source == "cuda-snapshot" else "the resident set"
         yield ("card", _closing(memory.card, memory.driver_used_bytes, whole))
-    if memory.predicted_peak_bytes:
-        off = memory.peak_allocated_bytes / memory.predicted_peak_bytes - 1
+    if memory.predicted_peak_bytes and memory.prediction_error is not None:
         predicted = format_bytes(memory.predicted_peak_bytes)
-        yield ("prediction", f"closed form {predicted}, measured {signed_percent(off)}")
+        error = signed_percent(memory.prediction_error)
+        yield ("prediction", f"closed form {predicted}, {error} of the measured peak")
     if memory.events_dropped:
         yield ("dropped", f"{memory.events_dropped:,} allocation events fell out of the ring")
 

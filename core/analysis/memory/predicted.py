@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ...estimate.closed_form import ROWS, Prediction, predict, why_not_predicted
-from ...record.memory import ClosedForm, ReconciledRow
+from ...record.memory import ClosedForm, ReconciledRow, prediction_error
 from ...record.record import LedgerRow, Memory
 from ...spec.spec import RunSpec
 from ..trace.scopes import LOSS
@@ -167,8 +167,7 @@ def _beside(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
 
 
 def _row(name: str, predicted: int, measured: int) -> ReconciledRow:
-    error = predicted / measured - 1 if predicted and measured else None
-    return ReconciledRow(name, predicted, measured, error)
+    return ReconciledRow(name, predicted, measured, prediction_error(predicted, measured))
 
 
 LOGITS, TEMPORARIES = "logits and loss", "temporaries"

@@ -26,8 +26,8 @@ def prediction_missed(record: Record) -> Finding | None:
     memory = record.memory
     if memory is None or not memory.predicted_peak_bytes:
         return None
-    error = memory.predicted_peak_bytes / memory.peak_allocated_bytes - 1
-    if abs(error) <= PREDICTION_LIMIT:
+    error = memory.prediction_error
+    if error is None or abs(error) <= PREDICTION_LIMIT:
         return None
     return Finding(
         rule="prediction-missed",

@@ -43,9 +43,9 @@ def peak_line(memory: Memory) -> Content:
         f", in {memory.peak_phase}" if memory.peak_phase else "",
     )
     pieces = recording_notes(memory)
-    if memory.predicted_peak_bytes:
-        off = memory.peak_allocated_bytes / memory.predicted_peak_bytes - 1
-        pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({signed_percent(off)})")
+    if memory.predicted_peak_bytes and memory.prediction_error is not None:
+        error = signed_percent(memory.prediction_error)
+        pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({error})")
     if memory.resident_set:
         pieces.append(f"resident {memory.resident_set}")
     pieces.append(f"reserved {amount(memory.peak_reserved_bytes)}")

@@ -108,10 +108,9 @@ def figures(record: Record) -> Iterator[Pair]:
         yield "first step", milliseconds(timing.first_step_ms)
     if memory is not None:
         yield "peak memory", f"{amount(memory.peak_allocated_bytes)} in {memory.peak_phase}"
-        if memory.predicted_peak_bytes:
-            off = memory.peak_allocated_bytes / memory.predicted_peak_bytes - 1
-            foretold = amount(memory.predicted_peak_bytes)
-            yield "  predicted", f"{foretold}, measured {signed_percent(off)}"
+        if memory.predicted_peak_bytes and memory.prediction_error is not None:
+            error = signed_percent(memory.prediction_error)
+            yield "  predicted", f"{amount(memory.predicted_peak_bytes)} ({error})"
     if record.numerics is not None:
         yield from _numerics(record.numerics)
     else:
