@@ -7,7 +7,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from typing import IO, Any, Self
@@ -15,6 +14,7 @@ from typing import IO, Any, Self
 import msgspec
 
 from ..errors import SpecError, WorkerFailed
+from ..machine.children import python_child
 from ..record.record import LedgerRow
 from ..record.roof import Roof
 from ..spec.spec import DIMENSION_NAMES, RunSpec
@@ -160,7 +160,7 @@ class Estimator:
         # What it says is read only when it fails, and may be more than a pipe holds.
         self._words = tempfile.TemporaryFile()  # noqa: SIM115
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "sysbench.core.worker.dry_run.child", str(os.getpid())],
+            python_child("sysbench.core.worker.dry_run.child", str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,

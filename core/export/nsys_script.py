@@ -6,12 +6,12 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from ..machine.children import python_child
 from ..runs.directory import RunDirectory
 from ..spec.spec import RunSpec
 from ..tables.cells import literal
@@ -67,7 +67,7 @@ def script(run_id: str, spec: RunSpec, spec_path: Path) -> str:
     flags, left_out, source = flags_for(spec, installed_options())
     flags = [*flags, Flag(f"--output={run_id}", "the report's name; .nsys-rep is added")]
     target = [
-        *(sys.executable, "-P", "-m", "sysbench.core.worker"),
+        *python_child("sysbench.core.worker"),
         *("--spec", str(spec_path.resolve()), "--pass", "timing", "--capture"),
     ]
     one_line = shlex.join(["nsys", "profile", *(flag.text for flag in flags), *target])

@@ -17,9 +17,9 @@ import msgspec
 
 from ..errors import ForeignFileError, SysbenchError
 from ..formatting import format_bytes
-from ..machine.processes import die_with_parent
+from ..machine.children import die_with_input
+from ..machine.processes import die_with_parent, limit_data_memory
 from ..storage import write_atomically
-from .confinement import die_with_input, limit_memory
 from .entries import Entry, forget_oldest
 from .inspection import encode_inspection
 from .messages import Finished, Message, Progressed, Refused, encode_message
@@ -34,7 +34,7 @@ def main(file: str, entry: str, limit_bytes: str, device: str = "") -> int:
     """Decode the file into the entry and tell how it went; returns the exit code."""
     die_with_parent(os.getppid())
     die_with_input()
-    limit_memory(int(limit_bytes))
+    limit_data_memory(int(limit_bytes))
     path = Path(file)
     try:
         tables = read_tables(path, _Teller().tell, int(device) if device else None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
 from ..errors import ForeignFileError, SysbenchError
+from ..machine.children import python_child
 from ..machine.telemetry.host import memory_capacity_bytes
 from .entries import entry_of
 from .inspection import Inspection
@@ -67,7 +67,7 @@ class Decoding:
             if self._cancelled:
                 raise DecodingCancelled(f"{self.path}: cancelled")
             process = self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "sysbench.core.inspection", *self._arguments()],
+                python_child("sysbench.core.inspection", *self._arguments()),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,21 +1,23 @@
-"""Parents and children among processes: death of the parent, subreaper, descendants."""
+"""Processes of the operating system: descendants, subreaper, death of the parent, data limit."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 
 import psutil
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Make descendants whose parent ends fall to this process, not to the system's first one.
+    """Become the child subreaper: orphaned descendants are re-parented to this process, not init.
 
-    Only Linux can.
+    Linux only; elsewhere nothing happens.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -34,9 +36,6 @@ def kill_descendants(pid: int) -> None:
             continue
 
 
-PR_SET_PDEATHSIG = 1
-
-
 def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its parent dies, however it dies.
 
@@ -50,3 +49,11 @@ def die_with_parent(parent: int) -> None:
     if os.getppid() != parent:
         # It died before the request was in place.
         os._exit(1)
+
+
+def limit_data_memory(limit_bytes: int) -> None:
+    """Let the data of this process grow by so many bytes; past them MemoryError is raised."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = psutil.Process().memory_info().data + limit_bytes
+    limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))

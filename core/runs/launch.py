@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 
+from ..machine import children
+from ..machine.children import python_child
 from .directory import RunDirectory
 
 
@@ -17,16 +17,8 @@ def start_detached(run: RunDirectory) -> int:
     What it prints goes to ``supervisor.log`` in the run directory. Closing the terminal,
     or ending this process in any way, does not touch it.
     """
-    log = (run.path / "supervisor.log").open("ab")
-    with log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sysbench.core.runs.supervisor", str(run.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return process.pid
+    command = python_child("sysbench.core.runs.supervisor", str(run.path))
+    return children.start_detached(command, run.path / "supervisor.log")
 
 
 def stop(run: RunDirectory) -> bool:

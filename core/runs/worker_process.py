@@ -7,12 +7,12 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from ..machine.children import python_child
 from ..machine.processes import kill_descendants
 from ..record.events import AnyEvent, decode_event
 from .job import Job
@@ -34,7 +34,7 @@ class WorkerProcess:
         try:
             with log.open("ab") as output:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-u", "-m", "sysbench.core.worker"],
+                    python_child("sysbench.core.worker", unbuffered=True),
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..machine.children import die_with_input
 from ..machine.processes import die_with_parent
 from ..record.events import AnyEvent, DeviceDescribed, Noticed, StageEntered, encode_event
 from ..runs.job import Job, Report
@@ -37,7 +38,7 @@ def main() -> int:
 def _supervised() -> int:
     report = _reporter(int(os.environ.pop(EVENT_FD_VARIABLE)))
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
-    threading.Thread(target=_exit_with_input, daemon=True).start()
+    die_with_input()
     if job.spec.ranks > 1:
         return _run_ranks(job, report)
     if job.name == "nsys":
@@ -57,12 +58,6 @@ def _reporter(descriptor: int) -> Report:
                 data = data[pipe.write(data) :]
 
     return report
-
-
-def _exit_with_input() -> None:
-    """Standard input ends when the supervisor does; then nothing here has a reader."""
-    sys.stdin.buffer.read()
-    os._exit(1)
 
 
 def _by_hand() -> int:

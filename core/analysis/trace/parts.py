@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from ...machine.children import python_child
 from .columns import Collector
 from .json import BETWEEN_EVENTS, TAIL_BYTES, Ending, Text, find_list, take_events
 
@@ -113,7 +114,7 @@ def _helper(path: Path, part: Part) -> Iterator[subprocess.Popen[bytes]]:
     """A process that reads one part; it is gone afterwards."""
     numbers = (str(part.begin), str(part.end), part.ending.value)
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", __spec__.name, str(path), *numbers],
+        python_child(__spec__.name, str(path), *numbers),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from ...errors import DamagedFileError
+from ...machine.children import python_child, start_detached
 from ...record.events import AnyEvent
 from ...record.record import Record
 from ...runs.builder import settled_record
@@ -256,15 +256,8 @@ def start_study(directory: StudyDirectory) -> int:
     It is the runner that `sysbench-tui study` consumes. What it prints goes to ``runner.log``
     in the study's directory.
     """
-    with (directory.path / "runner.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sysbench.core.studies.run.runner", str(directory.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return process.pid
+    command = python_child("sysbench.core.studies.run.runner", str(directory.path))
+    return start_detached(command, directory.path / "runner.log")
 
 
 def stop_study(directory: StudyDirectory) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from ...machine.children import python_child
 from ...machine.processes import die_with_parent
 from ...record.record import Compile
 from ...runs.job import Job
@@ -36,7 +37,7 @@ def with_warm_seconds(job: Job, block: Compile) -> Compile:
     result = job.path / RESULT
     try:
         subprocess.run(
-            [sys.executable, "-P", "-m", MODULE, str(result)],
+            python_child(MODULE, str(result)),
             input=msgspec.json.encode(job.spec),
             check=True,
             timeout=TIMEOUT_SECONDS,

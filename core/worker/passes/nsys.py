@@ -23,6 +23,7 @@ import msgspec
 from ...analysis.nsys.export import NsysExport, read_export
 from ...errors import NotFoundError, WorkerFailed
 from ...export.nsys_script import flags_for, installed_options
+from ...machine.children import python_child
 from ...machine.processes import adopt_orphans, kill_descendants
 from ...record import events
 from ...record.events import ResultReported, StageEntered
@@ -108,7 +109,7 @@ def _command(job: Job, pipe: Path, report: Report) -> list[str]:
     return [
         *(program, "profile", *(flag.text for flag in flags)),
         f"--output={job.path / Path(REPORT).stem}",
-        *(sys.executable, "-P", "-u", "-m", "sysbench.core.worker", "--spec", str(spec)),
+        *python_child("sysbench.core.worker", "--spec", str(spec), unbuffered=True),
         *("--folder", job.folder, "--capture", "--events", str(pipe)),
     ]
 

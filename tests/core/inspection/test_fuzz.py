@@ -24,9 +24,9 @@ from sysbench.core.analysis.kernels.tree import kernel_tree
 from sysbench.core.errors import SysbenchError
 from sysbench.core.export.inspection import inspection_tables, tables_as_markdown
 from sysbench.core.export.text_formats import tables_as_tidy_csv
-from sysbench.core.inspection.confinement import limit_memory
 from sysbench.core.inspection.inspection import decode_inspection, encode_inspection
 from sysbench.core.inspection.reading import read_tables
+from sysbench.core.machine.processes import limit_data_memory
 from sysbench.tui.commands.inspect import inspection_lines
 
 CASES = 500
@@ -170,7 +170,7 @@ def main() -> None:
     chance = random.Random(0)
     seen: Counter[str] = Counter()
     read: Counter[str] = Counter()
-    limit_memory(MOST_BYTES)
+    limit_data_memory(MOST_BYTES)
     with tempfile.TemporaryDirectory() as name:
         kinds = files(Path(name))
         path = Path(name) / "file"
