@@ -1,0 +1,56 @@
+"""What version 0.1.0 wrote of one stored run is written still: every section, table and export.
+
+``tiny-cpu-written.zip`` holds the output of commit a9da7a7 at 120 columns. A difference here is
+a change for people who read or script these: make it on purpose, say it in the changelog, and
+add it to `CHANGED`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sysbench.tui.cli import main
+
+FIXTURES = Path(__file__).parent / "fixtures"
+RUN = "20261121-120000-tiny-cpu0"
+WRITTEN = zipfile.ZipFile(FIXTURES / "tiny-cpu-written.zip")
+CHANGED = {
+    # The prediction error has one sign everywhere: predicted / measured - 1.
+    "closed form 32.8 MiB, measured +0.0 %": (
+        "closed form 32.8 MiB, +0.0 % against the measured peak"
+    ),
+}
+
+
+@pytest.fixture
+def frozen_home(sysbench_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(FIXTURES / "tiny-cpu", sysbench_home / "runs" / RUN)
+    monkeypatch.setenv("COLUMNS", "120")
+    return sysbench_home
+
+
+@pytest.mark.parametrize("name", WRITTEN.namelist())
+def test_it_is_written_as_before(
+    name: str, frozen_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = WRITTEN.read(name).decode()
+    for before, after in CHANGED.items():
+        expected = expected.replace(before, after)
+    assert written(name, tmp_path, capsys) == expected
+
+
+def written(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The output of the command that the name of a stored file stands for."""
+    stem, _, ending = name.rpartition(".")
+    if stem == "export":
+        path = folder / name
+        main(["export", RUN, ending, "-o", str(path)])
+        return path.read_text()
+    section = ["--section", stem] if stem else []
+    main(["show", RUN, *section, *(["--json"] if ending == "json" else [])])
+    captured = capsys.readouterr()
+    return captured.out + captured.err
