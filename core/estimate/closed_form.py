@@ -162,9 +162,9 @@ def why_not_predicted(spec: RunSpec) -> str | None:
     """Why the memory of that spec is not what `predict` says; None where it is."""
     if spec.workload not in ("transformer", "attention"):
         return f"the closed form is of models, not of {spec.workload}"
-    if spec.workload == "attention" and spec.attention != "naive":
+    if spec.workload == "attention" and spec.attention_row.scores != "model":
         return "beside a kernel that fuses attention, what it needs inside weighs as much"
-    if spec.compile != "off" or spec.attention == "flex":
+    if spec.compiles:
         return "compiled code saves and fuses as it likes; the closed form is of eager code"
     if spec.parallel != "none":
         return "the closed form is of one device; ranks hold buckets and shards besides"
@@ -234,10 +234,10 @@ def _block_formula(sizes: Sizes) -> str:
     q, k, v and what the output projection reads. Of f: the feed-forward's four tensors. Of T²,
     with the scores written out: exponentials and quotients; torch's own writing keeps one.
     """
-    width, attention = sizes.width, sizes.spec.attention
+    width, scores = sizes.width, sizes.spec.attention_row.scores
     norms = width.residual + width.compute if width.fused_norm else 4 + 4 + width.compute
-    heads = 4 if attention == "sdpa-math" else width.compute
+    heads = 4 if scores == "torch" else width.compute
     text = f"BT({2 * norms + 3 * heads + width.compute}d + {4 * width.compute}f)"
-    if attention == "naive":
+    if scores == "model":
         return f"{text} + {2 * width.softmax if sizes.scores == sizes.scores_soft else 6}BhT²"
-    return f"{text} + 4BhT²" if attention == "sdpa-math" else text
+    return f"{text} + 4BhT²" if scores == "torch" else text

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..spec.choices import DTYPE_BYTES
 from ..spec.spec import RunSpec
+
+FLOAT_BYTES = DTYPE_BYTES["float32"]
+"""Of an element in the dtype to which autocast widens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,13 @@ class Widths:
 
 def widths_of(spec: RunSpec) -> Widths:
     """The table of torch 2.13: what a precision means on the CPU, and anywhere else."""
-    cpu = spec.device == "cpu"
-    if spec.precision in ("fp32", "tf32"):
-        return Widths(4, 4, 4, 4, 4, 0, not cpu)
-    if spec.precision == "bf16-pure":
-        return Widths(2, 2, 2, 2, 2, 0, not cpu)
-    return Widths(4, 2, 4, 2, 4, 0, False) if cpu else Widths(4, 2, 4, 4, 2, 4, True)
+    cpu, precision = spec.device == "cpu", spec.precision_row
+    weight, compute = precision.weight_bytes, precision.compute_bytes
+    if precision.autocast is None:
+        return Widths(weight, weight, weight, weight, weight, 0, not cpu)
+    if cpu:
+        return Widths(weight, compute, weight, compute, FLOAT_BYTES, 0, False)
+    return Widths(weight, compute, weight, FLOAT_BYTES, compute, FLOAT_BYTES, True)
 
 
 class Sizes:

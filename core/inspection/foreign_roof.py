@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..analysis.costs.roofline import with_roof
-from ..analysis.kernels.expectations import told_precision
+from ..analysis.kernels.expectations import precision_from_kernel_names
 from ..machine.peaks import REMEDY, Peak, roof_of
 from ..record.record import Kernels
 from .inspection import Inspection
@@ -20,13 +20,15 @@ def under_roof(kernels: Kernels, device: str | None, given: Peak | None = None) 
         given: Goes before what the table of GPUs knows.
     """
     on_device = kernels.source == "kernels"
-    precision = told_precision(kernels)
+    precision = precision_from_kernel_names(kernels)
     if on_device and device and precision is None and given is None:
         reason = f"the kernels do not tell the precision, and so not the peak: {REMEDY}"
         return with_roof(kernels, None, reason)
     environment = {"device": {"name": device}}
     kind = "cuda" if on_device else "cpu"
-    return with_roof(kernels, *roof_of(kind, precision or "", environment, given))
+    name = precision.name if precision else ""
+    peak_key = precision.peak_key if precision else ""
+    return with_roof(kernels, *roof_of(kind, name, peak_key, environment, given))
 
 
 def under_peak(found: Inspection, given: Peak) -> Inspection:

@@ -19,9 +19,6 @@ import msgspec
 from ..errors import SpecError
 from ..record.roof import Roof
 
-PRECISION_OF = {"bf16-pure": "bf16"}
-"""Precisions of a spec that compute in another one's width."""
-
 VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+", re.IGNORECASE)
 GIVEN = "given with --peak"
 REMEDY = "give it with --peak TFLOPS[,GB/S]"
@@ -103,7 +100,11 @@ def memory_bandwidth(clock_mhz: float, bus_bits: float) -> float:
 
 
 def roof_of(
-    device: str, precision: str, environment: Mapping[str, Any], given: Peak | None = None
+    device: str,
+    precision: str,
+    peak_key: str,
+    environment: Mapping[str, Any],
+    given: Peak | None = None,
 ) -> tuple[Roof | None, str]:
     """The roof of a run, or None and the reason.
 
@@ -111,6 +112,7 @@ def roof_of(
 
     Args:
         device, precision: Of the spec.
+        peak_key: Key of the precision's peak in the table, from its row.
         environment: The record's.
         given: From ``--peak``.
     """
@@ -122,7 +124,7 @@ def roof_of(
             bandwidth, bandwidth_source = given.gigabytes_per_second * 1e9, GIVEN
         peak_flops, source = given.tflops * 1e12, GIVEN
     else:
-        tflops = gpu.tflops.get(PRECISION_OF.get(precision, precision)) if gpu else None
+        tflops = gpu.tflops.get(peak_key) if gpu else None
         if gpu is None or tflops is None:
             return None, _why_none(device, name, precision, gpu)
         peak_flops, source = tflops * 1e12, f"dense {precision} of {name}, {gpu.source}"

@@ -163,7 +163,10 @@ class RecordBuilder:
         """The record of everything so far, findings included."""
         spec = self.header.spec
         prediction = predict(spec)
-        roof, no_roof = roof_of(spec.device, spec.precision, self.environment, self.header.peak)
+        peak_key = spec.precision_row.peak_key
+        roof, no_roof = roof_of(
+            spec.device, spec.precision, peak_key, self.environment, self.header.peak
+        )
         record = Record(
             id=self.header.id,
             identity=spec.identity,

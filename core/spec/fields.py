@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import SpecError
 from ..formatting import parse_bytes, parse_ratio
+from .choices import ATTENTIONS, PRECISIONS
 
 LARGEST = 2**31 - 1
 
@@ -186,12 +187,12 @@ FIELDS: tuple[Field, ...] = (
     _choice(
         "precision",
         "fp32 is IEEE; tf32 lets matrix products round; bf16 and fp16 are autocast",
-        *("fp32", "tf32", "bf16", "fp16", "bf16-pure"),
+        *(row.name for row in PRECISIONS),
     ),
     _choice(
         "attention",
         "naive materialises the scores; sdpa lets torch choose the kernel",
-        *("naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "flex"),
+        *(row.name for row in ATTENTIONS),
     ),
     _choice(
         "step",

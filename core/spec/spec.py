@@ -10,6 +10,16 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from ..errors import SpecError
+from .choices import (
+    ATTENTIONS,
+    PRECISIONS,
+    Attention,
+    AttentionName,
+    Precision,
+    PrecisionName,
+    attention_named,
+    precision_named,
+)
 from .fields import FIELDS, field_named
 from .models import CUSTOM, Dimensions, find_model
 
@@ -22,7 +32,7 @@ def check_together(spec: RunSpec) -> None:
     _check_dimensions(spec)
     _check_workload(spec)
     _check_device(spec)
-    _check_flex(spec)
+    _check_cpu_backward(spec)
     _check_parallel(spec)
 
 
@@ -96,46 +106,53 @@ def _check_parallel(spec: RunSpec) -> None:
         raise SpecError("comm_backend", "nccl", "moves data between CUDA devices; on the CPU gloo")
 
 
-def _check_flex(spec: RunSpec) -> None:
-    if spec.attention == "flex" and spec.device == "cpu" and spec.step != "inference":
+def _check_cpu_backward(spec: RunSpec) -> None:
+    kernel = spec.attention_row
+    if spec.device == "cpu" and spec.step != "inference" and not kernel.cpu_backward:
         raise SpecError(
             "attention",
-            "flex",
-            "on the CPU torch has flex attention for step = inference only; take that, or naive, "
-            "sdpa, sdpa-flash or sdpa-math",
+            kernel.name,
+            f"on the CPU torch has {kernel.name} attention for step = inference only; take that, "
+            f"or {_listed(_ON_CPU, 'or')}",
         )
 
 
 def _check_device(spec: RunSpec) -> None:
-    if spec.on_cuda:
-        halves_only = spec.attention in ("sdpa-flash", "sdpa-cudnn")
-        if halves_only and spec.precision in ("fp32", "tf32"):
-            raise SpecError(
-                "attention",
-                spec.attention,
-                f"this CUDA kernel takes bf16 and fp16 only; for {spec.precision} take naive, "
-                "sdpa, sdpa-efficient or sdpa-math",
-            )
-    if spec.device != "cpu":
-        return
-    if spec.precision == "tf32":
-        raise SpecError(
-            "precision",
-            "tf32",
-            "exists on CUDA devices only; on the CPU take fp32, bf16, fp16 or bf16-pure",
-        )
-    if spec.attention in ("sdpa-efficient", "sdpa-cudnn"):
+    precision, kernel = spec.precision_row, spec.attention_row
+    if spec.on_cuda and precision.compute not in kernel.cuda_dtypes:
+        cast = [row.name for row in PRECISIONS if row.autocast in kernel.cuda_dtypes]
+        others = [row.name for row in _EAGER if precision.compute in row.cuda_dtypes]
         raise SpecError(
             "attention",
-            spec.attention,
-            "a CUDA kernel; on the CPU take naive, sdpa, sdpa-flash or sdpa-math",
+            kernel.name,
+            f"this CUDA kernel takes {_listed(cast, 'and')} only; for {precision.name} take "
+            f"{_listed(others, 'or')}",
         )
+    if spec.device != "cpu":
+        return
+    if precision.cuda_only:
+        names = [row.name for row in PRECISIONS if not row.cuda_only]
+        raise SpecError(
+            "precision",
+            precision.name,
+            f"exists on CUDA devices only; on the CPU take {_listed(names, 'or')}",
+        )
+    if kernel.cuda_only:
+        allowed = f"a CUDA kernel; on the CPU take {_listed(_ON_CPU, 'or')}"
+        raise SpecError("attention", kernel.name, allowed)
 
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure"]
-Attention = Literal[
-    "naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "flex"
-]
+_EAGER = [row for row in ATTENTIONS if not row.compiles]
+"""Kernels that a message may recommend: they need no compiler."""
+_ON_CPU = [row.name for row in _EAGER if not row.cuda_only]
+
+
+def _listed(names: Sequence[str], conjunction: str) -> str:
+    """``a, b or c``."""
+    *first, last = names
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
+
+
 StepKind = Literal["inference", "forward", "forward+backward", "train"]
 Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "sgd"]
 CompileMode = Literal[
@@ -180,8 +197,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     heads: int = 0
     batch: int = 4
     context: int = 128
-    precision: Precision = "fp32"
-    attention: Attention = "naive"
+    precision: PrecisionName = "fp32"
+    attention: AttentionName = "naive"
     step: StepKind = "train"
     optimizer: Optimizer = "adamw-foreach"
     clip: float = 0.0
@@ -296,7 +313,17 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def compiles(self) -> bool:
         """Whether the first step compiles something: all of it, or its flex attention."""
-        return self.compile != "off" or self.attention == "flex"
+        return self.compile != "off" or self.attention_row.compiles
+
+    @property
+    def precision_row(self) -> Precision:
+        """Number formats of the spec's precision."""
+        return precision_named(self.precision)
+
+    @property
+    def attention_row(self) -> Attention:
+        """Properties of the spec's attention kernel."""
+        return attention_named(self.attention)
 
     @property
     def is_causal(self) -> bool:

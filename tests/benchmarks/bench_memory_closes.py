@@ -12,7 +12,8 @@ from typing import Any, get_args
 
 import torch
 
-from sysbench.core.spec.spec import Attention, Precision, RunSpec, StepKind
+from sysbench.core.spec.choices import AttentionName, PrecisionName
+from sysbench.core.spec.spec import RunSpec, StepKind
 
 CASES = Path(__file__).parents[1] / "core" / "worker" / "memory" / "memory_cases.py"
 SIZES: dict[str, dict[str, Any]] = {
@@ -22,8 +23,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "context": 32,
     },
 }
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "bf16-pure")
-ATTENTIONS: tuple[Attention, ...] = ("naive", "sdpa", "sdpa-math")
+PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "bf16", "fp16", "bf16-pure")
+ATTENTIONS: tuple[AttentionName, ...] = ("naive", "sdpa", "sdpa-math")
 
 
 def main() -> None:

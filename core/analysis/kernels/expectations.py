@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from ...record.record import KernelRow, Kernels
+from ...spec.choices import PRECISIONS, Precision, attention_named, precision_named
 from .attention import is_product
 
 FORWARD = "forward"
@@ -23,17 +24,13 @@ WRAPPERS = ("aten::linear", "aten::matmul", "aten::einsum")
 HELPERS = re.compile(r"split_?k.*reduce|reduce_1block", re.IGNORECASE)
 """Kernels that finish another one's product."""
 
-HALF = re.compile(
-    r"b?f(?:p|loat)?16|half|hgemm|[hs](?:884|16816)|h1688|nvjet_(?:sm\d+_)?[ht]s", re.IGNORECASE
-)
-TF32 = re.compile(r"tf32|s1688", re.IGNORECASE)
-PLAIN = re.compile(r"sgemm|ffma|simt", re.IGNORECASE)
-SAYS = (("half", HALF), ("tf32", TF32), ("plain", PLAIN))
-"""What names of kernels tell, in the order of asking: ``s1688`` is of halves where they are
-named, and ``ffma`` stands in the names of some TF32 kernels."""
-TOLD = {"tf32": "tf32", "plain": "fp32"}
-BRAIN = re.compile(r"bf(?:loat)?16|nvjet_(?:sm\d+_)?ts", re.IGNORECASE)
-"""Tells which of the halves."""
+NAME_PATTERNS = [
+    (row, re.compile(row.kernel_names, re.IGNORECASE))
+    for row in sorted(PRECISIONS, key=lambda row: row.product_bits)
+    if row.peak_key == row.name  # others multiply as one of these does
+]
+"""In the order of asking: the narrowest first."""
+WIDEST_BITS = max(row.product_bits for row in PRECISIONS)
 
 MOST = 0.5
 """Part of the time of matrix products from which an unlikely kernel is a contradiction: a
@@ -54,7 +51,7 @@ def is_checkable(spec: dict[str, Any]) -> bool:
     return bool(
         spec.get("workload", "transformer") == "transformer"
         and spec.get("compile") == "off"
-        and spec.get("attention") != "flex"
+        and not attention_named(spec["attention"]).compiles
     )
 
 
@@ -84,38 +81,40 @@ def _products(kernels: Kernels) -> list[KernelRow]:
 def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
     """Rows of matrix products whose names say another precision than the spec; longest first.
 
-    In ``fp32`` a single one that rounds is enough. In the others plain float32 kernels, and
-    in the halves TF32 ones, count when they have most of the time.
+    In ``fp32`` a single one that rounds is enough. In the others wider kernels count, when they
+    have most of the time: plain float32 ones, and in the halves TF32 ones.
+
+    Raises:
+        SpecError: No such precision.
     """
     if kernels.source != "kernels":
         return []
     rows = [row for row in kernels.rows if row.category == "gemm"]
-    rounding = [row for row in rows if _says(row.name) in ("tf32", "half")]
-    if precision == "fp32":
-        return _longest_first(rounding)
-    wider = ("plain",) if precision == "tf32" else ("plain", "tf32")
-    unlikely = [row for row in rows if _says(row.name) in wider]
+    named = [(row, shown) for row in rows if (shown := precision_shown(row.name))]
+    bits = precision_named(precision).product_bits
+    if bits == WIDEST_BITS:
+        return _longest_first([row for row, shown in named if shown.product_bits < bits])
+    unlikely = [row for row, shown in named if shown.product_bits > bits]
     whole_ns, unlikely_ns = (fsum(row.total_ns for row in some) for some in (rows, unlikely))
     return _longest_first(unlikely) if unlikely_ns > MOST * whole_ns else []
 
 
-def told_precision(kernels: Kernels) -> str | None:
+def precision_from_kernel_names(kernels: Kernels) -> Precision | None:
     """The precision of a trace whose spec is not known: what the names of its kernels say of
     most of the time of matrix products; None where they do not."""
-    told: dict[str, float] = {}
+    shown_ns: dict[Precision | None, float] = {}
     products = [row for row in kernels.rows if row.category == "gemm"]
     for row in products:
-        word = _says(row.name)
-        precision = TOLD.get(word, "bf16" if BRAIN.search(row.name) else "fp16") if word else ""
-        told[precision] = told.get(precision, 0.0) + row.total_ns
-    longest = max(told, key=told.__getitem__, default="")
+        shown = precision_shown(row.name)
+        shown_ns[shown] = shown_ns.get(shown, 0.0) + row.total_ns
+    longest = max(shown_ns, key=shown_ns.__getitem__, default=None)
     most = MOST * fsum(row.total_ns for row in products)
-    return longest if longest and told[longest] > most else None
+    return longest if longest and shown_ns[longest] > most else None
 
 
-def _says(name: str) -> str:
-    """What a kernel's name says of its precision: a word of `SAYS`, or nothing."""
-    return next((word for word, pattern in SAYS if pattern.search(name)), "")
+def precision_shown(name: str) -> Precision | None:
+    """The precision in which a kernel of that name multiplies; None where the name is silent."""
+    return next((row for row, pattern in NAME_PATTERNS if pattern.search(name)), None)
 
 
 def _longest_first(rows: Sequence[KernelRow]) -> list[KernelRow]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...formatting import format_count
 from ...record.record import Finding, Record
+from ...spec.choices import attention_named
 from ..kernels.expectations import (
     Expected,
     above_peak,
@@ -36,7 +37,7 @@ def attention_product_count(record: Record) -> Finding | None:
     kernels = record.kernels
     if kernels is None or not is_checkable(record.spec) or "forward" not in kernels.phases_ns:
         return None
-    if record.spec["attention"] != "naive":
+    if attention_named(record.spec["attention"]).scores != "model":
         return None
     layers = record.spec["layers"]
     count = attention_products(kernels, layers)
@@ -83,7 +84,7 @@ def precision_contradicted(record: Record) -> Finding | None:
     kernels = record.kernels
     if kernels is None:
         return None
-    precision = str(record.spec.get("precision"))
+    precision = str(record.spec["precision"])
     rows = contradicting(kernels, precision)
     if not rows:
         return None

@@ -158,20 +158,20 @@ def _feed_forward(tape: Tape, sizes: Sizes) -> None:
 
 def _attention(tape: Tape, sizes: Sizes) -> None:
     x, weights = sizes.x, sizes.square
-    written_out = sizes.spec.attention in ("naive", "sdpa-math")
+    kernel = sizes.spec.attention_row
     _enter_branch(tape, sizes)
-    flat = ("flat",) if written_out else ()
+    flat = ("flat",) if kernel.writes_scores else ()
     _linear(tape, sizes, "g branch", "g mixed", x, weights, saved=flat)
-    if sizes.spec.attention == "naive":
+    if kernel.scores == "model":
         _naive(tape, sizes)
-    elif sizes.spec.attention == "sdpa-math":
+    elif kernel.scores == "torch":
         _math(tape, sizes)
     else:
         for name in ("g q", "g k", "g v"):
             tape.new(name, x)
         tape.release("q", "k", "v", "mixed", "row sums")
     tape.free("g mixed")
-    if written_out:
+    if kernel.writes_scores:
         tape.spike(x)  # a copy with the heads behind the tokens again
     _linear(tape, sizes, "g v", "g", x, weights)
     tape.spike(2 * x)  # what turning back multiplies

@@ -127,9 +127,10 @@ def _attention(tape: Tape, sizes: Sizes) -> None:
         _linear(tape, sizes, name, sizes.x, sizes.square)
         tape.spike(3 * sizes.x)  # rolled, scaled, and their sum
     _linear(tape, sizes, "v", sizes.x, sizes.square)
-    if sizes.spec.attention == "naive":
+    scores = sizes.spec.attention_row.scores
+    if scores == "model":
         _naive(tape, sizes)
-    elif sizes.spec.attention == "sdpa-math":
+    elif scores == "torch":
         _math(tape, sizes)
     else:
         tape.new("mixed", sizes.x)

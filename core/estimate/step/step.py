@@ -58,7 +58,7 @@ def resident_bytes(sizes: Sizes) -> dict[str, int]:
     spec, weight = sizes.spec, sizes.width.weight
     parameters = sizes.size.parameters * weight
     has_state = spec.step == "train" and spec.optimizer != "sgd"
-    mask = spec.context**2 if spec.attention == "naive" else 0
+    mask = spec.context**2 if spec.attention_row.scores == "model" else 0
     return {
         "parameters": parameters,
         "optimizer state": 2 * parameters if has_state else 0,
@@ -95,7 +95,7 @@ def attention_memory(spec: RunSpec) -> StepMemory:
     """
     sizes = Sizes(spec)
     given = spec.tokens_per_step * spec.d_model * sizes.width.weight
-    naive = spec.attention == "naive"
+    naive = spec.attention_row.scores == "model"
     resident = {
         "inputs": 3 * given + (sizes.x if spec.has_backward else 0),
         "buffers": spec.context**2 if naive and spec.is_causal else 0,

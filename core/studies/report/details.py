@@ -25,23 +25,16 @@ from ...tables.table import Row, Table
 MATRICES_AT_ONCE = 2
 """Of B S S in forward, at the least: softmax reads one and writes another."""
 
-_WRITTEN_OUT = ("naive", "sdpa-math")
-
-
-def number_bytes(spec: RunSpec) -> int:
-    """Bytes of one number of the scores."""
-    return 2 if spec.precision in ("bf16", "fp16", "bf16-pure") else 4
-
 
 def score_bytes(spec: RunSpec) -> int:
     """One matrix of scores: B x heads x S x S x w."""
-    return spec.batch * spec.heads * spec.context**2 * number_bytes(spec)
+    return spec.batch * spec.heads * spec.context**2 * spec.precision_row.compute_bytes
 
 
 def score_matrices_bytes(spec: RunSpec) -> int:
     """The least that one attention step holds at its worst moment."""
-    tensors = 4 * spec.tokens_per_step * spec.d_model * number_bytes(spec)
-    written_out = spec.attention in _WRITTEN_OUT
+    tensors = 4 * spec.tokens_per_step * spec.d_model * spec.precision_row.compute_bytes
+    written_out = spec.attention_row.writes_scores
     return tensors + (MATRICES_AT_ONCE * score_bytes(spec) if written_out else 0)
 
 
@@ -51,7 +44,7 @@ def accounting_table(record: Record, others: Sequence[Record] = ()) -> Table:
     failed = next((one for one in record.passes if one.oom), None)
     if failed is not None and failed.oom is not None:
         spec = RunSpec(**record.spec)
-        width = number_bytes(spec)
+        width = spec.precision_row.compute_bytes
         shape = f"{spec.batch} × {spec.context} × {spec.d_model} × {width}"
         tensor = spec.tokens_per_step * spec.d_model * width
         scores = f"{spec.batch * spec.heads} × {spec.context}² × {width}"

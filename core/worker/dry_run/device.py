@@ -17,9 +17,10 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from ...spec.choices import Attention
 from ...spec.spec import RunSpec
+from ..workloads.base import autocast_dtype
 from ..workloads.models import transformer
-from ..workloads.transformer import AUTOCAST_DTYPES
 
 LOWERED = frozenset(
     {
@@ -46,11 +47,11 @@ _aten = torch.ops.aten
 @contextmanager
 def device_semantics(spec: RunSpec) -> Iterator[None]:
     """Run the forward pass and the loss as on the device; the cache of casts ends with it."""
-    dtype = AUTOCAST_DTYPES.get(spec.precision)
+    dtype = autocast_dtype(spec)
     # The model asks torch whether autocast is on, which knows nothing of an emulated one.
     asking = replaced(transformer, "matmul_dtype", lambda x: dtype or x.dtype)
     functions = CudaFunctions if spec.on_cuda else CpuFunctions
-    with asking, functions(dtype, spec.attention):
+    with asking, functions(dtype, spec.attention_row):
         yield
 
 
@@ -75,7 +76,7 @@ class CpuFunctions(TorchFunctionMode):
 
     widened: frozenset[Any] = WIDENED_BY_CPU
 
-    def __init__(self, dtype: torch.dtype | None, attention: str) -> None:
+    def __init__(self, dtype: torch.dtype | None, attention: Attention) -> None:
         super().__init__()
         self._dtype = dtype
         self._attention = attention
@@ -151,33 +152,35 @@ class FusedNorm(torch.autograd.Function):
         return torch.empty_like(x), torch.empty_like(weight)
 
 
-def cpu_attention(attention: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def cpu_attention(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal attention by the kernel that the CPU takes for that choice: flash but for math."""
     kernel = (
         _aten._scaled_dot_product_attention_math
-        if attention == "sdpa-math"
+        if attention.backend == "MATH"
         else _aten._scaled_dot_product_flash_attention_for_cpu
     )
     mixed: Tensor = kernel(q, k, v, dropout_p=0.0, is_causal=True)[0]
     return mixed
 
 
-def cuda_attention(attention: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def cuda_attention(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal attention by the kernel that CUDA takes for that choice.
 
-    ``sdpa`` is flash for 16-bit inputs; float32 is left to the memory-efficient kernel.
+    Torch's own choice is flash for 16-bit inputs; float32 is left to the memory-efficient kernel.
+    Flex attention that is not compiled writes the scores out, as math does.
     """
-    half = q.dtype in (torch.bfloat16, torch.float16)
-    if attention == "sdpa":
-        attention = "sdpa-flash" if half else "sdpa-efficient"
+    backend = attention.backend
+    if backend is None and attention.kernel == "sdpa":
+        half = q.dtype in (torch.bfloat16, torch.float16)
+        backend = "FLASH_ATTENTION" if half else "EFFICIENT_ATTENTION"
     graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
-    if attention == "sdpa-flash":
+    if backend == "FLASH_ATTENTION":
         result = _aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, True)
-    elif attention == "sdpa-efficient":
+    elif backend == "EFFICIENT_ATTENTION":
         result = _aten._scaled_dot_product_efficient_attention.default(
             q, k, v, None, graph, 0.0, True
         )
-    elif attention == "sdpa-cudnn":
+    elif backend == "CUDNN_ATTENTION":
         result = _aten._scaled_dot_product_cudnn_attention.default(q, k, v, None, graph, 0.0, True)
     else:
         result = _aten._scaled_dot_product_attention_math.default(q, k, v, None, 0.0, True)

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from ...estimate.extend import Played
 from ...estimate.step.backward import GRADIENTS
 from ...estimate.step.forward import LOGITS
+from ...spec.choices import without_autocast
 from ...spec.spec import RunSpec
 from ..workloads import transformer as workload
 from ..workloads.models import transformer
@@ -132,8 +133,8 @@ def _runnable(spec: RunSpec) -> RunSpec:
     return spec.changed(
         device="cpu",
         compile="off",
-        precision="bf16-pure" if spec.precision == "bf16-pure" else "fp32",
-        attention="naive" if spec.attention == "naive" else "sdpa",
+        precision=without_autocast(spec.precision_row).name,
+        attention=spec.attention_row.stand_in,
     )
 
 

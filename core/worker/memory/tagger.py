@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...analysis.memory.owners import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
 from ...analysis.trace.scopes import LOSS, MODULE_RANGE
 from ..ranges import module_ranges
-from ..workloads.base import AUTOCAST_DTYPES, SteppedWorkload
+from ..workloads.base import SteppedWorkload
 
 BUILD_STEP = -1
 CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)
@@ -61,7 +61,7 @@ class Tagger:
         """Tag what the workload owns, and what its steps make, until the block ends."""
         self._tag_residents(workload)
         spec = workload.spec
-        if spec.precision in AUTOCAST_DTYPES and spec.compile == "off":
+        if spec.precision_row.autocast and spec.compile == "off":
             self._casts = _CastWatcher(self._weights, self.tag)
         with ExitStack() as stack:
             stack.enter_context(module_ranges(workload.model, self._computing))

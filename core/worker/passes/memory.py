@@ -136,12 +136,13 @@ def _rehearse(spec: RunSpec) -> None:
     Parts of torch are imported when they are first used. The CPU's recorder traces Python
     calls, and would take longer over those imports than over all the rest.
     """
+    kernel = spec.attention_row
     smallest = spec.changed(
         **dict.fromkeys(DIMENSION_NAMES, 1) | {"d_model": 2},
         batch=1,
         context=2,
         checkpoint=min(spec.checkpoint, 1),
-        attention="sdpa" if spec.attention == "flex" else spec.attention,
+        attention=kernel.stand_in if kernel.compiles else kernel.name,
         compile="off",
     )
     workload = make_workload(smallest)

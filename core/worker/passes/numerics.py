@@ -15,7 +15,6 @@ from ...record.events import ResultReported, StageEntered
 from ...record.numerics import Accumulated, Numerics, TensorDtype
 from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
-from ..workloads.base import AUTOCAST_DTYPES
 from ..workloads.models.autocast_toy import ToyWeights, toy_step, toy_weights
 
 COUNT, ADDEND = 1000, 0.01
@@ -75,6 +74,9 @@ def _sum(loop: Loop, device: torch.device) -> float:
     return total.item()
 
 
+LOWER_DTYPES = (torch.float16, torch.bfloat16)
+"""Of the experiment, in the order of its rows."""
+
 Device = Literal["cpu", "cuda"]
 Source = Literal["measured", "dispatcher", "autograd"]
 
@@ -82,9 +84,9 @@ Source = Literal["measured", "dispatcher", "autograd"]
 def autocast_dtypes(spec: RunSpec) -> Numerics:
     """Under float16 and bfloat16, by CUDA's autocast and by the CPU's."""
     rows: list[TensorDtype] = []
-    for lower in (AUTOCAST_DTYPES["fp16"], AUTOCAST_DTYPES["bf16"]):
+    for lower in LOWER_DTYPES:
         rows += _measured(spec.device, "cuda", lower) if spec.on_cuda else _dispatched(lower)
-    for lower in (AUTOCAST_DTYPES["fp16"], AUTOCAST_DTYPES["bf16"]):
+    for lower in LOWER_DTYPES:
         rows += _measured("cpu", "cpu", lower)
     return Numerics(dtypes=rows)
 

@@ -58,7 +58,8 @@ def measure(job: Job, report: Report) -> None:
     )
     raw.unlink()
     ledger = time_ledger(trace)
-    costs = borrowed_work(trace, ledger, read_trace(shaped), _list_item_bytes(job.spec))
+    item_bytes = job.spec.precision_row.weight_bytes  # what the optimizer's lists hold
+    costs = borrowed_work(trace, ledger, read_trace(shaped), item_bytes)
     shaped.unlink()
     made = made_kernels(graphs, job)
     detailed = with_provenance(with_costs(kernel_table(ledger, by_layer=True), costs), made)
@@ -114,11 +115,6 @@ def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
         workload.step(PhaseRanges(profiler_range))
         _synchronise(workload.spec)
     _export(shapes, path)
-
-
-def _list_item_bytes(spec: RunSpec) -> int:
-    """Bytes of an element of what optimizers work on: weights, gradients and their state."""
-    return 2 if spec.precision == "bf16-pure" else 4
 
 
 def _export(profiler: profile, path: Path) -> None:

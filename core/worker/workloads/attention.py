@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...spec.spec import RunSpec
 from ..compile.apply import compiled
-from .base import AUTOCAST_DTYPES, EnterPhase, SteppedWorkload, kernel_of
+from .base import EnterPhase, SteppedWorkload, autocast_dtype, weight_dtype
 from .models.attention import BareAttention
 
 
@@ -24,11 +24,11 @@ class AttentionWorkload(SteppedWorkload):
         super().__init__(spec)
         self.phases = ("forward", "backward", "zero-grad") if spec.has_backward else ("forward",)
         shape = (spec.batch, spec.heads, spec.context, spec.dimensions.head_dimension)
-        weights = torch.bfloat16 if spec.precision == "bf16-pure" else torch.float32
-        result = AUTOCAST_DTYPES.get(spec.precision, weights)
+        weights = weight_dtype(spec)
+        result = autocast_dtype(spec) or weights
         graph = spec.step != "inference"
         with self.device:
-            model = BareAttention(kernel_of(spec), spec.context, causal=spec.is_causal)
+            model = BareAttention(spec.attention_row.kernel, spec.context, causal=spec.is_causal)
             self.q, self.k, self.v = (
                 torch.randn(shape, dtype=weights, requires_grad=graph) for _ in range(3)
             )

@@ -10,19 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ...spec.choices import DtypeName
 from ...spec.spec import RunSpec
-from .models.attention import Kernel
 
 EnterPhase = Callable[[str], None]
 """Told the name of each phase as it begins, and ``""`` when the step is over."""
-
-AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-SDPA_BACKENDS = {
-    "sdpa-flash": SDPBackend.FLASH_ATTENTION,
-    "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
-    "sdpa-math": SDPBackend.MATH,
-}
 
 
 class StepError(Exception):
@@ -98,18 +90,29 @@ class SteppedWorkload(ABC):
     def _casting(self) -> Iterator[None]:
         """Autocast and the choice of attention kernel, as the spec says."""
         autocast: AbstractContextManager[object] = nullcontext()
-        if self.spec.precision in AUTOCAST_DTYPES:
-            dtype = AUTOCAST_DTYPES[self.spec.precision]
+        dtype = autocast_dtype(self.spec)
+        if dtype is not None:
             autocast = torch.autocast(self.device.type, dtype)
         kernel: AbstractContextManager[object] = nullcontext()
-        if self.spec.attention in SDPA_BACKENDS:
-            kernel = sdpa_kernel(SDPA_BACKENDS[self.spec.attention])
+        backend = self.spec.attention_row.backend
+        if backend is not None:
+            kernel = sdpa_kernel(SDPBackend.__members__[backend])
         with autocast, kernel:
             yield
 
 
-def kernel_of(spec: RunSpec) -> Kernel:
-    """Which of the model's kernels the spec's attention is."""
-    if spec.attention == "naive" or spec.attention == "flex":
-        return spec.attention
-    return "sdpa"
+def weight_dtype(spec: RunSpec) -> torch.dtype:
+    """Dtype of parameters, gradients and the optimizer's state."""
+    return _dtype(spec.precision_row.weights)
+
+
+def autocast_dtype(spec: RunSpec) -> torch.dtype | None:
+    """Dtype to which autocast lowers matrix products; None without autocast."""
+    name = spec.precision_row.autocast
+    return None if name is None else _dtype(name)
+
+
+def _dtype(name: DtypeName) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

@@ -11,10 +11,9 @@ from torch.nn import functional as F
 from ...spec.spec import RunSpec
 from ..compile.apply import compiled
 from .attention import AttentionWorkload
-from .base import AUTOCAST_DTYPES as AUTOCAST_DTYPES
 from .base import EnterPhase as EnterPhase
 from .base import StepError as StepError
-from .base import SteppedWorkload, kernel_of
+from .base import SteppedWorkload, weight_dtype
 from .models.transformer import Transformer
 
 
@@ -48,14 +47,12 @@ class Workload(SteppedWorkload):
         super().__init__(spec)
         self.phases = phases_of(spec)
         with self.device:
-            model = Transformer(
-                spec.dimensions, spec.context, kernel_of(spec), checkpoint=spec.checkpoint
-            )
+            kernel = spec.attention_row.kernel
+            model = Transformer(spec.dimensions, spec.context, kernel, checkpoint=spec.checkpoint)
             shape = (spec.batch, spec.context)
             self.tokens = torch.randint(spec.vocab, shape)
             self.targets = torch.randint(spec.vocab, shape)
-        if spec.precision == "bf16-pure":
-            model.to(torch.bfloat16)
+        model.to(weight_dtype(spec))
         self.model = compiled(spec, model)
         self.optimizer = make_optimizer(spec, model) if spec.step == "train" else None
 
@@ -111,8 +108,9 @@ def make_optimizer(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
 
 def set_precision(spec: RunSpec) -> dict[str, object]:
     """Set how float32 matrix products may round, and read back what is in force."""
-    torch.set_float32_matmul_precision("high" if spec.precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = spec.precision == "tf32"
+    tf32 = spec.precision_row.tf32
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
     return {
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "allow_tf32": torch.backends.cuda.matmul.allow_tf32,

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sysbench.core.errors import SpecError
 from sysbench.core.estimate.closed_form import ROWS, fits, largest_batch, predict
 from sysbench.core.formatting import parse_bytes
-from sysbench.core.spec.spec import Attention, Optimizer, Precision, RunSpec, StepKind
+from sysbench.core.spec.choices import AttentionName, PrecisionName
+from sysbench.core.spec.spec import Optimizer, RunSpec, StepKind
 from sysbench.core.worker.workloads.transformer import phases_of
 
 
@@ -30,8 +31,8 @@ def specs(draw: st.DrawFn) -> RunSpec:
         "heads": heads,
         "batch": draw(st.integers(1, 9)),
         "context": draw(st.integers(1, 300)),
-        "precision": draw(st.sampled_from(get_args(Precision))),
-        "attention": draw(st.sampled_from(get_args(Attention))),
+        "precision": draw(st.sampled_from(get_args(PrecisionName))),
+        "attention": draw(st.sampled_from(get_args(AttentionName))),
         "step": draw(st.sampled_from(get_args(StepKind))),
         "optimizer": draw(st.sampled_from(get_args(Optimizer))),
         "device": draw(st.sampled_from(["auto", "cpu", "cuda:0"])),

@@ -8,6 +8,7 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.machine.peaks import Peak, find_gpu, gpus, memory_bandwidth, parse_peak, roof_of
+from sysbench.core.spec.choices import precision_named
 
 H100 = {"device": {"name": "NVIDIA H100 80GB HBM3"}}
 LOOSE_TFLOPS = {"l40s": 0.0125}
@@ -77,7 +78,7 @@ def test_a_gpu_of_another_name_is_not_taken_for_one_that_is_known(name: str) -> 
 
 def test_the_peak_is_of_the_precision() -> None:
     roofs = {
-        precision: roof_of("cuda:0", precision, H100)[0]
+        precision: roof_of("cuda:0", precision, precision_named(precision).peak_key, H100)[0]
         for precision in ("fp32", "tf32", "bf16", "fp16", "bf16-pure")
     }
     peaks = {precision: roof and roof.peak_flops / 1e12 for precision, roof in roofs.items()}
@@ -99,7 +100,7 @@ def test_the_peak_is_of_the_precision() -> None:
 def test_what_is_not_known_has_a_reason_and_no_number(
     device: str, precision: str, environment: dict[str, Any], reason: str
 ) -> None:
-    roof, why = roof_of(device, precision, environment)
+    roof, why = roof_of(device, precision, precision, environment)
     assert roof is None
     assert reason in why
     assert "--peak" in why
@@ -116,7 +117,7 @@ def test_the_device_says_its_bandwidth_before_the_table() -> None:
         (of_another, 3350e9),
         (H100, 3350e9),
     ):
-        roof, _ = roof_of("cuda:0", "bf16", environment)
+        roof, _ = roof_of("cuda:0", "bf16", "bf16", environment)
         assert roof is not None
         assert roof.bandwidth == pytest.approx(bandwidth)
         assert roof.bandwidth_source
@@ -125,20 +126,20 @@ def test_the_device_says_its_bandwidth_before_the_table() -> None:
 def test_a_slice_of_a_gpu_has_not_the_bandwidth_of_all_of_it() -> None:
     name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     device = {"name": name, "memory_clock_max_mhz": 2619, "memory_bus_bits": 5120}
-    roof, _ = roof_of("cuda:0", "bf16", {"device": device}, Peak(tflops=100.0))
+    roof, _ = roof_of("cuda:0", "bf16", "bf16", {"device": device}, Peak(tflops=100.0))
     assert roof is not None
     assert roof.bandwidth is None
     assert roof.ridge is None
 
 
 def test_what_is_given_goes_before_the_table_and_works_on_a_cpu() -> None:
-    roof, why = roof_of("cpu", "fp32", {}, parse_peak("0.08,20"))
+    roof, why = roof_of("cpu", "fp32", "fp32", {}, parse_peak("0.08,20"))
     assert roof is not None
     assert not why
     assert (roof.peak_flops, roof.bandwidth) == pytest.approx((80e9, 20e9))
     assert roof.ridge == pytest.approx(4.0)
     assert "--peak" in roof.peak_source
-    only_peak, _ = roof_of("cuda:0", "bf16", H100, parse_peak("500"))
+    only_peak, _ = roof_of("cuda:0", "bf16", "bf16", H100, parse_peak("500"))
     assert only_peak is not None
     assert only_peak.peak_flops == pytest.approx(500e12)
     assert only_peak.bandwidth == pytest.approx(3350e9)

@@ -128,7 +128,8 @@ def _method(arguments: argparse.Namespace) -> str:
 def _roof(arguments: argparse.Namespace, spec: RunSpec) -> tuple[Roof | None, str]:
     given = parse_peak(arguments.peak) if arguments.peak else None
     environment = {"device": {"name": this_machine(spec.device)}}
-    return roof_of(spec.device, spec.precision, environment, given)
+    peak_key = spec.precision_row.peak_key
+    return roof_of(spec.device, spec.precision, peak_key, environment, given)
 
 
 def as_json(estimate: Estimate) -> dict[str, Any]:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ....spec.choices import Kernel
+
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
-
-Kernel = Literal["naive", "sdpa", "flex"]
-"""``sdpa`` stands for all of torch's fused kernels: which one is chosen by the caller."""
 
 
 def rotary_table(

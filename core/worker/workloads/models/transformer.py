@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ....spec.choices import Kernel
 from ....spec.models import Dimensions
-from .attention import CausalSelfAttention, Kernel, causal_mask, rotary_table
+from .attention import CausalSelfAttention, causal_mask, rotary_table
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

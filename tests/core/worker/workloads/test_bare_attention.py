@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sysbench.core.worker.workloads.models.attention import BareAttention, Kernel
+from sysbench.core.spec.choices import Kernel
+from sysbench.core.worker.workloads.models.attention import BareAttention
 
 SHAPE = (2, 3, 9, 4)
 
