@@ -13,17 +13,17 @@ def command_line(spec: RunSpec, passes: Sequence[str] | None = None) -> str:
     """The command that runs the same spec from a shell; by default with its default passes."""
     words = ["sysbench-tui", "run"]
     for name, value in spec.settings().items():
-        words += ["--set", f"{name}={_as_typed(name, value)}"]
+        words += ["--set", f"{name}={as_typed(name, value)}"]
     if passes is not None and tuple(passes) != spec.default_passes:
         words += ["--passes", ",".join(passes)]
     return shlex.join(words)
 
 
-def _as_typed(name: str, value: object) -> str:
-    """A value as a person would write it after ``--set``."""
+def as_typed(name: str, value: object) -> str:
+    """A value of a key as a person would write it after ``--set``; parses back to the same."""
     if isinstance(value, bool):
         return str(value).lower()
-    if name == "memory_limit" and isinstance(value, int):
+    if name == "memory_limit" and isinstance(value, int) and value:
         for unit in ("GiB", "MiB", "KiB"):
             if value % BINARY_UNITS[unit] == 0:
                 return f"{value // BINARY_UNITS[unit]}{unit}"

@@ -10,6 +10,7 @@ from ...errors import SysbenchError
 from ...formatting import counted
 from ...machine.environment import device_name, threads, torch_version
 from ...record.record import Record
+from ...spec.command_line import as_typed
 from ...spec.spec import DIMENSION_NAMES, RunSpec
 from ...tables.table import is_number
 from ..file.schema import load_study, study_files
@@ -174,5 +175,4 @@ def _options(study: Study) -> Iterator[str]:
             yield from ("--set", f"{axis.name}={','.join(axis.labels)}")
     for key, value in study.fixed.items():
         if original.fixed.get(key) != value:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            yield from ("--set", f"{key}={text}")
+            yield from ("--set", f"{key}={as_typed(key, value)}")

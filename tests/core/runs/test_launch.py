@@ -6,7 +6,8 @@ import shlex
 
 import pytest
 
-from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.command_line import as_typed, command_line
+from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.spec import RunSpec, parse_spec
 
 
@@ -30,6 +31,25 @@ def test_the_command_gives_the_same_spec_back(spec: RunSpec) -> None:
 
 def test_bytes_are_written_in_binary_units() -> None:
     assert "memory_limit=24GiB" in command_line(RunSpec(memory_limit=24 * 2**30))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("memory_limit", 24 * 2**30, "24GiB"),
+        ("memory_limit", 3 * 2**20, "3MiB"),
+        ("memory_limit", 2**20 + 2**10, "1025KiB"),
+        ("memory_limit", 2**20 + 1, "1048577"),
+        ("memory_limit", 0, "0"),
+        ("compile_fullgraph", True, "true"),
+        ("until", 0.0123, "0.0123"),
+        ("batch", 2**20, "1048576"),
+        ("warmup", "auto", "auto"),
+    ],
+)
+def test_a_value_as_one_types_it_parses_back_to_it(name: str, value: object, text: str) -> None:
+    assert as_typed(name, value) == text
+    assert field_named(name).parse(text) == value
 
 
 def test_passes_are_named_unless_all() -> None:

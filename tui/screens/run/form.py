@@ -15,6 +15,7 @@ from textual.widgets import Input, Label, Static
 
 from ....core.errors import SpecError
 from ....core.formatting import parse_ratio
+from ....core.spec.command_line import as_typed
 from ....core.spec.fields import Field, field_named
 from ....core.spec.models import CUSTOM, model_presets
 from ....core.spec.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec
@@ -57,15 +58,9 @@ class Filled:
 
 def field_text(name: str, value: Any) -> str:
     """The value of a field as a person would type it; parses back to the same value."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if name == "until" and parse_ratio(percent := f"{value * 100:g}%") == value:
         return percent
-    if name == "memory_limit" and value:
-        for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
-            if value % size == 0:
-                return f"{value // size}{unit}"
-    return str(value).removesuffix(".0")
+    return as_typed(name, value).removesuffix(".0")
 
 
 def field_texts(spec: RunSpec) -> dict[str, str]:

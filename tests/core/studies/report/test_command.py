@@ -25,6 +25,7 @@ def test_a_profile_is_called_by_its_name(sysbench_home: Path, name: str) -> None
         ("small", {}),
         ("", {"precision": "fp32,bf16", "batch": "2"}),
         ("small", {"threads": "2", "model": "tiny"}),
+        ("small", {"memory_limit": "24GiB", "compile_fullgraph": "true"}),
     ],
 )
 def test_what_was_changed_is_in_the_command(
@@ -37,6 +38,8 @@ def test_what_was_changed_is_in_the_command(
         parse_settings(arguments.settings),
     )
     assert again.identity == study.identity
+    for key in overrides.keys() & study.fixed.keys():
+        assert f"{key}={overrides[key]}" in arguments.settings
 
 
 def test_a_file_that_is_gone_still_has_its_name(tmp_path: Path) -> None:
