@@ -9,12 +9,12 @@ import msgspec
 
 from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Record
+from ..spec.fields import differing_keys, keys_deciding, unused_keys
 from ..spec.spec import DIMENSION_NAMES
 from .memory.difference import MemoryDifference, memory_difference
 from .verdict import Verdict, step_change
 
-_PROCEDURE = ("warmup", "steps", "until", "max_steps", "max_seconds")
-_TRAIN_ONLY = ("optimizer", "clip")
+_PROCEDURE = keys_deciding("procedure")
 
 
 class Factor(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,13 +118,13 @@ def differing(a: Record, b: Record) -> list[Factor]:
     (an optimizer without a training step) are none.
     """
     ours, theirs = _factors(a), _factors(b)
-    idle = _unused(a.spec) & _unused(b.spec)
+    idle = unused_keys(a.spec) & unused_keys(b.spec)
     if ours["model"] != theirs["model"]:
         idle |= set(DIMENSION_NAMES)
     return [
         Factor(name=name, a=ours.get(name), b=theirs.get(name))
-        for name in dict.fromkeys([*ours, *theirs])
-        if name not in idle and ours.get(name) != theirs.get(name)
+        for name in differing_keys(ours, theirs)
+        if name not in idle
     ]
 
 
@@ -136,13 +136,6 @@ def _factors(record: Record) -> dict[str, Any]:
         "torch": torch_version(environment),
         "threads": threads(environment),
     }
-
-
-def _unused(spec: dict[str, Any]) -> set[str]:
-    unused = set() if spec.get("step") == "train" else set(_TRAIN_ONLY)
-    if spec.get("compile") == "off":
-        unused |= {key for key in spec if key.startswith("compile_")}
-    return unused
 
 
 class BreakEven(msgspec.Struct, frozen=True):

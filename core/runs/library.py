@@ -16,6 +16,7 @@ import msgspec
 from ..errors import DamagedFileError
 from ..machine.environment import device_name
 from ..record.record import Record
+from ..spec.fields import FIELDS
 from ..spec.spec import subject
 from ..storage import home
 from .builder import settled_record
@@ -56,6 +57,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     half_width: float | None
     peak_bytes: int | None
     passes: list[str]
+
+
+SPEC_COLUMNS = tuple(field.name for field in FIELDS if field.name in Entry.__struct_fields__)
+"""Keys of a spec that the list has."""
 
 
 class Library:

@@ -10,11 +10,10 @@ from ..errors import SysbenchError
 from ..machine.environment import device_name
 from ..record.record import Record
 from ..spec.command_line import command_line
+from ..spec.fields import COMPILE_KEYS, keys_deciding
 from ..spec.spec import RunSpec
 from .builder import settled_record
-from .library import Entry, Library
-
-COMPILE_KEYS = tuple(name for name in RunSpec.__struct_fields__ if name.startswith("compile"))
+from .library import SPEC_COLUMNS, Entry, Library
 
 
 def eager_spec(record: Record) -> RunSpec:
@@ -62,11 +61,7 @@ def _machine(record: Record) -> tuple[object, ...]:
     return device_name(record.environment), torch.get("version")
 
 
-SAME = ("model", "batch", "context", "precision", "attention", "compile", "device")
-FREE = (
-    *("step", "optimizer", "clip", "warmup", "steps", "until", "max_steps", "max_seconds"),
-    *("sync", "seed", "memory_limit"),
-)
+FREE = keys_deciding("step", "procedure", "conditions")
 """Keys of a spec that may differ: they do not change what a kernel of forward computes."""
 
 
@@ -94,7 +89,9 @@ def other_steps(record: Record, library: Library | None = None) -> list[Record]:
 
 
 def _alike(entry: Entry, record: Record) -> bool:
-    return "trace" in entry.passes and all(getattr(entry, key) == record.spec[key] for key in SAME)
+    return "trace" in entry.passes and all(
+        getattr(entry, key) == record.spec[key] for key in SPEC_COLUMNS if key not in FREE
+    )
 
 
 def _deciding(record: Record) -> dict[str, object]:

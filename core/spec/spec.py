@@ -20,7 +20,7 @@ from .choices import (
     attention_named,
     precision_named,
 )
-from .fields import FIELDS, field_named
+from .fields import FIELDS, field_named, group_keys
 from .models import CUSTOM, Dimensions, find_model
 
 NUMERIC_WORKLOADS = ("accumulation", "autocast-dtypes")
@@ -168,13 +168,7 @@ EVERY_PASS: tuple[PassName, ...] = get_args(PassName)
 """In the order in which they run."""
 PASSES: tuple[PassName, ...] = ("timing", "trace", "memory")
 """Those of a model that run unless others are asked for: nsys is not on every machine."""
-DIMENSION_NAMES = ("vocab", "d_model", "d_ff", "layers", "heads")
-ADDED = (
-    *("workload", "checkpoint", "ranks", "parallel", "bucket_mib", "comm_backend"),
-    *("shard_optimizer", "payload_mib", "mask"),
-)
-"""Keys that came later: with their defaults they are left out of the identity, so that a run
-of an earlier version keeps its own."""
+DIMENSION_NAMES = group_keys("dimensions")
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -342,9 +336,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Hash of the canonical JSON of every field: 16 hexadecimal digits."""
         defaults = dict(zip(self.__struct_fields__, self.__struct_defaults__, strict=True))
         values = msgspec.to_builtins(self)
-        for name in ADDED:
-            if values[name] == defaults[name]:
-                del values[name]
+        for field in FIELDS:
+            if field.later and values[field.name] == defaults[field.name]:
+                del values[field.name]
         return hashlib.sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:16]
 
     def changed(self, **changes: object) -> RunSpec:

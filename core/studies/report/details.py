@@ -15,7 +15,7 @@ from ...analysis.compare import break_even
 from ...analysis.kernels.questions import by_name, questions_of
 from ...record.memory import Origin
 from ...record.record import Kernels, Memory, Nsys, Record
-from ...runs.related import COMPILE_KEYS
+from ...spec.fields import COMPILE_KEYS
 from ...spec.spec import RunSpec
 from ...tables.kernels import question_table
 from ...tables.memory import largest_table, ledger_table

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from ...errors import SysbenchError
 from ...formatting import counted
 from ...machine.environment import device_name, threads, torch_version
 from ...record.record import Record
 from ...spec.command_line import as_typed
-from ...spec.spec import DIMENSION_NAMES, RunSpec
+from ...spec.fields import differing_keys, field_named
+from ...spec.spec import RunSpec
 from ...tables.table import is_number
 from ..file.schema import load_study, study_files
 from ..file.study import Axis, Layout, Study
@@ -64,10 +67,6 @@ def _without_numbers(cells: Sequence[Cell], records: Mapping[str, Record]) -> It
         yield f"{counted(waiting, 'cell')} of {len(cells)} without a value yet."
 
 
-PARTS = dict.fromkeys(DIMENSION_NAMES, "model") | {"bucket_mib": "parallel"}
-"""Keys that only say which of another key it is: both are one factor."""
-
-
 def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> list[str]:
     """One sentence for each; none where every comparison is of one factor on one machine.
 
@@ -82,12 +81,12 @@ def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Recor
 
 def factors(a: RunSpec, b: RunSpec) -> list[str]:
     """The keys in which two specs differ; the dimensions of a model are one."""
-    keys = (key for key in RunSpec.__struct_fields__ if getattr(a, key) != getattr(b, key))
-    return _folded(keys)
+    return _folded(differing_keys(msgspec.structs.asdict(a), msgspec.structs.asdict(b)))
 
 
-def _folded(keys: Collection[str] | Iterator[str]) -> list[str]:
-    return list(dict.fromkeys(PARTS.get(key, key) for key in keys))
+def _folded(keys: Sequence[str]) -> list[str]:
+    """The keys that are factors by themselves, in place of their parts."""
+    return list(dict.fromkeys(field_named(key).part_of or key for key in keys))
 
 
 def _of_axis(axis: Axis, fixed: Mapping[str, object]) -> str | None:

@@ -15,7 +15,7 @@ from ....core.analysis.verdict import step_change
 from ....core.errors import SysbenchError
 from ....core.formatting import counted
 from ....core.runs.directory import RunDirectory
-from ....core.runs.library import Entry, Library
+from ....core.runs.library import SPEC_COLUMNS, Entry, Library
 from ....core.tables.table import Table
 from ...text import (
     amount,
@@ -34,10 +34,7 @@ COLUMNS = (
     *("when", "model", "step time", "peak", "status", "batch", "context", "precision"),
     *("attention", "step", "optimizer", "compile", "device", "parameters", "run"),
 )
-FACTORS = (
-    *("model", "batch", "context", "precision", "attention", "step", "optimizer", "compile"),
-    *("device", "device_name"),
-)
+FACTORS = (*SPEC_COLUMNS, "device_name")
 REFRESH_TICKS = 4
 """The index is looked at every so many paints: every two seconds."""
 

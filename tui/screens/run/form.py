@@ -16,32 +16,29 @@ from textual.widgets import Input, Label, Static
 from ....core.errors import SpecError
 from ....core.formatting import parse_ratio
 from ....core.spec.command_line import as_typed
-from ....core.spec.fields import Field, field_named
+from ....core.spec.field import Field
+from ....core.spec.fields import field_named, group_keys, unused_keys
 from ....core.spec.models import CUSTOM, model_presets
 from ....core.spec.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec
 from ...text import short_count
 from ...widgets.inputs.choice import Choice
 from ...widgets.inputs.tick import Tick
 
-COMPILE_DETAILS = (
-    *("compile_backend", "compile_scope", "compile_fullgraph", "compile_dynamic"),
-    "compile_cache",
-)
-TRAIN_ONLY = ("optimizer", "clip")
+UPDATE = group_keys("update")
 Group = tuple[str, tuple[str, ...]]
 """A heading, or none, and the fields under it."""
 
 FIRST: tuple[Group, ...] = (
-    ("", ("model", "batch", "context", "precision", "attention", "step")),
-    ("", (*TRAIN_ONLY, "compile", "passes")),
+    ("", group_keys("work")),
+    ("", (*UPDATE, "passes")),
 )
 LATER: tuple[Group, ...] = (
-    ("when to stop", ("warmup", "steps", "until", "max_steps", "max_seconds", "sync")),
-    ("machine", ("device", "threads", "seed", "memory_limit")),
+    ("when to stop", group_keys("stop")),
+    ("machine", group_keys("machine")),
 )
 """Rows that may come after the first frame."""
 
-ON_DEMAND = {"model": DIMENSION_NAMES, "compile": COMPILE_DETAILS}
+ON_DEMAND = {"model": DIMENSION_NAMES, "compile": group_keys("compile")}
 """Fields that matter for some values of another one: their rows come under it then."""
 
 PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory are instrumented"
@@ -70,13 +67,8 @@ def field_texts(spec: RunSpec) -> dict[str, str]:
 
 def fields_in_use(texts: dict[str, str]) -> list[str]:
     """The fields that decide the spec: others keep their defaults, whatever their texts."""
-    unused: set[str] = set() if texts["model"] == CUSTOM else set(DIMENSION_NAMES)
-    if texts["model"] == CUSTOM:
-        unused.add("model")
-    if texts["compile"] == "off":
-        unused |= set(COMPILE_DETAILS)
-    if texts["step"] != "train":
-        unused |= set(TRAIN_ONLY)
+    custom = texts["model"] == CUSTOM
+    unused = unused_keys(texts) | ({"model"} if custom else set(DIMENSION_NAMES))
     return [name for name in texts if name not in unused]
 
 
@@ -208,8 +200,9 @@ class SpecForm(VerticalScroll, can_focus=False):
             for row in self.query(FieldRow):
                 if row.field in names:
                     row.display = wanted[owner]
-        for name in TRAIN_ONLY:
-            self.query_one(f"#row-{name}").disabled = self.texts["step"] != "train"
+        unused = unused_keys(self.texts)
+        for name in UPDATE:
+            self.query_one(f"#row-{name}").disabled = name in unused
         ticked = {tick.label for tick in self.query(Tick) if tick.value}
         filled = checked(self.texts, [name for name in PASSES if name in ticked])
         for row in self.query(FieldRow):
