@@ -219,11 +219,13 @@ class Memory(Block, frozen=True):
     ``first step`` (its peak), ``after warm-up``, ``end of forward``, ``peak``, ``steady end``,
     and ``card_columns`` and ``pools`` the card and the allocator's pools, where they were read.
     On the CPU ``reserved`` does not exist and ``driver_used_bytes`` is the process's resident
-    set. ``peak_as_predicted`` is the peak in the prediction's rows, ``reconciliation`` both;
-    ``resident_set`` names the one of ``closed_forms`` that the peak is made of. ``origins``
-    are what is alive at the peak by category, phase and stack, as requested, the largest first.
-    ``baseline_bytes`` are in ``baseline_blocks`` that are older than the recording, which began
-    after them or whose ring of events wrapped. ``devices`` is filled where there are several.
+    set. ``peak_as_predicted`` is `tensor_peak_bytes` in the prediction's rows, ``reconciliation``
+    both; ``library_workspace_bytes`` is by how much the peak is higher than that, for what
+    libraries took within a product. ``resident_set`` names the one of ``closed_forms`` that the
+    peak is made of. ``origins`` are what is alive at the peak by category, phase and stack, as
+    requested, the largest first. ``baseline_bytes`` are in ``baseline_blocks`` that are older
+    than the recording, which began after them or whose ring of events wrapped. ``devices`` is
+    filled where there are several.
 
     The steps of a foreign recording are not known. All of it stands for the steady one, the
     columns are ``peak`` and ``end``, and ``first_step_peak_bytes`` is null.
@@ -257,12 +259,18 @@ class Memory(Block, frozen=True):
     origins: list[Origin] = []
     baseline_blocks: int = 0
     devices: list[DeviceMemory] = []
+    library_workspace_bytes: int = 0
     missing: dict[str, str] = {}
 
     @property
     def prediction_error(self) -> float | None:
         """The error of the predicted peak, see `prediction_error`."""
         return prediction_error(self.predicted_peak_bytes, self.peak_allocated_bytes)
+
+    @property
+    def tensor_peak_bytes(self) -> int:
+        """The most bytes of tensors at once, library workspace left out: what is predicted."""
+        return self.peak_allocated_bytes - self.library_workspace_bytes
 
     @property
     def whole(self) -> Literal["a steady step", "the recording"]:

@@ -166,6 +166,7 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     columns = columns_of(residents, recording.readings, recording.blocks(), recording.segments)
     ledger, card = columns.ledger["peak"], columns.card.get("peak", [])
     peak_bytes = sum(row.bytes for row in ledger)
+    workspace_bytes = residents.added_by_library(*steady)
     end_bytes = int(residents.live[steady[1]])
     first_step_peak = int(residents.live[instants["first step"]]) if notes.steps else None
     return Memory(
@@ -184,7 +185,10 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         columns=columns.ledger,
         card_columns=columns.card,
         pools=columns.pools,
-        peak_as_predicted=rows_as_predicted(residents, peak, peak_bytes),
+        library_workspace_bytes=workspace_bytes,
+        peak_as_predicted=rows_as_predicted(
+            residents, residents.peak_of_tensors(*steady), peak_bytes - workspace_bytes
+        ),
         modules=module_table(residents, *steady),
         largest=largest_alive(residents, peak, LARGEST),
         origins=origins_alive(residents, peak, ORIGINS),

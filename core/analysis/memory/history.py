@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,6 +38,8 @@ class History:
         stack: Index into ``stacks`` of where the event happened, -1 when that is unknown.
         stacks: The distinct stacks.
         survivors: (address, requested bytes) of blocks in use when the recording ended.
+        product: Number of the matrix product that was under way, -1 outside of all; empty where
+            operators were not recorded.
         granule: Bytes that the allocator rounds every request up to; 1 if it does not.
     """
 
@@ -47,6 +49,7 @@ class History:
     stack: Integers
     stacks: Sequence[Stack]
     survivors: Sequence[tuple[int, int]] = ()
+    product: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     granule: int = 1
 
     def __len__(self) -> int:

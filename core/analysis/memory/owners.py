@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from .history import Allocations, History
 
@@ -100,7 +101,10 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
+LIBRARY_WORKSPACE = "library workspace"
+"""What one matrix product took for itself and gave back before it returned."""
 WORKSPACES = "workspaces"
+"""What a library keeps from one call to the next."""
 KEPT = "kept between steps"
 BEFORE = "there before the recording"
 UNKNOWN = "not attributed"
@@ -116,8 +120,8 @@ class Attribution:
     """One element an allocation, in the order of `Allocations`.
 
     Attributes:
-        category: An `Owner`, ``temporaries (<phase>)``, or one of WORKSPACES, KEPT, BEFORE,
-            UNKNOWN.
+        category: An `Owner`, ``temporaries (<phase>)``, or one of LIBRARY_WORKSPACE, WORKSPACES,
+            KEPT, BEFORE, UNKNOWN.
         phase: The phase it was born in; ``""`` when that is unknown.
         module: Path of the module it belongs to, or that computed when it was born; ``""``
             where nothing was noted.
@@ -133,9 +137,11 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
 
     A tag counts when its time lies within the allocation's life. What has no tag is a
     temporary of the phase that it was born in, unless it outlives its step. It is a library's
-    workspace then if it went when the libraries were made to give theirs back.
+    workspace then if it went when the libraries were made to give theirs back. What lived within
+    one matrix product is nobody's but the library's, whatever was noted of its address.
     """
     births, deaths = _lives(history, allocations)
+    is_workspace = library_workspace(history, allocations)
     tags = _tags_by_allocation(allocations, births, deaths, notes.tags)
     phase_at = _latest(notes.phases, births)
     module_at = _latest(notes.modules, births)
@@ -144,6 +150,8 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
 
     def category_of(index: int) -> str:
         mark = phase_at[index]
+        if is_workspace[index]:
+            return LIBRARY_WORKSPACE
         if index in tags:
             return tags[index].owner
         if allocations.born[index] < 0:
@@ -168,6 +176,20 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
         phase=[notes.phases[mark].phase if mark >= 0 else "" for mark in phase_at],
         module=[module_of(index) for index in everything],
     )
+
+
+def library_workspace(history: History, allocations: Allocations) -> NDArray[np.bool_]:
+    """Which allocations one matrix product took for itself and gave back before it returned.
+
+    Libraries pack operands into them or add up in them, as the instructions at hand want it. No
+    tensor that a step knows is among them: a product's result outlives the product.
+    """
+    if not len(history.product):
+        return np.zeros(len(allocations), dtype=np.bool_)
+    product = np.append(history.product, -1)  # the last is for what was never born, or never died
+    born, died = product[allocations.born], product[allocations.died]
+    is_within_one: NDArray[np.bool_] = (born >= 0) & (born == died)
+    return is_within_one
 
 
 def _lives(history: History, allocations: Allocations) -> tuple[list[int], list[int]]:

@@ -18,6 +18,7 @@ from ...record.memory import ClosedForm, ReconciledRow, prediction_error
 from ...record.record import LedgerRow, Memory
 from ...spec.spec import RunSpec
 from ..trace.scopes import LOSS
+from .owners import LIBRARY_WORKSPACE
 from .residents import Residents
 
 MATCH_WITHIN = 0.25
@@ -126,6 +127,7 @@ def amount(rows: Iterable[LedgerRow], name: str) -> int:
     return sum(row.bytes for row in rows if row.name == name)
 
 
+ADDED = "added by library workspace"
 NOT_PREDICTED = "not predicted"
 NO_MATCH = "no closed form comes close: temporaries or logits weigh more here, see the ledger"
 
@@ -153,7 +155,12 @@ def reconciled(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
 
 
 def _beside(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
-    """Every row that either side has, then the peak."""
+    """Every row that either side has, then the peak.
+
+    A prediction is of tensors, so the rows are of the instant of the most bytes of tensors. What
+    libraries take within a product can move the peak to where other tensors are alive, and no
+    row would then stand beside its like. By how much it raises the peak is a row of its own.
+    """
     predicted = {row.name: row.bytes for row in prediction.ledger}
     measured = {row.name: row.bytes for row in memory.peak_as_predicted}
     rows = [
@@ -161,6 +168,8 @@ def _beside(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
         for name in (*ROWS, NOT_PREDICTED)
         if name in predicted or name in measured
     ]
+    if memory.library_workspace_bytes:
+        rows.append(_row(ADDED, 0, memory.library_workspace_bytes))
     if not measured:  # of a record that is older than this table
         rows = []
     return [*rows, _row("peak", prediction.peak_bytes, memory.peak_allocated_bytes)]
@@ -174,16 +183,17 @@ LOGITS, TEMPORARIES = "logits and loss", "temporaries"
 
 
 def rows_as_predicted(residents: Residents, instant: int, total: int) -> list[LedgerRow]:
-    """What was alive at an instant, in the rows of a prediction.
+    """What was alive at an instant, in the rows of a prediction, library workspace left out.
 
-    What is in none of them, such as a library's workspace or the rounding of blocks, is a
-    last row, so that all sum to ``total``.
+    What is in none of them, such as a workspace kept between steps or the rounding of blocks,
+    is a last row, so that all sum to ``total``.
     """
     allocations, attribution = residents.allocations, residents.attribution
     amounts: Counter[str] = Counter()
     for index in np.flatnonzero(allocations.alive_at(instant - 1)).tolist():
-        name = _predicted_row(attribution.category[index], attribution.module[index])
-        amounts[name] += int(allocations.bytes[index])
+        if attribution.category[index] != LIBRARY_WORKSPACE:
+            name = _predicted_row(attribution.category[index], attribution.module[index])
+            amounts[name] += int(allocations.bytes[index])
     amounts[NOT_PREDICTED] += total - amounts.total()
     return [LedgerRow(name, amounts[name]) for name in (*ROWS, NOT_PREDICTED) if amounts[name]]
 

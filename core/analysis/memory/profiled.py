@@ -32,6 +32,15 @@ BACKWARD_NODE = "autograd::engine::evaluate_function: "
 FUNCTION = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)", re.DOTALL)
 """How the profiler writes a Python function: ``models/attention.py(51): forward``."""
 ONLY_ALLOCATES = re.compile(r"aten::(new_)?empty(_\w+)?|aten::resize_")
+PRODUCT = re.compile(
+    r"aten::(mm|bmm|mv|dot|addmm|addbmm|baddbmm|addmv|_addmm_activation|_int_mm|_scaled_mm"
+    r"|mkldnn_\w+|_scaled_dot_product_flash_attention_for_cpu(_backward)?)"
+    r"|(mkldnn|onednn)::\w+"
+)
+"""Operators that are one matrix product, or all those of one fused attention.
+
+Operators made of others are none, ``aten::linear`` say: a step knows what those inside give.
+"""
 NAME = re.compile(r'(?<="name": ").*?(?=",\n    "pid": )', re.DOTALL)
 NOT_IN_A_NAME = re.compile(r'["\\\x00-\x1f]')
 
@@ -103,22 +112,25 @@ def decode_profiled_allocations(data: bytes) -> History:
     """
     trace = _decode(data.decode("utf-8", "replace"))
     stacks: dict[Stack, int] = {}
-    moves: list[tuple[int, int, int, int]] = []
+    products: dict[int, int] = {}
+    moves: list[tuple[int, int, int, int, int]] = []
     relevant = [one for one in trace.events if one.cat in (PYTHON, OPERATOR) or _is_move(one)]
     relevant.sort(key=lambda event: (str(event.tid), event.ts, -event.dur))
     for _, thread in groupby(relevant, key=attrgetter("tid")):
         for event, opened in _with_open(thread):
             stack = stacks.setdefault(_stack(opened), len(stacks))
             time_ns = trace.base_ns + round(event.ts * 1000)
-            moves.append((time_ns, event.args.address, event.args.bytes, stack))
+            product = _product(opened, products)
+            moves.append((time_ns, event.args.address, event.args.bytes, stack, product))
     moves.sort(key=lambda move: move[0])
-    columns = np.array(moves, dtype=np.int64).reshape(-1, 4).T
+    columns = np.array(moves, dtype=np.int64).reshape(-1, 5).T
     return History(
         time_ns=columns[0],
         address=columns[1],
         change=columns[2],
         stack=columns[3],
         stacks=list(stacks),
+        product=columns[4],
     )
 
 
@@ -181,6 +193,19 @@ def _with_open(thread: Iterator[_Event]) -> Iterator[tuple[_Event, list[_Event]]
             yield event, opened
         else:
             opened.append(event)
+
+
+def _product(opened: list[_Event], numbers: dict[int, int]) -> int:
+    """The number of the outermost product that is open, a new one at first sight; -1 without."""
+    for event in opened:
+        if event.cat == OPERATOR and _is_product(event.name):
+            return numbers.setdefault(id(event), len(numbers))
+    return -1
+
+
+@lru_cache(FUNCTIONS_KEPT)
+def _is_product(operator: str) -> bool:
+    return PRODUCT.fullmatch(operator) is not None
 
 
 def _stack(opened: list[_Event]) -> Stack:

@@ -9,7 +9,17 @@ import numpy as np
 
 from ...record.record import LedgerRow
 from .history import Allocations, History, Integers, pair
-from .owners import BEFORE, KEPT, OWNERS, UNKNOWN, WORKSPACES, Attribution, Notes, attribute
+from .owners import (
+    BEFORE,
+    KEPT,
+    LIBRARY_WORKSPACE,
+    OWNERS,
+    UNKNOWN,
+    WORKSPACES,
+    Attribution,
+    Notes,
+    attribute,
+)
 
 
 def rounding_name(granule: int) -> str:
@@ -77,6 +87,20 @@ class Residents:
         """The instant of the most live bytes from ``first`` to ``last``; of equals the first."""
         return first + int(np.argmax(self.live[first : last + 1]))
 
+    def peak_of_tensors(self, first: int, last: int) -> int:
+        """The same with library workspace left out, which no prediction knows."""
+        return first + int(np.argmax(self._tensors[first : last + 1]))
+
+    def added_by_library(self, first: int, last: int) -> int:
+        """Bytes by which the peak is higher than that of tensors; the two can be far apart."""
+        span = slice(first, last + 1)
+        return int(self.live[span].max() - self._tensors[span].max())
+
+    @property
+    def _tensors(self) -> Integers:
+        workspace = self.categories.get(LIBRARY_WORKSPACE)
+        return self.live if workspace is None else self.live - workspace
+
     def block_bytes(self, index: int) -> int | None:
         """An allocation in the allocator's granules; None where it has none."""
         granule = self.history.granule
@@ -112,7 +136,7 @@ def replay(history: History, notes: Notes) -> Residents:
 
 def _in_order(categories: Iterable[str]) -> list[str]:
     """Owners first, then temporaries, then what only the allocator knows of."""
-    known = [*OWNERS, "temporaries", WORKSPACES, KEPT, BEFORE, UNKNOWN]
+    known = [*OWNERS, "temporaries", LIBRARY_WORKSPACE, WORKSPACES, KEPT, BEFORE, UNKNOWN]
 
     def rank(name: str) -> tuple[int, str]:
         return known.index(name.split(" (")[0]), name

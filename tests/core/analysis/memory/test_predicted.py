@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from sysbench.core.analysis.memory.block import Recording, describe_memory
 from sysbench.core.analysis.memory.history import History
 from sysbench.core.analysis.memory.owners import Notes, PhaseMark, Tag
 from sysbench.core.analysis.memory.predicted import reconciled, rows_as_predicted
 from sysbench.core.analysis.memory.residents import replay
 from sysbench.core.estimate.closed_form import predict, why_not_predicted
+from sysbench.core.record.memory import ReconciledRow
 from sysbench.core.record.record import LedgerRow, Memory, Record
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
@@ -90,6 +93,75 @@ def test_no_match_says_why(memory: Memory) -> None:
     done = reconciled(many, SPEC, predict(SPEC))
     assert done.resident_set is None
     assert "no closed form" in done.missing["resident_set"]
+
+
+def stepped_history(*moves: tuple[int, int, int]) -> History:
+    """A history of (address, signed bytes, number of the product), one a nanosecond from 100."""
+    address, change, product = np.array(moves, dtype=np.int64).T
+    return History(
+        time_ns=np.arange(100, 100 + len(moves)),
+        address=address,
+        change=change,
+        stack=np.full(len(moves), -1),
+        stacks=[],
+        product=product,
+    )
+
+
+# A small product with a large workspace in forward, much without any in backward.
+WITH_WORKSPACE = stepped_history(
+    *((0, 1000, -1), (1, 10, 0), (2, 500, 0), (2, -500, 0)),
+    *((3, 300, -1), (3, -300, -1), (1, -10, -1)),
+)
+NOTES = Notes(
+    phases=[PhaseMark(50, 0, "forward"), PhaseMark(104, 0, "backward"), PhaseMark(250, 0, "")],
+    tags=[
+        Tag(100, 0, "parameters", "head"),
+        Tag(101, 1, "activations", "head"),
+        # The clocks differ, or the tag is of what was there before.
+        Tag(102, 2, "activations", "head"),
+    ],
+)
+
+
+@pytest.fixture
+def with_workspace() -> Memory:
+    return describe_memory(Recording(source="cpu-profiler", history=WITH_WORKSPACE), NOTES)
+
+
+def test_library_workspace_is_a_row_of_the_ledger(with_workspace: Memory) -> None:
+    assert with_workspace.peak_phase == "forward"
+    assert with_workspace.peak_allocated_bytes == 1510
+    assert [row for row in with_workspace.ledger if row.bytes] == [
+        LedgerRow("parameters", 1000),
+        LedgerRow("activations", 10),
+        LedgerRow("library workspace", 500),
+    ]
+    assert {one.category for one in with_workspace.largest} == {
+        *("parameters", "activations", "library workspace")
+    }
+
+
+def test_a_prediction_is_held_against_the_peak_of_tensors(with_workspace: Memory) -> None:
+    assert with_workspace.tensor_peak_bytes == 1310
+    assert with_workspace.library_workspace_bytes == 200
+    assert with_workspace.peak_as_predicted == [
+        LedgerRow("parameters", 1000),
+        LedgerRow("activations", 10),
+        LedgerRow("temporaries", 300),
+    ]
+    done = reconciled(with_workspace, SPEC, predict(SPEC))
+    *rows, added, peak = done.reconciliation
+    assert sum(row.measured_bytes for row in rows) == 1310
+    assert added == ReconciledRow("added by library workspace", 0, 200, None)
+    assert (peak.measured_bytes, peak.predicted_bytes) == (1510, predict(SPEC).peak_bytes)
+
+
+def test_without_it_the_two_peaks_are_one(memory: Memory) -> None:
+    plain = replace(WITH_WORKSPACE, product=np.full(len(WITH_WORKSPACE), -1))
+    same = describe_memory(Recording(source="cpu-profiler", history=plain), NOTES)
+    assert same.tensor_peak_bytes == same.peak_allocated_bytes == 1510
+    assert "added by library workspace" not in [row.name for row in memory.reconciliation]
 
 
 def test_every_kind_of_allocation_falls_into_one_predicted_row() -> None:

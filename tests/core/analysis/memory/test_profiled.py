@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.memory.history import Frame
+from sysbench.core.analysis.memory.history import Frame, pair
+from sysbench.core.analysis.memory.owners import library_workspace
 from sysbench.core.analysis.memory.profiled import (
     decode_profiled_allocations,
     read_profiled_allocations,
@@ -81,6 +82,62 @@ def test_threads_have_stacks_of_their_own() -> None:
     )
     history = decode_profiled_allocations(data)
     assert history.stacks[history.stack[0]] == ()
+
+
+def workspaces_in(*events: dict[str, Any]) -> list[int]:
+    """Bytes of each allocation that a product took for itself."""
+    history = decode_profiled_allocations(encode(*events))
+    allocations = pair(history)
+    found: list[int] = allocations.bytes[library_workspace(history, allocations)].tolist()
+    return found
+
+
+def test_what_lives_within_one_product_is_library_workspace() -> None:
+    assert workspaces_in(
+        span("cpu_op", "aten::linear", 0, 100),
+        move(1, 0, 1),  # of linear, which is made of others
+        span("cpu_op", "aten::mm", 10, 40),
+        move(11, 4096, 2),  # the result
+        move(12, 8192, 4),  # oneDNN asks the allocator itself
+        span("cpu_op", "aten::empty", 13, 2),
+        move(14, 12288, 8),  # a kernel of torch asks for a tensor
+        move(48, 12288, -8),
+        move(49, 8192, -4),
+        move(60, 4096, -2),
+        move(99, 0, -1),
+    ) == [4, 8]
+
+
+def test_two_products_have_no_workspace_in_common() -> None:
+    assert not workspaces_in(
+        span("cpu_op", "aten::bmm", 0, 10),
+        move(5, 4096, 64),
+        span("cpu_op", "aten::bmm", 20, 10),
+        move(25, 4096, -64),
+    )
+
+
+def test_a_product_on_another_thread_is_not_around_it() -> None:
+    assert not workspaces_in(
+        span("cpu_op", "aten::mm", 0, 100, tid=1),
+        move(10, 4096, 64, tid=2),
+        move(20, 4096, -64, tid=2),
+    )
+
+
+@pytest.mark.parametrize("operator", ["aten::linear", "aten::matmul", "aten::softmax", "aten::mmm"])
+def test_what_is_no_product_has_no_workspace(operator: str) -> None:
+    around = span("cpu_op", operator, 0, 100)
+    assert not workspaces_in(around, move(10, 4096, 64), move(20, 4096, -64))
+
+
+def test_a_function_of_that_name_is_no_product() -> None:
+    around = span("python_function", "aten::mm", 0, 100)
+    assert not workspaces_in(around, move(10, 4096, 64), move(20, 4096, -64))
+
+
+def test_what_is_never_freed_is_no_workspace() -> None:
+    assert not workspaces_in(span("cpu_op", "aten::mm", 0, 100), move(10, 4096, 64))
 
 
 def test_names_that_are_not_utf8_do_no_harm(tmp_path: Path) -> None:
