@@ -28,6 +28,7 @@ RELEVANT = re.compile(
     r"|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
     r"|PYTORCH_ALLOC_CONF|PYTORCH_CUDA_ALLOC_CONF|PYTORCH_NO_CUDA_MEMORY_CACHING"
     r"|TORCH_LOGS|TORCH_COMPILE_.+|TORCHDYNAMO_.+|TORCHINDUCTOR_.+|TRITON_.+"
+    r"|(ONEDNN|DNNL)_.+|ATEN_CPU_CAPABILITY|MKL_ENABLE_INSTRUCTIONS|MKL_CBWR"
     r"|(OMP|MKL|OPENBLAS)_NUM_THREADS|OMP_PROC_BIND|KMP_.+|MALLOC_.+|LD_PRELOAD"
     r"|NCCL_(?!COMM_ID|HOSTID).+"
 )
@@ -186,6 +187,15 @@ def threads(environment: Environment) -> int | None:
     """Host threads that operators used; None before a worker told."""
     count = _fact(environment, "settings", "threads")
     return None if count is None else int(count)
+
+
+def instruction_set(environment: Environment) -> str | None:
+    """The CPU's instructions that torch's kernels took, and those that oneDNN's did, as far as is
+    known; None on a GPU."""
+    kernels = _fact(environment, "torch", "cpu_capability")
+    onednn = _fact(environment, "torch", "onednn_instructions")
+    told = [*([kernels] if kernels else []), *([f"oneDNN {onednn}"] if onednn else [])]
+    return ", ".join(told) or None
 
 
 def merged(environment: Environment, facts: Environment) -> dict[str, Any]:

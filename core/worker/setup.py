@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 
+from ..machine.instructions import cpu_flags, onednn_instructions
 from ..spec.spec import RunSpec
 from .limits import set_threads
 from .workloads.transformer import set_precision
@@ -28,6 +30,9 @@ def describe_torch(spec: RunSpec) -> dict[str, Any]:
         return {"torch": facts, "device": _describe_cuda(torch.device(spec.device))}
     facts["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
     facts["mkldnn"] = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    instructions = onednn_instructions(cpu_flags(), os.environ)
+    if facts["mkldnn"] and instructions:
+        facts["onednn_instructions"] = instructions
     return {"torch": facts}
 
 

@@ -13,7 +13,16 @@ from ...tables.table import Row, Table, is_number
 from ..file.layouts import is_fact
 from ..file.study import Column, Layout, Line, Study
 from ..run.grid import Cell
-from ..values.formula import as_cell, evaluate, follow, number_format, source_unit, written
+from ..values.formula import (
+    as_cell,
+    evaluate,
+    follow,
+    number_format,
+    paths_in,
+    source_unit,
+    written,
+)
+from ..values.measures import instruction_set
 from .details import EACH
 
 FORGOTTEN = {
@@ -24,6 +33,13 @@ FORGOTTEN = {
     "attention": "spec.attention",
 }
 """What the write-ups left out of their tables, and what each column shows."""
+
+INSTRUCTIONS = "instruction set"
+"""A column of every table of memory that has cells of a CPU: libraries need memory of their own
+there, which goes by the instructions that they use."""
+ALLOCATED = ("memory.", "measures.largest_bytes", "measures.largest_category")
+"""How the formulas of such a table begin, and the tables that every cell has of its own."""
+OF_MEMORY = ("ledger", "largest")
 
 WITHOUT_STEPS = ("accumulation", "autocast-dtypes", "all-reduce")
 """Workloads in which batch, context, precision and attention decide nothing."""
@@ -88,6 +104,10 @@ class _Filler:
             for name, formula in FORGOTTEN.items()
             if not {name, formula} & taken and (has_steps or name == "hardware")
         }
+        formula = f"measures.{instruction_set.__name__}"
+        on_cpu = any(instruction_set(one) for one in records.values())
+        if on_cpu and _is_of_memory(layout) and not {INSTRUCTIONS, formula} & taken:
+            self.forgotten[INSTRUCTIONS] = formula
 
     def table(self) -> Table:
         """The table, all rows filled as far as the records go."""
@@ -171,6 +191,16 @@ class _Filler:
         return next(iter(found)) if len(found) == 1 else (VARIES if found else None)
 
 
+def _is_of_memory(layout: Layout) -> bool:
+    """Whether a column or a line of it shows memory that was allocated."""
+    formulas = [
+        *(column.value for column in layout.columns),
+        *(line.value for line in layout.lines),
+    ]
+    paths = [path for formula in formulas if formula for path in paths_in(formula)]
+    return any(path.startswith(ALLOCATED) for path in paths)
+
+
 def _why(cells: Sequence[Cell], records: Sequence[Record]) -> Content:
     """Why there is no value: how it ended, or that no run can have it; None where it waits."""
     ended = next((text for record in records if (text := outcome(record))), None)
@@ -201,20 +231,25 @@ def _each(
     for one that ended well: it has nothing to tell there."""
     axes = [axis.name for axis in study.axes if len(axis.points) > 1]
     columns: tuple[str, ...] = ()
-    made: list[tuple[list[str], Table | None]] = []
+    made: list[tuple[list[str], Row, Table | None]] = []
     known = list(records.values())
+    tells = layout.each in OF_MEMORY and any(map(instruction_set, known))
     for cell in cells:
         record = records.get(cell.id)
         table = EACH[layout.each](record, known) if record is not None else None
         columns = columns or (table.columns if table else ())
         if record is not None and record.status == "finished" and not (table and table.rows):
             continue
-        made.append(([cell.point[axis] for axis in axes], table))
+        instructions: Row = (instruction_set(record) if record else None,) if tells else ()
+        made.append(([cell.point[axis] for axis in axes], instructions, table))
     rows: list[Row] = []
-    for labels, table in made if columns else ():
+    for labels, instructions, table in made if columns else ():
         if table is None or not table.rows:
-            rows.append((*labels, *(None for _ in columns)))
+            rows.append((*labels, *(None for _ in columns), *instructions))
             continue
-        rows += [(*labels, *row) for row in table.rows[: layout.most or None]]
-    names = (*(f"{axis} of cell" if axis in columns else axis for axis in axes), *columns)
+        rows += [(*labels, *row, *instructions) for row in table.rows[: layout.most or None]]
+    names = (
+        *(f"{axis} of cell" if axis in columns else axis for axis in axes),
+        *(*columns, *((INSTRUCTIONS,) if tells and columns else ())),
+    )
     return Table(name=layout.name, title=layout.title, columns=names, rows=tuple(rows))

@@ -10,7 +10,7 @@ import msgspec
 
 from ...errors import SysbenchError
 from ...formatting import counted
-from ...machine.environment import device_name, threads, torch_version
+from ...machine.environment import device_name, instruction_set, threads, torch_version
 from ...record.record import Record
 from ...spec.command_line import as_typed
 from ...spec.fields import differing_keys, field_named
@@ -143,7 +143,12 @@ def _row(cell: Cell, rows: Sequence[str]) -> tuple[str, ...]:
 
 def _of_machines(records: Sequence[Record]) -> Iterator[str]:
     """Facts of the machine that are not the same in all cells."""
-    facts = {"devices": device_name, "versions of torch": torch_version, "thread counts": threads}
+    facts = {
+        "devices": device_name,
+        "instruction sets": instruction_set,
+        "versions of torch": torch_version,
+        "thread counts": threads,
+    }
     for name, fact in facts.items():
         found = {str(fact(record.environment)) for record in records}
         if len(found) > 1:

@@ -10,6 +10,7 @@ from ...analysis.kernels.questions import by_name
 from ...errors import SpecError
 from ...estimate.sizes import Sizes
 from ...machine.environment import device_name
+from ...machine.environment import instruction_set as instructions_of
 from ...record.record import Allocation, KernelRow, Record
 from ...spec.spec import RunSpec
 from ...tables.table import Cell
@@ -20,6 +21,11 @@ Measure = Callable[[Record], Cell]
 def hardware(record: Record) -> Cell:
     """What the device calls itself."""
     return device_name(record.environment)
+
+
+def instruction_set(record: Record) -> Cell:
+    """The CPU's instructions that were in use: what libraries need for themselves goes by them."""
+    return instructions_of(record.environment)
 
 
 def status(record: Record) -> Cell:
@@ -100,7 +106,7 @@ def largest_module(record: Record) -> Cell:
 MEASURES: dict[str, Measure] = {
     measure.__name__: measure
     for measure in (
-        *(hardware, status, gemm_share, gemm_forward_share, longest_kernel),
+        *(hardware, instruction_set, status, gemm_share, gemm_forward_share, longest_kernel),
         *(longest_kernel_calls, longest_kernel_share, softmax_ns, attention_matmul_ns),
         *(residual_bytes, largest_bytes, largest_category, largest_module),
     )

@@ -20,7 +20,10 @@ _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "d
 """Parts of a path that say nothing to a reader."""
 
 
-_TEXTS = ("measures.hardware", "measures.status", "status", "id", "identity", "timing.step.n")
+_TEXTS = (
+    *("measures.hardware", "measures.instruction_set", "measures.status"),
+    *("status", "id", "identity", "timing.step.n"),
+)
 """Formulas that give words, or count what was measured."""
 
 
@@ -127,7 +130,7 @@ def _words(path: str) -> str:
 BLOCKS = ("timing", "kernels", "memory", "nsys", "numerics", "compile", "distributed")
 """Any of them may be read by a measure, or by a table that every cell has of its own."""
 
-FACTS = ("measures.hardware", "measures.status")
+FACTS = ("measures.hardware", "measures.instruction_set", "measures.status")
 """Measures that read none of them."""
 
 _UNSHOWN: dict[str, Any] = {"findings": [], "prediction": None, "telemetry": None}

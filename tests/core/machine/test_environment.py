@@ -88,6 +88,8 @@ def test_nothing_tells_who_ran_it(without_nvml: RunPython, tmp_path: Path) -> No
         ("NVIDIA_TF32_OVERRIDE", "0", "0"),
         ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "expandable_segments:True"),
         ("OMP_NUM_THREADS", "4", "4"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX2", "AVX2"),
+        ("ATEN_CPU_CAPABILITY", "avx2", "avx2"),
         ("NCCL_P2P_DISABLE", "1", "1"),
         ("TORCHINDUCTOR_MAX_AUTOTUNE", "1", "1"),
         ("TORCHINDUCTOR_CACHE_DIR", "/home/alice/cache", "(a path)"),

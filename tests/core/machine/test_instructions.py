@@ -1,0 +1,120 @@
+"""What oneDNN takes of a CPU: by its flags and variables, and as oneDNN itself says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sysbench.core.machine.environment import instruction_set
+from sysbench.core.machine.instructions import (
+    LADDER,
+    LIMITS,
+    NAMES,
+    cpu_flags,
+    has_own_products,
+    onednn_instructions,
+)
+from sysbench.core.runs.directory import RunDirectory
+
+AVX512 = {"sse4_1", "avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq"}
+ZEN_5 = AVX512 | {"avx_vnni", "avx512_vnni", "avx512_bf16"}
+SAPPHIRE_RAPIDS = ZEN_5 | {"avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit", "told"),
+    [
+        (set(), None, None),
+        ({"asimd", "bf16"}, None, None),
+        ({"sse4_1", "avx", "avx2"}, None, "AVX2"),
+        (AVX512, None, "AVX512_CORE"),
+        (ZEN_5, None, "AVX512_CORE_BF16"),
+        (SAPPHIRE_RAPIDS, None, "AVX512_CORE_AMX"),
+        (SAPPHIRE_RAPIDS | {"amx_fp16"}, None, "AVX512_CORE_AMX_FP16"),
+        (SAPPHIRE_RAPIDS, "AVX512_CORE", "AVX512_CORE"),
+        (SAPPHIRE_RAPIDS, "avx2", "AVX2"),
+        (SAPPHIRE_RAPIDS, "AVX10_1_512", "AVX512_CORE_FP16"),
+        (SAPPHIRE_RAPIDS, "DEFAULT", "AVX512_CORE_AMX"),
+        (SAPPHIRE_RAPIDS, "nonsense", "AVX512_CORE_AMX"),
+        (ZEN_5, "AVX512_CORE_AMX", "AVX512_CORE_BF16"),
+    ],
+)
+def test_it_is_the_most_of_the_flags_that_is_allowed(
+    flags: set[str], limit: str | None, told: str | None
+) -> None:
+    environ = {} if limit is None else {LIMITS[0]: limit}
+    assert onednn_instructions(flags, environ) == told
+
+
+def test_the_older_variable_counts_where_the_newer_is_not_set() -> None:
+    newer, older = LIMITS
+    assert onednn_instructions(SAPPHIRE_RAPIDS, {older: "AVX2"}) == "AVX2"
+    assert onednn_instructions(SAPPHIRE_RAPIDS, {older: "AVX2", newer: "AVX"}) == "AVX"
+
+
+@pytest.mark.parametrize(
+    ("instructions", "bf16", "fp16"),
+    [
+        (None, False, False),
+        ("AVX2", False, False),
+        ("AVX512_CORE", True, False),
+        ("AVX512_CORE_BF16", True, False),
+        ("AVX512_CORE_FP16", True, True),
+        ("AVX512_CORE_AMX", True, True),
+    ],
+)
+def test_from_where_on_onednn_computes_products(
+    instructions: str | None, bf16: bool, fp16: bool
+) -> None:
+    assert has_own_products(instructions, "bf16") == bf16
+    assert has_own_products(instructions, "bf16-pure") == bf16
+    assert has_own_products(instructions, "fp16") == fp16
+    assert not has_own_products(instructions, "fp32")
+
+
+ASK = """
+import os, torch
+from sysbench.core.machine.instructions import cpu_flags, has_own_products, onednn_instructions
+instructions = onednn_instructions(cpu_flags(), os.environ)
+onednn = torch.ops.mkldnn
+assert has_own_products(instructions, "bf16") == onednn._is_mkldnn_bf16_supported()
+assert has_own_products(instructions, "fp16") == onednn._is_mkldnn_fp16_supported()
+torch.ones(1, 1).to_mkldnn().to_dense()
+"""
+SAYS = {
+    "AVX2": "AVX2",
+    "AVX512_CORE": "AVX-512",
+    "AVX512_CORE_BF16": "bfloat16",
+    "AVX512_CORE_AMX": "AMX",
+}
+"""A word of what oneDNN says of itself, which none of the lesser sets has."""
+
+
+@pytest.mark.parametrize("limit", SAYS)
+def test_onednn_says_the_same(limit: str) -> None:
+    if not dict(LADDER)[limit] <= cpu_flags():
+        pytest.skip(f"this CPU has no {limit}")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ASK],
+        env=os.environ | {LIMITS[0]: limit, "ONEDNN_VERBOSE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (said,) = (line for line in done.stdout.splitlines() if ",isa:" in line)
+    for name, word in SAYS.items():
+        if NAMES.index(name) >= NAMES.index(limit):
+            assert (word in said) == (name == limit), said
+
+
+def test_a_run_on_the_cpu_says_which_it_was(tiny_run: RunDirectory) -> None:
+    environment = tiny_run.record().environment
+    assert environment["torch"]["cpu_capability"]
+    told = onednn_instructions(cpu_flags(), os.environ)
+    assert environment["torch"].get("onednn_instructions") == told
+    words = [environment["torch"]["cpu_capability"], *([f"oneDNN {told}"] if told else [])]
+    assert instruction_set(environment) == ", ".join(words)
