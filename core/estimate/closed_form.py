@@ -2,9 +2,9 @@
 
 FLOPs count matrix products only, two per multiply-add. Memory is what the tensors of a steady
 eager step take at its worst moment, gradients freed and optimizer state in place. What the
-libraries take for themselves (the CUDA context, cuBLAS's workspace) is not in it, nor what
-torch.compile saves. The formulas' letters: B batch, T context, V vocab, d d_model, f d_ff,
-L layers, h heads.
+libraries take for themselves (the CUDA context, cuBLAS's workspace, what oneDNN packs operands
+into) is not in it, nor what torch.compile saves. The formulas' letters: B batch, T context,
+V vocab, d d_model, f d_ff, L layers, h heads.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from math import ceil
 import msgspec
 
 from ..formatting import format_bytes, format_count
+from ..machine.instructions import has_own_products
 from ..record.record import LedgerRow
 from ..spec.spec import RunSpec
 from .sizes import Sizes
@@ -169,6 +170,22 @@ def why_not_predicted(spec: RunSpec) -> str | None:
     if spec.parallel != "none":
         return "the closed form is of one device; ranks hold buckets and shards besides"
     return None
+
+
+def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
+    """Why a peak on this CPU can be higher than `predict` says; None where it is of tensors alone.
+
+    How much it is goes by shapes, layouts and versions of oneDNN: from none to more than a matrix
+    of weights. A measurement has it in a row, ``library workspace``.
+
+    Args:
+        instructions: What oneDNN uses, from `onednn_instructions`.
+    """
+    if spec.device != "cpu" or not has_own_products(instructions, spec.precision):
+        return None
+    return (
+        f"what oneDNN takes within {spec.precision} products, by {instructions}, is not predicted"
+    )
 
 
 def fits(prediction: Prediction, capacity_bytes: int) -> bool:

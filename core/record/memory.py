@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+LIBRARY_WORKSPACE = "library workspace"
+"""The row of what single matrix products took for themselves and gave back before they returned."""
+
 
 def prediction_error(predicted_bytes: float | None, measured_bytes: float | None) -> float | None:
     """The error of a prediction as a share: predicted / measured − 1.

@@ -273,6 +273,11 @@ class Memory(Block, frozen=True):
         return self.peak_allocated_bytes - self.library_workspace_bytes
 
     @property
+    def tensor_prediction_error(self) -> float | None:
+        """The same against `tensor_peak_bytes`, which is all that a prediction is of."""
+        return prediction_error(self.predicted_peak_bytes, self.tensor_peak_bytes)
+
+    @property
     def whole(self) -> Literal["a steady step", "the recording"]:
         """What the peak is the highest of."""
         return "the recording" if self.first_step_peak_bytes is None else "a steady step"

@@ -156,7 +156,8 @@ def pools_table(memory: Memory) -> Table:
 
 
 def reconciliation_table(memory: Memory) -> Table:
-    """Every row of the predicted ledger beside what was measured, then the peak."""
+    """Every row of the predicted ledger beside what was measured when most bytes of tensors were
+    alive; then what libraries added to that, and the peak."""
     return Table(
         name="reconciliation",
         title="Predicted against measured, at the peak",

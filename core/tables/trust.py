@@ -136,7 +136,10 @@ def _of_memory(memory: Memory) -> Iterator[tuple[str, str]]:
     if memory.predicted_peak_bytes and memory.prediction_error is not None:
         predicted = format_bytes(memory.predicted_peak_bytes)
         error = signed_percent(memory.prediction_error)
-        yield ("prediction", f"closed form {predicted}, {error} against the measured peak")
+        text = f"closed form {predicted}, {error} against the measured peak"
+        if memory.library_workspace_bytes and memory.tensor_prediction_error is not None:
+            text += f", {signed_percent(memory.tensor_prediction_error)} without library workspace"
+        yield ("prediction", text)
     if memory.events_dropped:
         yield ("dropped", f"{memory.events_dropped:,} allocation events fell out of the ring")
 

@@ -187,6 +187,24 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert all(word in captured.err for word in words)
 
 
+@pytest.mark.parametrize(
+    ("flags", "is_named"), [({"avx2"}, False), ({"avx512f", "avx512_bf16"}, True)]
+)
+def test_what_onednn_takes_for_itself_is_named_where_it_takes_any(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    flags: set[str],
+    is_named: bool,
+) -> None:
+    monkeypatch.setattr("sysbench.tui.commands.report.estimate_answers.cpu_flags", lambda: flags)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    options = ("--set", "device=cpu", "--set", "precision=bf16")
+    missing = document(capsys, *options).get("missing", {})
+    assert ("ledger.library workspace" in missing) == is_named
+    text = " ".join(printed(capsys, *options).split())
+    assert ("library workspace: what oneDNN takes within bf16 products" in text) == is_named
+
+
 def test_a_process_that_fails_is_one_message_and_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,16 @@ import os
 from dataclasses import dataclass
 
 from ...core.errors import SpecError
-from ...core.estimate.closed_form import Prediction, largest_batch, predict, why_not_predicted
+from ...core.estimate.closed_form import (
+    Prediction,
+    largest_batch,
+    predict,
+    why_no_workspace,
+    why_not_predicted,
+)
 from ...core.machine.devices import capacity_bytes, resolve_device
 from ...core.machine.environment import cpu_model
+from ...core.machine.instructions import cpu_flags, onednn_instructions
 from ...core.machine.telemetry.sample import Sample
 from ...core.runs.prediction_errors import error_note
 from ...core.spec.spec import RunSpec
@@ -29,6 +36,7 @@ class Outlook:
         largest_batch: The largest batch that fits; None when capacity is not known.
         why_unknown: Why the peak is not predicted; "" where it is.
         past: How far the last predictions on this machine were off; "" without any.
+        why_no_workspace: What of the peak on this CPU is not predicted; "" for nothing.
         warnings: Sentences that a person should read before starting.
     """
 
@@ -39,6 +47,7 @@ class Outlook:
     largest_batch: int | None
     why_unknown: str
     past: str
+    why_no_workspace: str
     warnings: list[str]
 
 
@@ -61,6 +70,7 @@ def foresee(spec: RunSpec, sample: Sample | None) -> Outlook:
         largest_batch=largest_batch(spec, capacity) if capacity and not why_unknown else None,
         why_unknown=why_unknown,
         past=error_note(_machine(sample, device), spec) or "",
+        why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",
         warnings=warnings,
     )
 

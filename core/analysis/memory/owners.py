@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ...record.memory import LIBRARY_WORKSPACE
 from .history import Allocations, History
 
 Owner = Literal[
@@ -101,8 +102,6 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
-LIBRARY_WORKSPACE = "library workspace"
-"""What one matrix product took for itself and gave back before it returned."""
 WORKSPACES = "workspaces"
 """What a library keeps from one call to the next."""
 KEPT = "kept between steps"

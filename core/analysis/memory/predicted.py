@@ -14,11 +14,10 @@ import msgspec
 import numpy as np
 
 from ...estimate.closed_form import ROWS, Prediction, predict, why_not_predicted
-from ...record.memory import ClosedForm, ReconciledRow, prediction_error
+from ...record.memory import LIBRARY_WORKSPACE, ClosedForm, ReconciledRow, prediction_error
 from ...record.record import LedgerRow, Memory
 from ...spec.spec import RunSpec
 from ..trace.scopes import LOSS
-from .owners import LIBRARY_WORKSPACE
 from .residents import Residents
 
 MATCH_WITHIN = 0.25
@@ -127,8 +126,9 @@ def amount(rows: Iterable[LedgerRow], name: str) -> int:
     return sum(row.bytes for row in rows if row.name == name)
 
 
-ADDED = "added by library workspace"
+ADDED = f"added by {LIBRARY_WORKSPACE}"
 NOT_PREDICTED = "not predicted"
+NOT_MODELLED = "what libraries take within a product goes by the CPU, and no prediction has it"
 NO_MATCH = "no closed form comes close: temporaries or logits weigh more here, see the ledger"
 
 
@@ -144,6 +144,8 @@ def reconciled(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
     reason = why_not_predicted(spec)
     if reason is not None:
         missing |= dict.fromkeys(("predicted_peak_bytes", "reconciliation"), reason)
+    elif memory.library_workspace_bytes:
+        missing[f"reconciliation.{ADDED}"] = NOT_MODELLED
     return msgspec.structs.replace(
         memory,
         closed_forms=forms,

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...record.memory import LIBRARY_WORKSPACE
 from ...record.record import LedgerRow
 from .history import Allocations, History, Integers, pair
 from .owners import (
     BEFORE,
     KEPT,
-    LIBRARY_WORKSPACE,
     OWNERS,
     UNKNOWN,
     WORKSPACES,

@@ -8,7 +8,7 @@ import msgspec
 
 from ...estimate.closed_form import predict, why_not_predicted
 from ...formatting import format_bytes, percent, signed_percent
-from ...record.record import Finding, Record
+from ...record.record import Finding, Memory, Record
 from ...spec.spec import RunSpec
 from ..memory.predicted import COPIES, amount
 from .rule import Rule
@@ -26,9 +26,11 @@ def prediction_missed(record: Record) -> Finding | None:
     memory = record.memory
     if memory is None or not memory.predicted_peak_bytes:
         return None
-    error = memory.prediction_error
+    error, of_tensors = memory.prediction_error, memory.tensor_prediction_error
     if error is None or abs(error) <= PREDICTION_LIMIT:
         return None
+    if of_tensors is not None and abs(of_tensors) <= PREDICTION_LIMIT:
+        return _only_library_workspace(memory, error, of_tensors)
     return Finding(
         rule="prediction-missed",
         severity="note",
@@ -37,6 +39,24 @@ def prediction_missed(record: Record) -> Finding | None:
         f"{format_bytes(memory.peak_allocated_bytes)} in {memory.peak_phase}.",
         next="Compare the two ledgers on the Memory tab.",
         numbers={"error": error},
+    )
+
+
+def _only_library_workspace(memory: Memory, error: float, of_tensors: float) -> Finding:
+    """The prediction is right of the tensors, and misses the peak by what came on top of them."""
+    added = format_bytes(memory.library_workspace_bytes)
+    return Finding(
+        rule="prediction-missed",
+        severity="note",
+        verdict=f"Library workspace adds {added} to the peak, which no prediction has.",
+        why=f"Tensors took {format_bytes(memory.tensor_peak_bytes)}, and the prediction is "
+        f"{signed_percent(of_tensors)} off that; the CPU's library took the rest within a product.",
+        next="Not a fault: leave room for it. It goes by the CPU's instructions, see Environment.",
+        numbers={
+            "error": error,
+            "tensor_error": of_tensors,
+            "library_workspace_bytes": memory.library_workspace_bytes,
+        },
     )
 
 

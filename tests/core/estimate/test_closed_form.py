@@ -12,7 +12,13 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
-from sysbench.core.estimate.closed_form import ROWS, fits, largest_batch, predict
+from sysbench.core.estimate.closed_form import (
+    ROWS,
+    fits,
+    largest_batch,
+    predict,
+    why_no_workspace,
+)
 from sysbench.core.formatting import parse_bytes
 from sysbench.core.spec.choices import AttentionName, PrecisionName
 from sysbench.core.spec.spec import Optimizer, RunSpec, StepKind
@@ -236,3 +242,25 @@ def test_a_prediction_needs_no_torch() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("settings", "instructions", "is_named"),
+    [
+        ({"precision": "bf16"}, "AVX512_CORE_AMX", True),
+        ({"precision": "bf16-pure"}, "AVX512_CORE", True),
+        ({"precision": "fp16"}, "AVX512_CORE_AMX", True),
+        ({"precision": "fp16"}, "AVX512_CORE_BF16", False),
+        ({"precision": "bf16"}, "AVX2", False),
+        ({"precision": "bf16"}, None, False),
+        ({"precision": "fp32"}, "AVX512_CORE_AMX", False),
+        ({"precision": "bf16", "device": "cuda:0"}, "AVX512_CORE_AMX", False),
+    ],
+)
+def test_what_no_prediction_has_is_named_where_it_is_taken(
+    settings: dict[str, Any], instructions: str | None, is_named: bool
+) -> None:
+    why = why_no_workspace(RunSpec(**{"device": "cpu"} | settings), instructions)
+    assert (why is not None) == is_named
+    if why is not None:
+        assert settings["precision"] in why and str(instructions) in why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.tables.kernels import category_table, kernel_table, top_kernels
 from sysbench.core.tables.record import table_named, tables_of
 from sysbench.core.tables.table import Table, folded, is_number, to_frame, with_total
+from sysbench.core.tables.trust import trust_lines
 
 
 def total(table: Table, column: str) -> float:
@@ -42,6 +44,20 @@ def test_top_kernels_folds_the_rest_and_ends_with_the_whole_step(gpu_run: RunDir
     names = table.column("name")
     assert names[15:] == ["(26 more)", "idle: host late", "unattributed", "step"]
     assert table.column("share")[-1] == pytest.approx(1)
+
+
+def test_the_worth_of_a_prediction_is_told_without_library_workspace(gpu_run: RunDirectory) -> None:
+    record = gpu_run.record()
+    assert record.memory is not None
+    lines = dict(trust_lines(record))
+    assert lines["prediction"] == "closed form 1.00 GiB, +0.0 % against the measured peak"
+    memory = msgspec.structs.replace(
+        record.memory, predicted_peak_bytes=2**29, library_workspace_bytes=2**29
+    )
+    lines = dict(trust_lines(msgspec.structs.replace(record, memory=memory)))
+    assert lines["prediction"] == (
+        "closed form 512 MiB, -50.0 % against the measured peak, +0.0 % without library workspace"
+    )
 
 
 def test_ledger_holds_the_other_instants_beside_the_peak(gpu_run: RunDirectory) -> None:

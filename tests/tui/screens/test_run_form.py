@@ -61,6 +61,20 @@ def test_auto_is_predicted_for_the_device_that_will_run() -> None:
     assert foresee(RunSpec(), None).prediction == predict(RunSpec(device=here))
 
 
+@pytest.mark.parametrize(("flags", "is_named"), [("avx2", False), ("avx512f avx512_bf16", True)])
+async def test_what_is_not_in_the_prediction_on_this_cpu_is_named(
+    app: SysbenchApp, monkeypatch: pytest.MonkeyPatch, flags: str, is_named: bool
+) -> None:
+    monkeypatch.setattr("sysbench.tui.live.forecast.cpu_flags", lambda: set(flags.split()))
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app.screen.query_one("#field-device", Input).value = "cpu"
+        app.screen.query_one("#field-precision", Choice).value = "bf16"
+        await pilot.pause()
+        assert ("Library workspace: what oneDNN" in text_of(app)) == is_named
+
+
 async def test_a_larger_model_does_not_fit_and_says_so(app: SysbenchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()

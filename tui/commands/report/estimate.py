@@ -11,6 +11,7 @@ from ....core.estimate.closed_form import Prediction, fits, predict
 from ....core.estimate.exact import ExactPrediction, roof_ms
 from ....core.estimate.grid import Cell, Fit
 from ....core.formatting import format_bytes, format_count, percent, signed_percent
+from ....core.record.memory import LIBRARY_WORKSPACE
 from ....core.record.roof import Roof
 from ....core.runs.prediction_errors import error_note, this_machine
 from ....core.spec.spec import RunSpec
@@ -33,6 +34,7 @@ class Estimate:
         why: Why the memory is not predicted; "" where it is.
         capacity_bytes: None where nobody says.
         roof: Of the device, for the roofline time of exact mode; else why there is none.
+        why_no_workspace: What of the peak on this CPU the prediction does not have.
     """
 
     spec: RunSpec
@@ -41,6 +43,7 @@ class Estimate:
     capacity_bytes: int | None
     roof: Roof | None
     why_no_roof: str
+    why_no_workspace: str = ""
 
     @property
     def fits(self) -> bool | None:
@@ -62,6 +65,8 @@ class Estimate:
         reasons = {}
         if self.why:
             reasons["peak_bytes"] = self.why
+        elif self.why_no_workspace:
+            reasons[f"ledger.{LIBRARY_WORKSPACE}"] = self.why_no_workspace
         if self.capacity_bytes is None:
             reasons["capacity_bytes"] = (
                 f"{self.spec.device} does not tell its memory: give it with --capacity"
@@ -170,6 +175,8 @@ def _fit_answer(fit: Fit) -> str:
 def _remarks(estimate: Estimate) -> Iterator[str]:
     spec, prediction = estimate.spec, estimate.prediction
     yield f"method: {prediction.method}"
+    if estimate.why_no_workspace:
+        yield f"{LIBRARY_WORKSPACE}: {estimate.why_no_workspace}"
     if isinstance(prediction, ExactPrediction):
         closed = predict(spec).peak_bytes
         over = round(closed / prediction.peak_bytes - 1, 3) + 0.0  # one zero, not two

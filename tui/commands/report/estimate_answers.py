@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from ....core.errors import SpecError
-from ....core.estimate.closed_form import predict, why_not_predicted
+from ....core.estimate.closed_form import predict, why_no_workspace, why_not_predicted
 from ....core.estimate.exact import Estimator, ExactPrediction
 from ....core.estimate.grid import Predict, cells_of, fit, parse_axes
 from ....core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
 from ....core.formatting import parse_bytes
 from ....core.machine.devices import capacity_bytes
+from ....core.machine.instructions import cpu_flags, onednn_instructions
 from ....core.machine.peaks import parse_peak, roof_of
 from ....core.record.roof import Roof
 from ....core.runs.prediction_errors import this_machine
@@ -78,6 +80,7 @@ def _one(
         capacity_bytes=capacity,
         roof=roof,
         why_no_roof=why_no_roof,
+        why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",
     )
     lines = estimate_lines(estimate, page_width())
     _print(arguments, as_json(estimate), estimate_tables(estimate), lines)

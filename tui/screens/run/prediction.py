@@ -89,6 +89,9 @@ def outlook_lines(outlook: Outlook, width: int) -> list[Content | str]:
     ]
     if outlook.largest_batch is not None:
         lines.append(f"Largest batch that fits: {outlook.largest_batch:,}")
+    if outlook.why_no_workspace:
+        text = f"Library workspace: {outlook.why_no_workspace}"
+        lines.append(Content.styled(text, "$foreground 60%"))
     if outlook.past:
         lines.append(Content.styled(outlook.past, "$foreground 60%"))
     lines += [Content.styled(f"! {text}", "$warning") for text in outlook.warnings]

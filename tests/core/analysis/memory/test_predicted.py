@@ -155,6 +155,7 @@ def test_a_prediction_is_held_against_the_peak_of_tensors(with_workspace: Memory
     assert sum(row.measured_bytes for row in rows) == 1310
     assert added == ReconciledRow("added by library workspace", 0, 200, None)
     assert (peak.measured_bytes, peak.predicted_bytes) == (1510, predict(SPEC).peak_bytes)
+    assert "no prediction has it" in done.missing[f"reconciliation.{added.name}"]
 
 
 def test_without_it_the_two_peaks_are_one(memory: Memory) -> None:
@@ -162,6 +163,7 @@ def test_without_it_the_two_peaks_are_one(memory: Memory) -> None:
     same = describe_memory(Recording(source="cpu-profiler", history=plain), NOTES)
     assert same.tensor_peak_bytes == same.peak_allocated_bytes == 1510
     assert "added by library workspace" not in [row.name for row in memory.reconciliation]
+    assert not [name for name in memory.missing if "library" in name]
 
 
 def test_every_kind_of_allocation_falls_into_one_predicted_row() -> None:

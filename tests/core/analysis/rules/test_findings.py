@@ -9,6 +9,7 @@ import pytest
 
 from sysbench.core.analysis.rules.findings import findings_of
 from sysbench.core.analysis.statistics import spread
+from sysbench.core.formatting import format_bytes
 from sysbench.core.record.record import (
     CategoryRow,
     Compile,
@@ -187,6 +188,22 @@ def test_a_missed_prediction_is_told(quiet: Record) -> None:
     assert memory is not None
     wrong = bent(memory, predicted_peak_bytes=memory.peak_allocated_bytes * 2)
     assert only(bent(quiet, memory=wrong)).rule == "prediction-missed"
+
+
+def test_what_a_library_takes_is_no_fault_of_the_prediction(quiet: Record) -> None:
+    memory: Memory | None = quiet.memory
+    assert memory is not None
+    peak = memory.peak_allocated_bytes
+    more = bent(memory, predicted_peak_bytes=peak // 2, library_workspace_bytes=peak // 2)
+    finding = only(bent(quiet, memory=more))
+    assert (finding.rule, finding.severity) == ("prediction-missed", "note")
+    assert finding.verdict == f"Library workspace adds {format_bytes(peak // 2)} to the peak, " + (
+        "which no prediction has."
+    )
+    assert finding.numbers["tensor_error"] == pytest.approx(0, abs=1e-6)
+    # Both: the tensors are not as predicted, either.
+    wrong = bent(more, library_workspace_bytes=peak // 4)
+    assert "predicted" in only(bent(quiet, memory=wrong)).verdict
 
 
 def test_a_compiled_run_that_ran_eagerly_is_a_problem(quiet: Record) -> None:
