@@ -1,6 +1,8 @@
 """The memory pass over every kind of step, precision and attention: it closes, as predicted.
 
-What is really alive is counted in another run, by other means: see ``live_bytes.py``.
+What is really alive is counted in another run, by other means: see ``live_bytes.py``. A library
+takes memory of its own by the CPU's instructions, so some are measured under each set that this
+machine has, in processes of their own: oneDNN reads its limit when torch loads.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -15,6 +19,7 @@ import msgspec
 import pytest
 
 from sysbench.core.analysis.memory.predicted import ADDED
+from sysbench.core.machine.instructions import LADDER, LIMITS, cpu_flags, has_own_products
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
 from sysbench.core.record.record import LedgerRow, Memory
 from sysbench.core.spec.spec import RunSpec, StepKind
@@ -89,26 +94,61 @@ SPECS = {
 } | {f"30M-{'-'.join(settings)}": large(*settings) for settings in LARGE}
 
 
+# Those of all precisions, kinds of products and steps that libraries treat in different ways.
+UNDER_EACH = {
+    "inference-fp16-naive": small("inference", "fp16", "naive"),
+    "inference-bf16-sdpa": small("inference", "bf16", "sdpa").changed(context=96),
+    "forward-bf16-pure-sdpa-math": small("forward", "bf16-pure", "sdpa-math"),
+    "forward+backward-bf16-pure-naive": small("forward+backward", "bf16-pure", "naive"),
+    "train-fp32-sdpa": small("train", "fp32", "sdpa"),
+}
+INSTRUCTIONS = [
+    name
+    for name in ("AVX2", "AVX512_CORE", "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX")
+    if dict(LADDER)[name] <= cpu_flags()
+]
+"""Sets that this machine has and that oneDNN has kernels of their own for."""
+
+Cases = Callable[[str], dict[str, Case]]
+
+
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    """All of them, measured by one process."""
-    folder = tmp_path_factory.mktemp("cases")
-    specs, results = folder / "specs.json", folder / "results.json"
-    specs.write_bytes(msgspec.json.encode(list(SPECS.values())))
-    done = subprocess.run(
-        [sys.executable, "-P", str(SCRIPT), str(specs), str(results)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(zip(SPECS, msgspec.json.decode(results.read_bytes(), type=list[Case]), strict=True))
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    """All that are measured under a limit to oneDNN, by one process; empty is none."""
+
+    @cache
+    def measured(limit: str) -> dict[str, Case]:
+        folder = tmp_path_factory.mktemp("cases")
+        specs, results = folder / "specs.json", folder / "results.json"
+        asked = UNDER_EACH if limit else SPECS
+        specs.write_bytes(msgspec.json.encode(list(asked.values())))
+        done = subprocess.run(
+            [sys.executable, "-P", str(SCRIPT), str(specs), str(results)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | ({LIMITS[0]: limit} if limit else {}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found = msgspec.json.decode(results.read_bytes(), type=list[Case])
+        return dict(zip(asked, found, strict=True))
+
+    return measured
 
 
-@pytest.fixture(params=SPECS)
-def case(request: pytest.FixtureRequest, cases: dict[str, Case]) -> Case:
-    return cases[request.param]
+@pytest.fixture(
+    params=[
+        *(pytest.param(("", name), id=name) for name in SPECS),
+        *(
+            pytest.param((limit, name), id=f"{name}-{limit}")
+            for limit in INSTRUCTIONS
+            for name in UNDER_EACH
+        ),
+    ]
+)
+def case(request: pytest.FixtureRequest, cases: Cases) -> Case:
+    limit, name = request.param
+    return cases(limit)[name]
 
 
 def test_the_ledger_holds_what_is_really_alive_at_the_peak(case: Case) -> None:
@@ -146,3 +186,18 @@ def test_so_is_every_row_that_makes_up_a_hundredth_of_it(case: Case) -> None:
         if row.measured_bytes > memory.peak_allocated_bytes / 100:
             assert row.error is not None, row
             assert abs(row.error) <= PREDICTED_WITHIN, row
+
+
+@pytest.mark.parametrize("limit", INSTRUCTIONS)
+@pytest.mark.parametrize("name", [name for name in UNDER_EACH if not name.endswith("sdpa")])
+def test_products_take_workspace_where_onednn_computes_them(
+    name: str, limit: str, cases: Cases
+) -> None:
+    # A fused attention always takes some, so that it would say nothing here.
+    held = cases(limit)[name].memory.timeline.categories.get(LIBRARY_WORKSPACE, [])
+    assert any(held) == has_own_products(limit, UNDER_EACH[name].precision)
+
+
+@pytest.mark.parametrize("name", UNDER_EACH)
+def test_tensors_peak_alike_under_all_instructions(name: str, cases: Cases) -> None:
+    assert len({cases(limit)[name].memory.tensor_peak_bytes for limit in INSTRUCTIONS}) <= 1
