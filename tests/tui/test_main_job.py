@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList, Static
 
-from sysbench.core.export.exports import EXPORTS
+from sysbench.core.export.exports import EXPORTS, default_path
 from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
 from sysbench.core.runs.launch import start_detached, stop
 from sysbench.core.spec.spec import RunSpec
@@ -151,8 +151,10 @@ async def test_an_export_that_cannot_be_says_why(app: SysbenchApp, own_run: RunD
         written = app.screen.query_one("#written", Static)
         await until(pilot, lambda: "✗ memory-viz" in str(written.content))
         box = app.screen.query_one("#target", Input)
-        box.value = "/nowhere/at/all/run.json"
         await pilot.press(*["down"] * ([*EXPORTS].index("json") - 1))
+        # The path that is proposed there would else come after the one that is typed.
+        proposed = str(default_path(own_run, "json", Path.cwd()))
+        await until(pilot, lambda: box.value == proposed)
         box.value = "/nowhere/at/all/run.json"
         await pilot.press("enter")
         await until(pilot, lambda: "✗ json" in str(written.content))

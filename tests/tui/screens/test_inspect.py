@@ -49,6 +49,20 @@ async def opened(pilot: Pilot[None], app: SysbenchApp, path: Path) -> InspectScr
     return screen
 
 
+def decoder_of(path: Path) -> psutil.Process:
+    """The process that decodes a file; tests before this one may have left children of theirs."""
+    (child,) = (one for one in psutil.Process().children() if str(path) in arguments_of(one))
+    return child
+
+
+def arguments_of(process: psutil.Process) -> list[str]:
+    """None of one that has ended meanwhile."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def ended(process: psutil.Process) -> bool:
     """Whether it runs no more, or is about to end."""
     gone, _ = psutil.wait_procs([process], timeout=WAIT_SECONDS)
@@ -150,10 +164,10 @@ async def test_escape_ends_the_decoding_and_its_process(app: SysbenchApp, tmp_pa
         await until(pilot, lambda: bar.total is not None)
         assert screen.query_one("#decoding").display
         assert "esc cancels" in text_of(screen, "#stage")
-        (child,) = psutil.Process().children()
+        child = decoder_of(path)
         await pilot.press("escape")
         await until(pilot, lambda: not child.is_running())
-        assert "cancelled" in text_of(screen, "#message")
+        await until(pilot, lambda: "cancelled" in text_of(screen, "#message"))
         assert screen.query_one("#file", Input).value == str(path)
 
 
@@ -175,11 +189,12 @@ async def test_the_rows_of_an_export_fill_the_bar(app: SysbenchApp, nsys_export:
 
 
 async def test_leaving_the_app_ends_the_decoding(app: SysbenchApp, tmp_path: Path) -> None:
+    path = long_trace(tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, app, long_trace(tmp_path))
+        screen = await opened(pilot, app, path)
         bar = screen.query_one(ProgressBar)
         await until(pilot, lambda: bar.total is not None)
-        (child,) = psutil.Process().children()
+        child = decoder_of(path)
     assert ended(child)
 
 
