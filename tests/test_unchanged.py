@@ -7,9 +7,11 @@ add it to `CHANGED`.
 
 from __future__ import annotations
 
+import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,9 @@ CHANGED = {
         "closed form 32.8 MiB, +0.0 % against the measured peak"
     ),
 }
+
+ADDED = {"library_workspace_bytes"}
+"""Keys that JSON has gained since; none is renamed or removed."""
 
 
 @pytest.fixture
@@ -40,7 +45,21 @@ def test_it_is_written_as_before(
     expected = WRITTEN.read(name).decode()
     for before, after in CHANGED.items():
         expected = expected.replace(before, after)
-    assert written(name, tmp_path, capsys) == expected
+    text = written(name, tmp_path, capsys)
+    if name.endswith("json"):
+        assert without_added(json.loads(text)) == json.loads(expected)
+    else:
+        assert text == expected
+
+
+def without_added(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: without_added(inner) for key, inner in value.items() if key not in ADDED}
+        case list():
+            return [without_added(inner) for inner in value]
+        case _:
+            return value
 
 
 def written(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
