@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c $(VEN
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n )))
 
 .DEFAULT_GOAL := run
-.PHONY: run test lint format bench gpu-check screenshots clean
+.PHONY: run test lint format bench gpu-check api screenshots clean
 
 run: $(VENV)/.installed  ## open the workstation; without a terminal, measure the default profile
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
@@ -16,12 +16,13 @@ run: $(VENV)/.installed  ## open the workstation; without a terminal, measure th
 test: $(VENV)/.installed-test  ## the whole suite, on a machine without a GPU
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu" -n $(WORKERS) --dist loadfile
 
-lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import walls
+lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import walls, spelling
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy tests
 	@$(BIN)/lint-imports
+	@$(BIN)/codespell
 
 format: $(VENV)/.installed-lint
 	@$(BIN)/ruff check --fix .
@@ -33,6 +34,9 @@ bench: $(VENV)/.installed-test  ## figures, as ratios measured in one run; asser
 gpu-check: $(VENV)/.installed-test  ## gpu-marked tests, and docs/validation/<gpu>.md
 	@$(BIN)/pytest -q -m gpu
 	@$(BIN)/python -P tests/gpu/validate.py
+
+api: $(VENV)/.installed  ## docs/api.md from the docstrings of sysbench.core
+	@$(BIN)/python -P docs/make_api.py
 
 screenshots: $(VENV)/.installed-test  ## pictures of the real app on a real run, for the README
 	@$(BIN)/python -P docs/screenshots.py
