@@ -6,13 +6,19 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("core", "tui", "profiles")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MOST_LINES = 400
+MOST_MODULES = 15
+"""Modules of one folder, its __init__.py not counted."""
 
 WITHOUT_TORCH = (
     "sysbench.core.spec.spec",
@@ -28,6 +34,26 @@ WITHOUT_TORCH = (
     "sysbench.tui.cli",
     "sysbench.tui.app",
 )
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """All texts in a TOML value, keys of tables included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from texts_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts_in(inner)
+
+
+def modules_named_in(pyproject: dict[str, Any]) -> set[str]:
+    """Dotted names under ``sysbench``, the modules of entry points included."""
+    dotted = re.compile(r"sysbench(\.\w+)+")
+    names = (text.partition(":")[0] for text in texts_in(pyproject))
+    return {name for name in names if dotted.fullmatch(name)}
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -74,7 +100,25 @@ def test_no_bare_imports_of_our_top_level_folders() -> None:
 def test_no_file_has_grown_into_a_god() -> None:
     for top in FOLDERS:
         for path in (ROOT / top).rglob("*.py"):
-            assert len(path.read_text().splitlines()) <= 400, path
+            assert len(path.read_text().splitlines()) <= MOST_LINES, path
+
+
+def test_no_folder_holds_more_modules_than_the_eye_takes_in() -> None:
+    modules = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for top in FOLDERS
+        for path in (ROOT / top).rglob("*.py")
+        if path.name != "__init__.py"
+    )
+    crowded = {folder: count for folder, count in modules.items() if count > MOST_MODULES}
+    assert crowded == {"tui/commands": 17}  # a module a command
+
+
+@pytest.mark.parametrize("name", sorted(modules_named_in(PYPROJECT)))
+def test_every_module_that_pyproject_names_exists(name: str) -> None:
+    top, *parts = name.removeprefix("sysbench.").split(".")
+    place = ROOT.joinpath(top, *parts)
+    assert place.with_suffix(".py").is_file() or (place / "__init__.py").is_file()
 
 
 @pytest.mark.parametrize("module", WITHOUT_TORCH)
