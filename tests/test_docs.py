@@ -1,0 +1,210 @@
+"""The documents name what is there: links, paths, symbols, the tree, the API page, the version."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import runpy
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import sysbench.core
+
+ROOT = Path(__file__).parents[1]
+CODE = ("core", "tui", "profiles")
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", ".github/*.md")
+    for path in ROOT.glob(pattern)
+)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+QUOTED = re.compile(r"`([^`\n]+)`")
+PATH = re.compile(r"(?:core|tui|tests|docs|profiles|\.github)(?:/[\w.-]+)+/?")
+TREE_LINE = re.compile(r"^( *)([\w.-]+)/ +(\S.*)$")
+ANSWER = re.compile(r"^\| \d+ \| (.+) \| `([^`]+)` \| `([^`]+)` \| (\d) \|$", re.MULTILINE)
+TO_COME = ("docs/validation/",)
+"""Places that only a GPU machine fills."""
+MOST_STEPS = 3
+MOST_DECISION_LINES = 40
+
+MAKE_API = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
+RELEASE_NOTES = runpy.run_path(str(ROOT / "docs" / "release_notes.py"))["release_notes"]
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def without_code(text: str) -> str:
+    """Markdown without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(path: Path) -> set[str]:
+    """Names that a link into a page may have after ``#``, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", without_code(path.read_text()), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+def tree_of(page: str) -> dict[str, str]:
+    """Folders of the first tree on a page, each with what its line says of it."""
+    block = next(
+        block for block in text_of(page).split("```") if re.search(r"^core/ ", block, re.M)
+    )
+    folders: dict[str, str] = {}
+    above: list[str] = []
+    for line in block.splitlines():
+        if match := TREE_LINE.match(line):
+            above = [*above[: len(match[1]) // 2], match[2]]
+            folders["/".join(above)] = match[3]
+    return folders
+
+
+def folders_with_code(*tops: str) -> Iterator[str]:
+    for top in tops:
+        for init in (ROOT / top).rglob("__init__.py"):
+            yield init.parent.relative_to(ROOT).as_posix()
+
+
+def names_in(path: Path) -> set[str]:
+    """Names that a Python module defines at its top, or its classes' methods as ``A.b``."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{part.name}" for part in node.body
+                      if isinstance(part, ast.FunctionDef)}  # fmt: skip
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    for target in LINK.findall(without_code(text_of(page))):
+        if target.startswith(("https://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (ROOT / page).parent / name if name else ROOT / page
+        assert path.exists(), f"{page}: {target}"
+        assert not anchor or anchor in anchors_of(path), f"{page}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_that_is_named_exists(page: str) -> None:
+    for quoted in QUOTED.findall(without_code(text_of(page))):
+        name = quoted.partition(":")[0].rstrip(",")
+        if PATH.fullmatch(name) and not name.startswith(TO_COME):
+            assert (ROOT / name).exists(), f"{page}: {name}"
+
+
+def test_the_tree_of_contributing_has_a_line_for_every_folder() -> None:
+    tree = tree_of("CONTRIBUTING.md")
+    expected = set(folders_with_code("core", "tui"))
+    assert expected - tree.keys() == set()
+    assert [folder for folder in tree if not (ROOT / folder).is_dir()] == []
+
+
+def test_the_tree_of_the_readme_is_a_part_of_that_of_contributing() -> None:
+    short, full = tree_of("README.md"), tree_of("CONTRIBUTING.md")
+    assert short.items() - full.items() == set()
+    of_code = {folder for folder in full if folder.startswith(("core/", "tui/"))}
+    assert {folder for folder in of_code if folder.count("/") == 1} - short.keys() == set()
+
+
+def answers() -> list[tuple[str, str, str, int]]:
+    """The questions of a stranger: question, path, symbol in it, steps from the README."""
+    return [
+        (question, path, symbol, int(steps))
+        for question, path, symbol, steps in ANSWER.findall(text_of("CONTRIBUTING.md"))
+    ]
+
+
+def steps_from_readme(path: str) -> int:
+    """One step to a file that the README names, else to the line of its folder and on."""
+    if f"`{path}`" in text_of("README.md"):
+        return 1
+    tree, folder = tree_of("README.md"), Path(path).parent
+    steps = 2
+    while folder.as_posix() not in tree:
+        folder, steps = folder.parent, steps + 1
+    return steps
+
+
+def test_ten_questions_of_a_stranger_are_answered() -> None:
+    assert len(answers()) >= 10
+
+
+@pytest.mark.parametrize(("question", "path", "symbol", "steps"), answers())
+def test_a_stranger_finds_the_file(question: str, path: str, symbol: str, steps: int) -> None:
+    assert symbol in names_in(ROOT / path), question
+    assert steps == steps_from_readme(path) <= MOST_STEPS, question
+
+
+def test_decisions_are_short_and_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    for path in folder.glob("0*.md"):
+        assert len(path.read_text().splitlines()) <= MOST_DECISION_LINES, path
+        assert f"({path.name})" in index, path
+
+
+def test_the_api_page_is_what_the_docstrings_say() -> None:
+    assert MAKE_API["api_page"]() == text_of("docs/api.md"), "run `make api`"
+
+
+def test_public_names_are_those_that_resolve() -> None:
+    assert set(sysbench.core.__all__) == set(sysbench.core._MODULES)
+    for name in sysbench.core.__all__:
+        home = importlib.import_module(sysbench.core._MODULES[name], "sysbench.core")
+        assert getattr(sysbench.core, name) is getattr(home, name)
+    with pytest.raises(AttributeError):
+        _ = sysbench.core.no_such_name
+
+
+def test_public_names_have_the_types_that_checkers_see() -> None:
+    source = Path(sysbench.core.__file__).read_text()
+    imported = {
+        alias.name: f".{node.module}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.level == 1
+        for alias in node.names
+    }
+    assert imported == sysbench.core._MODULES
+
+
+def test_the_version_has_one_place() -> None:
+    version = tomllib.loads(text_of("pyproject.toml"))["project"]["version"]
+    assigned = re.compile(rf"__version__\s*=|[\"']{re.escape(version)}[\"']")
+    for top in CODE:
+        for path in (ROOT / top).rglob("*.py"):
+            assert not assigned.search(path.read_text()), path
+    assert metadata.version("sysbench-tui")
+
+
+PYPROJECT = '[project]\nversion = "0.2.0"\n'
+CHANGELOG = (
+    "# Changelog\n\n## Unreleased\n\n## 0.2.0 - 2027-01-31\n\n- B.\n\n## 0.1.0 - 2026-12-01\n"
+)
+
+
+def test_release_notes_are_the_part_of_the_tagged_version() -> None:
+    assert RELEASE_NOTES("v0.2.0", PYPROJECT, CHANGELOG) == "- B.\n"
+
+
+@pytest.mark.parametrize(
+    ("tag", "changelog", "said"),
+    [("v0.2.1", CHANGELOG, "version 0.2.0"), ("v0.2.0", "## Unreleased\n- B.\n", "no heading")],
+)
+def test_a_tag_without_its_version_or_notes_is_refused(tag: str, changelog: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        RELEASE_NOTES(tag, PYPROJECT, changelog)
