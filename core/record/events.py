@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import DamagedFileError
+from .blocks import BlockName
 
 Outcome = Literal[
     "finished", "oom", "cuda-error", "failed", "killed", "hung", "cancelled", "disk-full"
@@ -155,9 +156,7 @@ class ResultReported(Event, frozen=True):
     ``oom`` is what was alive when memory ran out; the refusal itself is told after it.
     """
 
-    block: Literal[
-        "timing", "kernels", "memory", "compile", "nsys", "distributed", "oom", "numerics"
-    ]
+    block: BlockName
     data: dict[str, Any]
 
 

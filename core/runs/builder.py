@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..machine.environment import merged
 from ..machine.peaks import roof_of
 from ..machine.telemetry.sample import Sample
 from ..machine.telemetry.summary import summarise
+from ..record.blocks import PASSES
 from ..record.events import (
     AnyEvent,
     DeviceDescribed,
@@ -33,26 +35,13 @@ from ..record.events import (
     TelemetrySampled,
 )
 from ..record.memory import Alive, Oom
-from ..record.numerics import Numerics
-from ..record.record import (
-    Compile,
-    Distributed,
-    Kernels,
-    Memory,
-    Nsys,
-    PassRecord,
-    Record,
-    Telemetry,
-    Timing,
-)
+from ..record.record import Distributed, Kernels, Nsys, PassRecord, Record, Telemetry, Timing
 from ..record.roof import Roof
 from ..spec.spec import RunSpec
 from .directory import Header, RunDirectory
 
 LOG_TAIL_LINES = 60
-BLOCK_OF_PASS = {"timing": "timing", "trace": "kernels", "memory": "memory", "nsys": "nsys"} | {
-    "numerics": "numerics"
-}
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
 
 
 class RecordBuilder:
@@ -71,13 +60,7 @@ class RecordBuilder:
         self.status: Outcome | None = None
         self.ended_ns: int | None = None
         self.passes: dict[str, PassRecord] = {}
-        self.timing: Timing | None = None
-        self.kernels: Kernels | None = None
-        self.memory: Memory | None = None
-        self.nsys: Nsys | None = None
-        self.numerics: Numerics | None = None
-        self.compile: Compile | None = None
-        self.distributed: Distributed | None = None
+        self.blocks: dict[str, Any] = {}
         self._current = ""
         self._oom: OutOfMemory | None = None
         self._alive: Alive | None = None
@@ -111,24 +94,13 @@ class RecordBuilder:
                 pass
 
     def _take_block(self, event: ResultReported) -> None:
-        match event.block:
-            case "timing":
-                self.timing = msgspec.convert(event.data, Timing)
-            case "kernels":
-                self.kernels = msgspec.convert(event.data, Kernels)
-            case "memory":
-                self.memory = msgspec.convert(event.data, Memory)
-            case "nsys":
-                self.nsys = msgspec.convert(event.data, Nsys)
-            case "numerics":
-                self.numerics = msgspec.convert(event.data, Numerics)
-            case "compile":
-                self.compile = msgspec.convert(event.data, Compile)
-            case "distributed":
-                self.distributed = msgspec.convert(event.data, Distributed)
-                self._worker_pids.update(row.pid for row in self.distributed.rows)
-            case "oom":
-                self._alive = msgspec.convert(event.data, Alive)
+        if event.block == "oom":
+            self._alive = msgspec.convert(event.data, Alive)
+            return
+        block = msgspec.convert(event.data, _TYPES[event.block])
+        self.blocks[event.block] = block
+        if isinstance(block, Distributed):
+            self._worker_pids.update(row.pid for row in block.rows)
 
     def _end_pass(self, event: PassEnded) -> None:
         if event.name == "timing" and self._measured:
@@ -149,15 +121,11 @@ class RecordBuilder:
         return describe_oom(self._oom, self._alive, self.header.spec)
 
     def _step_ms(self, name: str) -> float | None:
-        if name == "timing" and self.timing:
-            return self.timing.step.median_ms
-        if name == "trace" and self.kernels:
-            return self.kernels.step_ms
-        if name == "memory" and self.memory:
-            return self.memory.step_ms
-        if name == "nsys" and self.nsys:
-            return self.nsys.kernels.step_ms
-        return None
+        row = PASSES.get(name)
+        if row is None or not row.step_ms or row.block not in self.blocks:
+            return None
+        step_ms: float | None = attrgetter(row.step_ms)(self.blocks[row.block])
+        return step_ms
 
     def record(self) -> Record:
         """The record of everything so far, findings included."""
@@ -178,48 +146,19 @@ class RecordBuilder:
             environment=self.environment,
             prediction=_kept(prediction, spec),
             passes=list(self.passes.values()),
-            timing=self._timing(spec, roof, no_roof, prediction),
-            kernels=self._kernels(self.kernels, roof, no_roof),
-            memory=self._memory(spec, prediction),
-            nsys=self._nsys(roof, no_roof),
-            numerics=self.numerics,
-            compile=self.compile,
-            distributed=self.distributed,
+            **self.blocks,
             telemetry=self._telemetry(spec),
             missing=self._missing(spec),
         )
+        timing = _with_mfu(record.timing, spec, roof, no_roof, prediction)
+        record = msgspec.structs.replace(
+            record,
+            timing=timing,
+            kernels=_under_roof(record.kernels, timing, roof, no_roof),
+            memory=record.memory and reconciled(record.memory, spec, prediction),
+            nsys=_nsys_under_roof(record.nsys, timing, roof, no_roof),
+        )
         return msgspec.structs.replace(record, findings=findings_of(record))
-
-    def _timing(
-        self, spec: RunSpec, roof: Roof | None, no_roof: str, prediction: Prediction
-    ) -> Timing | None:
-        if self.timing is None:
-            return None
-        if not spec.has_model or spec.ranks > 1:
-            reason = "the model's FLOPs are of one model on one device"
-            missing = self.timing.missing | {"mfu": reason}
-            return msgspec.structs.replace(self.timing, missing=missing)
-        return with_mfu(self.timing, roof, no_roof, prediction.causal_step_flops)
-
-    def _kernels(self, kernels: Kernels | None, roof: Roof | None, no_roof: str) -> Kernels | None:
-        if kernels is None:
-            return None
-        kernels = with_roof(kernels, roof, no_roof)
-        if self.timing is None:
-            return kernels
-        perturbation = kernels.step_ms / self.timing.step.median_ms
-        return msgspec.structs.replace(kernels, perturbation=perturbation)
-
-    def _nsys(self, roof: Roof | None, no_roof: str) -> Nsys | None:
-        if self.nsys is None:
-            return None
-        kernels = self._kernels(self.nsys.kernels, roof, no_roof)
-        return msgspec.structs.replace(self.nsys, kernels=kernels)
-
-    def _memory(self, spec: RunSpec, prediction: Prediction) -> Memory | None:
-        if self.memory is None:
-            return None
-        return reconciled(self.memory, spec, prediction)
 
     def _telemetry(self, spec: RunSpec) -> Telemetry | None:
         if not self._samples:
@@ -232,20 +171,20 @@ class RecordBuilder:
         )
 
     def _missing(self, spec: RunSpec) -> dict[str, str]:
-        missing = {}
-        for name, block in BLOCK_OF_PASS.items():
-            if getattr(self, block) is not None:
+        missing: dict[str, str] = {}
+        for row in PASSES.values():
+            if row.block in self.blocks:
                 continue
-            if name not in self.header.passes:
-                missing[block] = f"the {name} pass was not asked for"
-            elif name in self.passes:
-                missing[block] = self.passes[name].detail
+            if row.name not in self.header.passes:
+                missing[row.block] = f"the {row.name} pass was not asked for"
+            elif row.name in self.passes:
+                missing[row.block] = self.passes[row.name].detail
             else:
-                missing[block] = f"the {name} pass did not run"
-        if self.compile is None:
+                missing[row.block] = f"the {row.name} pass did not run"
+        if "compile" not in self.blocks:
             off = spec.compile == "off"
             missing["compile"] = "compile is off" if off else "the timing pass has no result"
-        if self.distributed is None:
+        if "distributed" not in self.blocks:
             alone = "there is one rank only"
             failed = missing.get("timing", "the timing pass has no result")
             missing["distributed"] = alone if spec.ranks == 1 else failed
@@ -254,6 +193,39 @@ class RecordBuilder:
         if not self._samples:
             missing["telemetry"] = "no sample was taken"
         return missing
+
+
+def _with_mfu(
+    timing: Timing | None, spec: RunSpec, roof: Roof | None, no_roof: str, prediction: Prediction
+) -> Timing | None:
+    if timing is None:
+        return None
+    if not spec.has_model or spec.ranks > 1:
+        missing = timing.missing | {"mfu": "the model's FLOPs are of one model on one device"}
+        return msgspec.structs.replace(timing, missing=missing)
+    return with_mfu(timing, roof, no_roof, prediction.causal_step_flops)
+
+
+def _under_roof(
+    kernels: Kernels | None, timing: Timing | None, roof: Roof | None, no_roof: str
+) -> Kernels | None:
+    """With shares of the roof, and over the bare step where it was timed."""
+    if kernels is None:
+        return None
+    kernels = with_roof(kernels, roof, no_roof)
+    if timing is None:
+        return kernels
+    perturbation = kernels.step_ms / timing.step.median_ms
+    return msgspec.structs.replace(kernels, perturbation=perturbation)
+
+
+def _nsys_under_roof(
+    nsys: Nsys | None, timing: Timing | None, roof: Roof | None, no_roof: str
+) -> Nsys | None:
+    if nsys is None:
+        return None
+    kernels = _under_roof(nsys.kernels, timing, roof, no_roof)
+    return msgspec.structs.replace(nsys, kernels=kernels)
 
 
 def _kept(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:

@@ -15,9 +15,10 @@ import msgspec
 
 from ..errors import DamagedFileError, NotFoundError
 from ..machine.peaks import Peak
+from ..record.blocks import PassName
 from ..record.events import AnyEvent, EventTail, encode_event
 from ..record.record import Record, decode_record, encode_record
-from ..spec.spec import PassName, RunSpec, check_passes, subject
+from ..spec.spec import RunSpec, check_passes, subject
 from ..storage import home, lock_holder, write_atomically
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from ..record.blocks import PassName
 from ..record.events import AnyEvent
-from ..spec.spec import PassName, RunSpec
+from ..spec.spec import RunSpec
 
 Report = Callable[[AnyEvent], None]
 """Sends one fact to the supervisor."""

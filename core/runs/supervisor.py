@@ -24,6 +24,7 @@ from ..formatting import format_bytes
 from ..machine.environment import describe_host
 from ..machine.telemetry.sample import Sample
 from ..machine.telemetry.sampler import Sampler
+from ..record.blocks import PASSES, PassName
 from ..record.events import (
     AnyEvent,
     Noticed,
@@ -38,7 +39,6 @@ from ..record.events import (
     TelemetrySampled,
     WorkerFailed,
 )
-from ..spec.spec import PassName
 from ..storage import home, locked
 from .builder import RecordBuilder
 from .directory import EventLog, Header, RunDirectory
@@ -165,10 +165,10 @@ class Supervision:
             yield from self.emit(Noticed(message=f"telemetry stopped: {sampler.error}"))
 
     def _worth_running(self, name: PassName) -> bool:
-        """After a failure the other passes would fail alike; after an OOM memory still tells."""
+        """After a failure the other passes would fail alike; after an OOM some still inform."""
         if {"failed", "cuda-error", "disk-full"} & set(self.outcomes):
             return False
-        return "oom" not in self.outcomes or name == "memory"
+        return "oom" not in self.outcomes or PASSES[name].after_oom
 
     def _run_pass(self, name: PassName) -> Iterator[AnyEvent]:
         began = time.monotonic()

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import NotFoundError, ProfileError, SpecError
+from ..record.blocks import EVERY_PASS, PassName
 from ..storage import home, write_atomically
 from .fields import field_named
 from .resolve import parse_passes
-from .spec import EVERY_PASS, PassName, RunSpec, parse_spec
+from .spec import RunSpec, parse_spec
 
 LARGEST_FILE_BYTES = 2**18
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

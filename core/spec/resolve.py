@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import SpecError
 from ..machine.devices import resolve_device
-from .spec import EVERY_PASS, PassName, RunSpec, parse_spec
+from ..record.blocks import EVERY_PASS, PASSES, PassName
+from .spec import RunSpec, parse_spec
 
 
 def prepare(settings: Mapping[str, object]) -> RunSpec:
@@ -39,7 +40,7 @@ def parse_passes(names: str | Sequence[str]) -> list[PassName]:
     """Passes from ``"timing,trace"`` or a list, in the order in which they run.
 
     Raises:
-        SpecError: An unknown pass, or none; or nsys where it is not installed.
+        SpecError: An unknown pass, or none; or one whose program is not installed.
     """
     asked = names.split(",") if isinstance(names, str) else list(names)
     wanted = {name.strip() for name in asked if name.strip()}
@@ -47,11 +48,9 @@ def parse_passes(names: str | Sequence[str]) -> list[PassName]:
     if unknown or not wanted:
         allowed = f"any of {', '.join(EVERY_PASS)}"
         raise SpecError("passes", unknown[0] if unknown else names, allowed)
-    if "nsys" in wanted and shutil.which("nsys") is None:
-        raise SpecError(
-            "passes",
-            "nsys",
-            "nsys is not on PATH: install nsight-systems-cli (NVIDIA) or nsight-systems (Debian "
-            "non-free), or leave this pass out",
-        )
-    return [name for name in EVERY_PASS if name in wanted]
+    chosen = [row for row in PASSES.values() if row.name in wanted]
+    for row in chosen:
+        if row.program and shutil.which(row.program) is None:
+            allowed = f"{row.program} is not on PATH: {row.remedy}, or leave this pass out"
+            raise SpecError("passes", row.name, allowed)
+    return [row.name for row in chosen]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
 from ..errors import SpecError
+from ..record.blocks import PASSES, PassName
 from .choices import (
     ATTENTIONS,
     PRECISIONS,
@@ -38,17 +39,23 @@ def check_together(spec: RunSpec) -> None:
 
 def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
     """Raises SpecError for a pass that the spec's workload has no use for."""
-    numeric = spec.workload in NUMERIC_WORKLOADS
+    ranked = [name for name, row in PASSES.items() if row.takes_ranks]
+    stepless = [name for name, row in PASSES.items() if not row.measures_steps]
     for name in passes:
-        if spec.ranks > 1 and name != "timing":
-            raise SpecError("passes", name, "timing, the only pass of several ranks")
-        if numeric != (name == "numerics"):
-            allowed = (
-                f"numerics, the only pass of workload = {spec.workload}, which has no steps"
-                if numeric
-                else f"one that measures steps; numerics is for {' and '.join(NUMERIC_WORKLOADS)}"
-            )
-            raise SpecError("passes", name, allowed)
+        if spec.ranks > 1 and not PASSES[name].takes_ranks:
+            raise SpecError("passes", name, f"{_only(ranked)} of several ranks")
+        if PASSES[name].measures_steps == spec.has_steps:
+            continue
+        if spec.has_steps:
+            allowed = f"one that measures steps; {name} is for {' and '.join(NUMERIC_WORKLOADS)}"
+        else:
+            allowed = f"{_only(stepless)} of workload = {spec.workload}, which has no steps"
+        raise SpecError("passes", name, allowed)
+
+
+def _only(names: Sequence[str]) -> str:
+    """``timing, the only pass``."""
+    return f"{' and '.join(names)}, the only {'pass' if len(names) == 1 else 'passes'}"
 
 
 def _check_dimensions(spec: RunSpec) -> None:
@@ -158,16 +165,10 @@ Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "sgd"]
 CompileMode = Literal[
     "off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
 ]
-PassName = Literal["timing", "trace", "memory", "nsys", "numerics"]
-
 WorkloadKind = Literal["transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce"]
 Parallel = Literal["none", "naive", "flat", "overlap", "bucketed", "ddp", "fsdp2"]
 Mask = Literal["auto", "causal", "none"]
 
-EVERY_PASS: tuple[PassName, ...] = get_args(PassName)
-"""In the order in which they run."""
-PASSES: tuple[PassName, ...] = ("timing", "trace", "memory")
-"""Those of a model that run unless others are asked for: nsys is not on every machine."""
 DIMENSION_NAMES = group_keys("dimensions")
 
 
@@ -305,6 +306,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.workload in ("transformer", "attention")
 
     @property
+    def has_steps(self) -> bool:
+        """Whether the workload takes steps; the others find values and types."""
+        return self.workload not in NUMERIC_WORKLOADS
+
+    @property
     def compiles(self) -> bool:
         """Whether the first step compiles something: all of it, or its flex attention."""
         return self.compile != "off" or self.attention_row.compiles
@@ -327,9 +333,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def default_passes(self) -> tuple[PassName, ...]:
         """Those that run unless others are asked for."""
-        if self.workload in NUMERIC_WORKLOADS:
-            return ("numerics",)
-        return ("timing",) if self.ranks > 1 else PASSES
+        return tuple(
+            row.name
+            for row in PASSES.values()
+            if row.is_default
+            and row.measures_steps == self.has_steps
+            and (row.takes_ranks or self.ranks == 1)
+        )
 
     @property
     def identity(self) -> str:

@@ -19,10 +19,11 @@ import msgspec
 
 from ..machine.children import die_with_input
 from ..machine.processes import die_with_parent
+from ..record.blocks import PASSES
 from ..record.events import AnyEvent, DeviceDescribed, Noticed, StageEntered, encode_event
 from ..runs.job import Job, Report
 from ..runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE
-from ..spec.spec import PASSES, RunSpec
+from ..spec.spec import RunSpec
 
 INDUCTOR_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -41,8 +42,8 @@ def _supervised() -> int:
     die_with_input()
     if job.spec.ranks > 1:
         return _run_ranks(job, report)
-    if job.name == "nsys":
-        return _run_nsys(job, report)
+    if PASSES[job.name].program:
+        return _run_program(job, report)
     return _run(job, report, parent=int(os.environ[PARENT_VARIABLE]))
 
 
@@ -63,7 +64,8 @@ def _reporter(descriptor: int) -> Report:
 def _by_hand() -> int:
     parser = argparse.ArgumentParser(prog="python -P -m sysbench.core.worker")
     parser.add_argument("--spec", type=Path, required=True, help="JSON of a resolved spec")
-    parser.add_argument("--pass", dest="name", choices=(*PASSES, "numerics"), default="timing")
+    names = [name for name, row in PASSES.items() if not row.program]
+    parser.add_argument("--pass", dest="name", choices=names, default="timing")
     parser.add_argument("--folder", type=Path, default=Path(), help="where artifacts go")
     parser.add_argument(
         "--capture",
@@ -92,12 +94,12 @@ def _exit_with_reader(descriptor: int) -> None:
     os._exit(1)
 
 
-def _run_nsys(job: Job, report: Report) -> int:
-    """The nsys pass, which needs no torch here: a worker by hand measures under nsys."""
-    from .passes.nsys import measure
+def _run_program(job: Job, report: Report) -> int:
+    """A pass that needs no torch here: its program starts a worker by hand, which measures."""
+    from .passes.registry import measure_of
 
     try:
-        return 0 if measure(job, report) else 1
+        return 1 if measure_of(job)(job, report) is False else 0
     except Exception as error:
         from .failures import report_failure
 

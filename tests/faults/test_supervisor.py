@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from sysbench.core.errors import DeviceBusyError
+from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import (
     AnyEvent,
     Noticed,
@@ -29,7 +30,7 @@ from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.launch import start_detached, stop
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.supervisor import Cancellation, supervise
-from sysbench.core.spec.spec import PassName, RunSpec
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
 
 ENDLESS = RunSpec(

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from ...core.export.exports import EXPORTS
 from ...core.formatting import parse_bytes
+from ...core.record.blocks import DEFAULT_PASSES, STEP_PASSES
 from .spec_keys import spec_keys
 from .study_arguments import add_study_options
 
@@ -117,7 +118,8 @@ def _add_run(commands: _Commands) -> None:
     parser.add_argument(
         "--passes",
         metavar="LIST",
-        help="passes to run, with commas (default: timing,trace,memory; there is also nsys)",
+        help=f"passes to run, with commas (default: {','.join(DEFAULT_PASSES)}; there is also "
+        f"{', '.join(name for name in STEP_PASSES if name not in DEFAULT_PASSES)})",
     )
     parser.add_argument(
         "--peak",

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...core.errors import NotFoundError, SpecError
+from ...core.record.blocks import PassName
 from ...core.spec.files import load_profile, read_spec_file
 from ...core.spec.models import model_presets
 from ...core.spec.resolve import parse_passes, resolved
-from ...core.spec.spec import DIMENSION_NAMES, PassName, RunSpec, parse_spec
+from ...core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 
 
 def chosen_spec(arguments: argparse.Namespace) -> RunSpec:

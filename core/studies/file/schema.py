@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import NotFoundError, SpecError
+from ...record.blocks import EVERY_PASS, PassName
 from ...spec.fields import field_named
 from ...spec.files import NAME
 from ...spec.models import find_model
-from ...spec.spec import EVERY_PASS, PassName
 from ...storage import home
 from .layouts import read_layouts
 from .reader import Problems, Section, read_toml

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...spec.spec import PassName
+from ...record.blocks import PassName
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

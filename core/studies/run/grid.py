@@ -11,8 +11,9 @@ import msgspec
 
 from ...errors import SpecError
 from ...machine.devices import resolve_device
+from ...record.blocks import PassName
 from ...spec.fields import field_named
-from ...spec.spec import PassName, RunSpec, parse_spec
+from ...spec.spec import RunSpec, parse_spec
 from ..file.schema import parse_points
 from ..file.study import Axis, Point, Study
 

@@ -16,11 +16,11 @@ from typing import Literal
 import msgspec
 
 from ...errors import DamagedFileError, NotFoundError
+from ...record.blocks import PassName
 from ...record.events import Outcome
 from ...record.record import Record
 from ...runs.builder import settled_record
 from ...runs.directory import RunDirectory, runs_folder
-from ...spec.spec import PassName
 from ...storage import home, lock_holder, write_atomically
 from ..file.study import Study
 from .grid import Cell

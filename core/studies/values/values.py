@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ...record.blocks import RECORD_BLOCKS
 from ...record.memory import Timeline
 from ...record.record import Record
 from ...tables.chart import with_unit
@@ -127,11 +128,8 @@ def _words(path: str) -> str:
     return " ".join(shown).replace("_", " ")
 
 
-BLOCKS = ("timing", "kernels", "memory", "nsys", "numerics", "compile", "distributed")
-"""Any of them may be read by a measure, or by a table that every cell has of its own."""
-
 FACTS = ("measures.hardware", "measures.instruction_set", "measures.status")
-"""Measures that read none of them."""
+"""Measures that read no block of a pass; any other one, and a table for each cell, may."""
 
 _UNSHOWN: dict[str, Any] = {"findings": [], "prediction": None, "telemetry": None}
 _LONG: dict[str, dict[str, Any]] = {
@@ -150,7 +148,7 @@ def keeper(study: Study) -> Callable[[Record], Record]:
     )
     empty = {name: value for name, value in _UNSHOWN.items() if name not in named}
     if not has_more:
-        empty |= {name: None for name in BLOCKS if name not in {*named, "compile"}}
+        empty |= {name: None for name in RECORD_BLOCKS if name not in {*named, "compile"}}
     if study.timelines:
         named.add("timeline")
 

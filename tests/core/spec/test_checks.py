@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import SpecError
+from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
 from sysbench.core.runs.directory import create_run
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.files import load_profile, save_profile
-from sysbench.core.spec.spec import PASSES, PassName, RunSpec, parse_spec
+from sysbench.core.spec.spec import RunSpec, parse_spec
 
 BARE: dict[str, object] = {"workload": "attention", "d_model": 64}
 
@@ -79,8 +80,8 @@ def test_a_mask_is_part_of_the_identity() -> None:
 @pytest.mark.parametrize(
     ("values", "passes"),
     [
-        ({}, PASSES),
-        (BARE, PASSES),
+        ({}, DEFAULT_PASSES),
+        (BARE, DEFAULT_PASSES),
         ({"workload": "accumulation"}, ("numerics",)),
         ({"workload": "autocast-dtypes"}, ("numerics",)),
         ({"ranks": 2, "parallel": "flat"}, ("timing",)),
@@ -120,4 +121,4 @@ def test_a_saved_profile_keeps_bare_attention_and_default_passes() -> None:
     save_profile("sums", spec)
     assert load_profile("sums") == (spec, ["numerics"])
     save_profile("bare", parse_spec(BARE))
-    assert load_profile("bare") == (parse_spec(BARE), list(PASSES))
+    assert load_profile("bare") == (parse_spec(BARE), list(DEFAULT_PASSES))

@@ -14,8 +14,9 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ....core.errors import SysbenchError
+from ....core.record.blocks import PassName
 from ....core.spec.files import list_profiles, load_profile, save_profile
-from ....core.spec.spec import PassName, RunSpec
+from ....core.spec.spec import RunSpec
 
 CANCEL: list[BindingType] = [Binding("escape", "dismiss", "Cancel", id="dialog.cancel")]
 

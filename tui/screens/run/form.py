@@ -15,11 +15,12 @@ from textual.widgets import Input, Label, Static
 
 from ....core.errors import SpecError
 from ....core.formatting import parse_ratio
+from ....core.record.blocks import DEFAULT_PASSES, PassName
 from ....core.spec.command_line import as_typed
 from ....core.spec.field import Field
 from ....core.spec.fields import field_named, group_keys, unused_keys
 from ....core.spec.models import CUSTOM, model_presets
-from ....core.spec.spec import DIMENSION_NAMES, PASSES, PassName, RunSpec
+from ....core.spec.spec import DIMENSION_NAMES, RunSpec
 from ...text import short_count
 from ...widgets.inputs.choice import Choice
 from ...widgets.inputs.tick import Tick
@@ -146,7 +147,7 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     def _row(self, name: str) -> FieldRow:
         if name == "passes":
-            return FieldRow(name, Horizontal(*map(Tick, PASSES)), PASSES_HELP)
+            return FieldRow(name, Horizontal(*map(Tick, DEFAULT_PASSES)), PASSES_HELP)
         field = field_named(name)
         return FieldRow(name, _control(field, self.texts[name]), field.help)
 
@@ -204,7 +205,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         for name in UPDATE:
             self.query_one(f"#row-{name}").disabled = name in unused
         ticked = {tick.label for tick in self.query(Tick) if tick.value}
-        filled = checked(self.texts, [name for name in PASSES if name in ticked])
+        filled = checked(self.texts, [name for name in DEFAULT_PASSES if name in ticked])
         for row in self.query(FieldRow):
             await self._complain(row, filled.errors.get(row.field, ""))
         self.post_message(self.Edited(filled))

@@ -13,10 +13,11 @@ from textual.widgets import Button, Static
 from textual.worker import get_current_worker
 
 from ....core.errors import SysbenchError
+from ....core.record.blocks import PassName
 from ....core.runs.directory import create_run
 from ....core.runs.launch import start_detached
 from ....core.spec.command_line import command_line
-from ....core.spec.spec import PassName, RunSpec
+from ....core.spec.spec import RunSpec
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.key_bar import KeyBar
 from ..base import WorkScreen

@@ -1,0 +1,81 @@
+"""The passes of a run: one row each, with the blocks of the record that the pass reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+PassName = Literal["timing", "trace", "memory", "nsys", "numerics"]
+BlockName = Literal[
+    "timing", "kernels", "memory", "compile", "nsys", "distributed", "oom", "numerics"
+]
+"""What a worker may report. ``oom`` goes into the record of the pass that ran out of memory;
+every other one is a field of `sysbench.core.record.record.Record`, whose type says what it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One kind of measurement in its own process; ``worker/passes/<name>.py`` measures it.
+
+    Attributes:
+        name: Also of its folder in the run.
+        block: Field of the record that the pass fills; without it the pass has no result.
+        also: Fields that the pass fills for some specs only.
+        step_ms: Path in the block to the milliseconds of a step; empty where none are timed.
+        measures_steps: False for a pass over a workload that has values and no steps.
+        is_default: Whether it runs unless others are asked for.
+        takes_ranks: Whether it can measure several ranks.
+        after_oom: Whether it still runs after another pass ran out of memory.
+        program: Outside program that must be on PATH. It starts the worker that measures, so
+            that the pass itself needs no torch.
+        remedy: How to get the program.
+    """
+
+    name: PassName
+    block: BlockName
+    also: tuple[BlockName, ...] = ()
+    step_ms: str = ""
+    measures_steps: bool = True
+    is_default: bool = True
+    takes_ranks: bool = False
+    after_oom: bool = False
+    program: str = ""
+    remedy: str = ""
+
+    @property
+    def blocks(self) -> tuple[BlockName, ...]:
+        """All fields of the record that the pass may fill."""
+        return (self.block, *self.also)
+
+
+_ROWS = (
+    Pass(
+        name="timing",
+        block="timing",
+        also=("compile", "distributed"),
+        step_ms="step.median_ms",
+        takes_ranks=True,
+    ),
+    Pass(name="trace", block="kernels", step_ms="step_ms"),
+    Pass(name="memory", block="memory", step_ms="step_ms", after_oom=True),
+    Pass(
+        name="nsys",
+        block="nsys",
+        step_ms="kernels.step_ms",
+        is_default=False,  # it is not on every machine
+        program="nsys",
+        remedy="install nsight-systems-cli (NVIDIA) or nsight-systems (Debian non-free)",
+    ),
+    Pass(name="numerics", block="numerics", measures_steps=False),
+)
+
+PASSES: dict[str, Pass] = {row.name: row for row in _ROWS}
+"""In the order in which they run."""
+EVERY_PASS: tuple[PassName, ...] = tuple(row.name for row in _ROWS)
+STEP_PASSES: tuple[PassName, ...] = tuple(row.name for row in _ROWS if row.measures_steps)
+DEFAULT_PASSES: tuple[PassName, ...] = tuple(
+    name for name in STEP_PASSES if PASSES[name].is_default
+)
+"""Those of a model on one device that run unless others are asked for."""
+RECORD_BLOCKS: tuple[BlockName, ...] = tuple(block for row in _ROWS for block in row.blocks)
+"""The fields of the record that passes fill."""
