@@ -5,32 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.compare import BreakEven
-from ..analysis.kernels.questions import questions_of
-from ..analysis.kernels.tree import from_share, kernel_tree
+from ..analysis.kernels.tree import TreeNode, from_share, kernel_tree
 from ..errors import NotFoundError
 from ..record.record import Record
-from .compile import compile_tables
-from .context import environment_table, findings_table, passes_table, spec_table
-from .distributed import distributed_tables
-from .kernels import category_table, flops_table, kernel_table, question_table, roofline_table
-from .memory import (
-    card_table,
-    devices_table,
-    largest_table,
-    ledger_table,
-    memory_table,
-    module_table,
-    oom_tables,
-    origins_table,
-    pools_table,
-    reconciliation_table,
-    resident_table,
-)
-from .nsys import record_tables
-from .numerics import numerics_tables
+from .context import spec_table
+from .sections import SECTIONS, Source
 from .table import Table, to_frame
-from .timing import speed_table, telemetry_table, timing_table
-from .tree import tree_table
 
 __all__ = ["Table", "table_named", "tables_of", "to_frame"]
 
@@ -38,6 +18,14 @@ __all__ = ["Table", "table_named", "tables_of", "to_frame"]
 TREE_LEAST = 0.005
 """Share of the step under which nodes of the exported tree are summed up: the kernel table has
 every row."""
+
+READING_ORDER = (
+    *("findings", "passes", "oom", "timing", "questions", "categories", "tree", "kernels"),
+    *("roofline", "memory", "nsys", "numerics", "compile", "distributed", "telemetry"),
+    "environment",
+)
+"""Sections as a report has them, and single tables that are read apart from their section. A
+section that is not here comes before the last."""
 
 
 def tables_of(
@@ -48,32 +36,25 @@ def tables_of(
     ``others`` are runs of the same spec with another kind of step, for the questions;
     ``worth`` is what compiling saves against an eager run.
     """
-    tables = [spec_table(record), findings_table(record), passes_table(record)]
-    tables += oom_tables(record)
-    if record.timing:
-        tables += [timing_table(record.timing), speed_table(record.timing)]
-    if record.kernels:
-        tree = from_share(kernel_tree(record.kernels, record.memory), TREE_LEAST)
-        tables += [question_table(questions_of(record, others)), category_table(record.kernels)]
-        tables += [tree_table(tree), kernel_table(record.kernels)]
-        tables += [roofline_table(record.kernels), flops_table(record)]
-    if record.memory:
-        memory = record.memory
-        tables += [memory_table(memory), ledger_table(memory), card_table(memory)]
-        tables += [reconciliation_table(memory), resident_table(memory), pools_table(memory)]
-        tables += [module_table(memory), origins_table(memory), largest_table(memory)]
-        tables.append(devices_table(memory))
-    if record.nsys:
-        tables += record_tables(record.nsys)
-    if record.numerics:
-        tables += numerics_tables(record.numerics)
-    tables += compile_tables(record, worth)
-    if record.distributed:
-        tables += distributed_tables(record.distributed)
-    if record.telemetry:
-        tables.append(telemetry_table(record.telemetry))
-    tables.append(environment_table(record))
-    return [table for table in tables if table.rows]
+    source = Source(record=record, others=others, worth=worth, tree=_short_tree(record))
+    tables = [
+        (_place(name, table), table)
+        for name, section in SECTIONS.items()
+        for table in section.tables(source)
+    ]
+    tables.sort(key=lambda placed: placed[0])
+    return [spec_table(record), *(table for _, table in tables)]
+
+
+def _short_tree(record: Record) -> TreeNode | None:
+    if record.kernels is None:
+        return None
+    return from_share(kernel_tree(record.kernels, record.memory), TREE_LEAST)
+
+
+def _place(section: str, table: Table) -> int:
+    names = [name for name in (table.name, section) if name in READING_ORDER]
+    return READING_ORDER.index(names[0] if names else READING_ORDER[-1])
 
 
 def table_named(record: Record, name: str) -> Table:

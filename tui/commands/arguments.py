@@ -8,28 +8,9 @@ from typing import TypeAlias
 from ...core.export.exports import EXPORTS
 from ...core.formatting import parse_bytes
 from ...core.record.blocks import DEFAULT_PASSES, STEP_PASSES
+from ...core.tables.sections import INSPECTED, SECTIONS
 from .spec_keys import spec_keys
 from .study_arguments import add_study_options
-
-SECTIONS = (
-    "timing",
-    "kernels",
-    "tree",
-    "questions",
-    "roofline",
-    "memory",
-    "oom",
-    "nsys",
-    "telemetry",
-    "compile",
-    "distributed",
-    "numerics",
-    "log",
-    "findings",
-    "environment",
-)
-
-INSPECTED = ("kernels", "tree", "roofline", "memory", "nsys")
 
 _RUN_HELP = "id of a run, a unique part of it, `last`, or the path of its directory"
 _EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"

@@ -23,6 +23,7 @@ from ...core.machine.peaks import parse_peak
 from ...core.tables.cells import literal
 from ...core.tables.kernels import top_kernels
 from ...core.tables.memory import largest_table
+from ...core.tables.sections import SECTIONS
 from ..text import KIND_WORDS, decoding_words, file_words
 from .report.kernel_sections import tree_of, tree_options
 from .report.layout import Line, note, prose, titled
@@ -118,8 +119,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _require(found: Inspection, section: str | None) -> None:
     """Refuse a section that the file has nothing for."""
-    block = "kernels" if section in ("tree", "roofline") else section
-    if block is not None and getattr(found, block) is None:
+    if section is None:
+        return
+    block = SECTIONS[section].block
+    if getattr(found, block) is None:
         reason = found.missing.get(block, f"it is a {KIND_WORDS[found.kind]}")
         raise NotFoundError(f"no {section} in {found.file}: {reason}")
     if section == "roofline" and found.kernels and not roof_points(found.kernels):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +14,8 @@ from ....core.record.record import Record
 from ....core.runs.directory import RunDirectory
 from ....core.runs.related import worth_of
 from ....core.tables.cells import literal
-from ....core.tables.compile import compile_tables
-from ....core.tables.context import environment_table, passes_table
-from ....core.tables.distributed import distributed_tables
-from ....core.tables.kernels import flops_table, roofline_table
-from ....core.tables.memory import (
-    devices_table,
-    largest_table,
-    memory_table,
-    module_table,
-    oom_tables,
-    origins_table,
-    pools_table,
-    reconciliation_table,
-    resident_table,
-)
-from ....core.tables.nsys import nsys_tables, record_tables
-from ....core.tables.numerics import numerics_tables
-from ....core.tables.timing import speed_table, telemetry_table
+from ....core.tables.sections import SECTIONS, Source
+from ....core.tables.table import Table
 from .kernel_sections import (
     TreeOptions,
     answers_of,
@@ -41,9 +27,60 @@ from .kernel_sections import (
 from .layout import Line, blank, prose, titled
 from .report import finding_lines, full_table, memory_section, timing_section
 
-_MEMORY_TABLES = (devices_table, reconciliation_table, resident_table, pools_table, module_table)
-_BLOCKS = {"tree": "kernels", "questions": "kernels", "roofline": "kernels"}
-"""The block of the record that a section is made of, where its name is another."""
+_DROPPED_FIRST = {"largest": ("died_ms", "born_ms"), "generated": ("sources", "file")}
+"""Columns by the table's name that go first where room is short."""
+_SHOWN_WITHOUT_ROWS = (
+    *("origins", "largest", "telemetry", "environment", "nvtx", "nsys-devices"),
+    *("nsys-kernel-sum", "nsys-copy-sum"),
+)
+"""Tables whose head stands alone where nothing was recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _View:
+    """One section of a run, to be shown.
+
+    Attributes:
+        width: Cells that its tables may take.
+        page: Cells that its prose may take.
+    """
+
+    run: RunDirectory
+    record: Record
+    section: str
+    options: TreeOptions
+    width: int
+    page: int
+
+    @cached_property
+    def tables(self) -> dict[str, Table]:
+        """The section's tables by their names."""
+        source = Source(record=self.record, worth=worth_of(self.record))
+        return {
+            table.name: table
+            for table in SECTIONS[self.section].make(source)
+            if table.rows or table.name in _SHOWN_WITHOUT_ROWS
+        }
+
+    def in_full(self, *names: str) -> Iterator[Line]:
+        """Those of the tables that there are."""
+        for name in names:
+            if name in self.tables:
+                drop = _DROPPED_FIRST.get(name, ())
+                yield from full_table(self.tables[name], self.width, drop=drop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Text:
+    """The beginning of a section, which its tables in full follow.
+
+    Attributes:
+        lines: Makes it.
+        covers: Names of the tables that it shows.
+    """
+
+    lines: Callable[[_View], Iterator[Line]]
+    covers: tuple[str, ...] = ()
 
 
 def section_as_json(run: RunDirectory, record: Record, section: str, options: TreeOptions) -> Any:
@@ -75,73 +112,73 @@ def section_lines(
     options: TreeOptions,
 ) -> Iterator[Line]:
     """The section's tables ``width`` cells wide, its prose ``page`` wide."""
-    match section:
-        case "timing" if record.timing:
-            yield from timing_section(record.timing, width)
-            yield from full_table(speed_table(record.timing), width)
-            yield from full_table(passes_table(record), width)
-        case "kernels" if record.kernels:
-            yield from kernels_section(record, width, page)
-        case "tree" if tree := tree_of(run, record, options):
-            yield from tree_section(record, tree, width, page)
-        case "questions" if record.kernels:
-            yield from questions_section(record, answers_of(record), page)
-        case "roofline" if record.kernels:
-            for table in (roofline_table(record.kernels), flops_table(record)):
-                if table.rows:
-                    yield from full_table(table, width)
-        case "memory" if record.memory:
-            yield from full_table(memory_table(record.memory), width)
-            yield from memory_section(record.memory, page)
-            for made in _MEMORY_TABLES:
-                if (table := made(record.memory)).rows:
-                    yield from full_table(table, width)
-            yield from full_table(origins_table(record.memory), width)
-            yield from full_table(largest_table(record.memory), width, drop=("died_ms", "born_ms"))
-        case "oom":
-            for table in (tables := oom_tables(record)):
-                yield from full_table(table, width)
-            if not tables:
-                yield from prose(f"no pass of run {record.id} ran out of memory", page)
-        case "nsys" if record.nsys:
-            tables = record_tables(record.nsys) if record.spec else nsys_tables(record.nsys)
-            for table in tables:
-                yield from full_table(table, width)
-        case "telemetry" if record.telemetry:
-            yield from full_table(telemetry_table(record.telemetry), width)
-        case "compile" if record.compile:
-            for table in compile_tables(record, worth_of(record)):
-                yield from full_table(table, width, drop=("sources", "file"))
-        case "distributed" if record.distributed:
-            for table in distributed_tables(record.distributed):
-                if table.rows:
-                    yield from full_table(table, width)
-        case "numerics" if record.numerics:
-            for table in numerics_tables(record.numerics):
-                yield from full_table(table, width)
-        case "log":
-            yield from _log_lines(run, record)
-        case "findings":
-            yield from _findings(record, page)
-        case "environment":
-            yield from full_table(environment_table(record), width)
-        case _:
-            reason = record.missing.get(_BLOCKS.get(section, section), "it was not measured")
-            yield from prose(f"no {section} in run {record.id}: {literal(reason)}", page)
+    block = SECTIONS[section].block
+    if block and getattr(record, block) is None:
+        reason = record.missing.get(block, "it was not measured")
+        yield from prose(f"no {section} in run {record.id}: {literal(reason)}", page)
+        return
+    view = _View(run=run, record=record, section=section, options=options, width=width, page=page)
+    text = TEXTS.get(section, _Text(lines=lambda view: iter(())))
+    yield from text.lines(view)
+    yield from view.in_full(*(name for name in view.tables if name not in text.covers))
 
 
-def _findings(record: Record, width: int) -> Iterator[Line]:
-    if not record.findings:
-        yield from prose("no finding: no rule fired on this run", width)
-    for finding in record.findings:
+def _timing(view: _View) -> Iterator[Line]:
+    assert view.record.timing is not None
+    yield from timing_section(view.record.timing, view.width)
+
+
+def _kernels(view: _View) -> Iterator[Line]:
+    yield from kernels_section(view.record, view.width, view.page)
+
+
+def _tree(view: _View) -> Iterator[Line]:
+    tree = tree_of(view.run, view.record, view.options)
+    assert tree is not None
+    yield from tree_section(view.record, tree, view.width, view.page)
+
+
+def _questions(view: _View) -> Iterator[Line]:
+    yield from questions_section(view.record, answers_of(view.record), view.page)
+
+
+def _memory(view: _View) -> Iterator[Line]:
+    assert view.record.memory is not None
+    yield from view.in_full("memory")
+    yield from memory_section(view.record.memory, view.page)
+    yield from view.in_full("devices")
+
+
+def _oom(view: _View) -> Iterator[Line]:
+    if not view.tables:
+        yield from prose(f"no pass of run {view.record.id} ran out of memory", view.page)
+
+
+def _findings(view: _View) -> Iterator[Line]:
+    if not view.record.findings:
+        yield from prose("no finding: no rule fired on this run", view.page)
+    for finding in view.record.findings:
         yield blank()
-        yield from finding_lines(finding, width)
+        yield from finding_lines(finding, view.page)
 
 
-def _log_lines(run: RunDirectory, record: Record) -> Iterator[Line]:
-    for name, lines in _logs(run, record):
+def _log(view: _View) -> Iterator[Line]:
+    for name, lines in _logs(view.run, view.record):
         literal_lines = ([(literal(line), "")] for line in lines)
-        yield from titled(f"{name}: {run.log_path(name)}", literal_lines)
+        yield from titled(f"{name}: {view.run.log_path(name)}", literal_lines)
+
+
+TEXTS = {
+    "timing": _Text(lines=_timing, covers=("timing",)),
+    "kernels": _Text(lines=_kernels, covers=("kernels", "categories")),
+    "tree": _Text(lines=_tree, covers=("tree",)),
+    "questions": _Text(lines=_questions, covers=("questions",)),
+    "memory": _Text(lines=_memory, covers=("memory", "ledger", "card", "devices")),
+    "oom": _Text(lines=_oom),
+    "log": _Text(lines=_log),
+    "findings": _Text(lines=_findings, covers=("findings",)),
+}
+"""Sections that have more than their tables, or show some of them in another form."""
 
 
 def _logs(run: RunDirectory, record: Record) -> Iterator[tuple[str, Iterator[str]]]:

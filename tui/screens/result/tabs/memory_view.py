@@ -10,23 +10,14 @@ from .....core.analysis.memory.oom import held, out_of_memory, refused
 from .....core.record.memory import Oom
 from .....core.record.record import Memory, Record, Timeline
 from .....core.tables.memory import (
-    card_table,
-    devices_table,
-    largest_table,
-    ledger_table,
-    memory_table,
-    module_table,
     oom_largest_table,
     oom_ledger_table,
     oom_origins_table,
     oom_table,
-    origins_table,
-    pools_table,
-    reconciliation_table,
     recording_notes,
-    resident_table,
     would_fit_table,
 )
+from .....core.tables.sections import SECTIONS, Source
 from .....core.tables.table import Table
 from ....text import amount, signed_percent, significant
 from ....widgets.charts.timeline import TimelineView
@@ -110,35 +101,43 @@ class Shown:
 def shown_of(record: Record) -> Shown | None:
     """None where the memory pass left nothing."""
     if record.memory is not None:
-        return _steady_step(record.memory)
+        return _steady_step(record, record.memory)
     told = out_of_memory(record)
     if told is None or told[1].timeline is None:
         return None
     return _refusal(told[0].name, told[1])
 
 
-def _steady_step(memory: Memory) -> Shown:
+def _steady_step(record: Record, memory: Memory) -> Shown:
     return Shown(
         head=peak_line(memory),
-        tables=_with_rows(
-            {
-                "ledger": ledger_table(memory),
-                "stacks": origins_table(memory),
-                "largest": largest_table(memory),
-                "modules": module_table(memory),
-                "predicted": reconciliation_table(memory),
-                "resident": resident_table(memory),
-                "card": card_table(memory),
-                "pools": pools_table(memory),
-                "devices": devices_table(memory),
-                "totals": memory_table(memory),
-            }
-        ),
+        tables=_views(record),
         timeline=memory.timeline if memory.timeline.t_ms else None,
         no_timeline=memory.missing.get("timeline", "no event was recorded"),
         mark_ms=memory.peak_ms,
         mark="peak",
     )
+
+
+_TABLE_OF_VIEW = {
+    "ledger": "ledger",
+    "stacks": "origins",
+    "largest": "largest",
+    "modules": "modules",
+    "predicted": "reconciliation",
+    "resident": "resident",
+    "card": "card",
+    "pools": "pools",
+    "devices": "devices",
+    "totals": "memory",
+}
+"""Views in their order; any other table of the section is a view of its name after them."""
+
+
+def _views(record: Record) -> dict[str, Table]:
+    tables = {table.name: table for table in SECTIONS["memory"].tables(Source(record=record))}
+    views = {view: tables.pop(name) for view, name in _TABLE_OF_VIEW.items() if name in tables}
+    return views | tables
 
 
 def _refusal(name: str, oom: Oom) -> Shown:

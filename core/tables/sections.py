@@ -1,0 +1,187 @@
+"""Every section of a report: one row each, with the tables that belong to it.
+
+A table belongs to a section by a line in the section's function. Modules of tables are imported
+when a section is made: the command line reads the names alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..record.record import Record
+from .table import Table
+
+if TYPE_CHECKING:
+    from ..analysis.compare import BreakEven
+    from ..analysis.kernels.tree import TreeNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What tables are made of.
+
+    Attributes:
+        record: Of a run, or of a foreign file, whose spec is empty.
+        others: Runs of the same spec with another kind of step, for the questions.
+        worth: What compiling saves against an eager run.
+        tree: The traced step layer by layer.
+    """
+
+    record: Record
+    others: Sequence[Record] = ()
+    worth: BreakEven | None = None
+    tree: TreeNode | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One section of a report.
+
+    Attributes:
+        make: Yields the section's tables in reading order, some perhaps without rows; none
+            of a block that the record has not.
+        block: Field of the record that the section is about; empty where every run has it.
+        of_files: Whether a foreign file may have it too.
+    """
+
+    make: Callable[[Source], Iterator[Table]]
+    block: str = ""
+    of_files: bool = False
+
+    def tables(self, source: Source) -> list[Table]:
+        """The section's tables that have rows, in reading order."""
+        return [table for table in self.make(source) if table.rows]
+
+
+def _timing(source: Source) -> Iterator[Table]:
+    from . import context, timing
+
+    if source.record.timing:
+        yield timing.timing_table(source.record.timing)
+        yield timing.speed_table(source.record.timing)
+    yield context.passes_table(source.record)
+
+
+def _kernels(source: Source) -> Iterator[Table]:
+    from . import kernels
+
+    if source.record.kernels:
+        yield kernels.kernel_table(source.record.kernels)
+        yield kernels.category_table(source.record.kernels)
+
+
+def _tree(source: Source) -> Iterator[Table]:
+    from . import tree
+
+    if source.tree:
+        yield tree.tree_table(source.tree)
+
+
+def _questions(source: Source) -> Iterator[Table]:
+    from ..analysis.kernels.questions import questions_of
+    from . import kernels
+
+    if source.record.kernels:
+        yield kernels.question_table(questions_of(source.record, source.others))
+
+
+def _roofline(source: Source) -> Iterator[Table]:
+    from . import kernels
+
+    if source.record.kernels:
+        yield kernels.roofline_table(source.record.kernels)
+        yield kernels.flops_table(source.record)
+
+
+def _memory(source: Source) -> Iterator[Table]:
+    from . import memory
+
+    if block := source.record.memory:
+        yield memory.memory_table(block)
+        yield memory.ledger_table(block)
+        yield memory.card_table(block)
+        yield memory.reconciliation_table(block)
+        yield memory.resident_table(block)
+        yield memory.pools_table(block)
+        yield memory.module_table(block)
+        yield memory.origins_table(block)
+        yield memory.largest_table(block)
+        yield memory.devices_table(block)
+
+
+def _oom(source: Source) -> Iterator[Table]:
+    from . import memory
+
+    yield from memory.oom_tables(source.record)
+
+
+def _nsys(source: Source) -> Iterator[Table]:
+    from . import nsys
+
+    if block := source.record.nsys:
+        # The kernels of a file are a section already; those of a run are of its trace pass.
+        yield from nsys.record_tables(block) if source.record.spec else nsys.nsys_tables(block)
+
+
+def _telemetry(source: Source) -> Iterator[Table]:
+    from . import timing
+
+    if source.record.telemetry:
+        yield timing.telemetry_table(source.record.telemetry)
+
+
+def _compile(source: Source) -> Iterator[Table]:
+    from . import compile
+
+    yield from compile.compile_tables(source.record, source.worth)
+
+
+def _distributed(source: Source) -> Iterator[Table]:
+    from . import distributed
+
+    if source.record.distributed:
+        yield from distributed.distributed_tables(source.record.distributed)
+
+
+def _numerics(source: Source) -> Iterator[Table]:
+    from . import numerics
+
+    if source.record.numerics:
+        yield from numerics.numerics_tables(source.record.numerics)
+
+
+def _findings(source: Source) -> Iterator[Table]:
+    from . import context
+
+    yield context.findings_table(source.record)
+
+
+def _environment(source: Source) -> Iterator[Table]:
+    from . import context
+
+    yield context.environment_table(source.record)
+
+
+SECTIONS = {
+    "timing": Section(make=_timing, block="timing"),
+    "kernels": Section(make=_kernels, block="kernels", of_files=True),
+    "tree": Section(make=_tree, block="kernels", of_files=True),
+    "questions": Section(make=_questions, block="kernels"),
+    "roofline": Section(make=_roofline, block="kernels", of_files=True),
+    "memory": Section(make=_memory, block="memory", of_files=True),
+    "oom": Section(make=_oom),
+    "nsys": Section(make=_nsys, block="nsys", of_files=True),
+    "telemetry": Section(make=_telemetry, block="telemetry"),
+    "compile": Section(make=_compile, block="compile"),
+    "distributed": Section(make=_distributed, block="distributed"),
+    "numerics": Section(make=_numerics, block="numerics"),
+    "log": Section(make=lambda source: iter(())),  # text alone
+    "findings": Section(make=_findings),
+    "environment": Section(make=_environment),
+}
+"""In the order of ``--section``."""
+
+INSPECTED = tuple(name for name, section in SECTIONS.items() if section.of_files)
+"""The sections that a foreign file may have."""

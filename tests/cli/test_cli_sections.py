@@ -1,0 +1,62 @@
+"""Sections of the command line and of the screens: those of the registry."""
+
+from __future__ import annotations
+
+import pytest
+
+from sysbench.core.export.inspection import inspection_tables
+from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.tables.record import tables_of
+from sysbench.core.tables.sections import SECTIONS, Section
+from sysbench.core.tables.table import Table
+from sysbench.tui.cli import main
+from sysbench.tui.commands.report.kernel_sections import TreeOptions
+from sysbench.tui.commands.report.sections import TEXTS, section_lines
+from sysbench.tui.screens.result.tabs.memory_view import shown_of
+
+
+def test_help_offers_every_section(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["show", "--help"])
+    text = "".join(capsys.readouterr().out.split())
+    assert f"{{{','.join(SECTIONS)}}}" in text
+
+
+def test_every_text_is_of_a_section() -> None:
+    assert set(TEXTS) < set(SECTIONS)
+
+
+def test_a_new_section_is_shown_and_exported(
+    gpu_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = Table(name="pulse", title="Something new", columns=("a",), rows=((1,),))
+    last = SECTIONS["environment"]
+    monkeypatch.delitem(SECTIONS, "environment")
+    monkeypatch.setitem(SECTIONS, "pulse", Section(make=lambda source: iter([added])))
+    monkeypatch.setitem(SECTIONS, "environment", last)
+    record = gpu_run.record()
+    assert [table.name for table in tables_of(record)][-2:] == ["pulse", "environment"]
+    lines = section_lines(gpu_run, record, "pulse", 100, 100, TreeOptions())
+    assert any("Something new" in text for line in lines for text, _ in line)
+
+
+def test_a_new_table_of_a_section_reaches_every_reader(
+    gpu_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = SECTIONS["memory"]
+    added = Table(name="added", title="Something added", columns=("a",), rows=((1,),))
+    both = Section(
+        make=lambda source: iter([*memory.make(source), added]), block="memory", of_files=True
+    )
+    monkeypatch.setitem(SECTIONS, "memory", both)
+    record = gpu_run.record()
+    names = [table.name for table in tables_of(record)]
+    assert names.index("largest") < names.index("added") < names.index("telemetry")
+    lines = section_lines(gpu_run, record, "memory", 100, 100, TreeOptions())
+    assert any("Something added" in text for line in lines for text, _ in line)
+    tab = shown_of(record)
+    assert tab is not None
+    assert [*tab.tables][-1] == "added"
+    file = Inspection(kind="memory-snapshot", file="a.pickle", file_bytes=1, memory=record.memory)
+    assert inspection_tables(file, None)["memory"][-1] == added
