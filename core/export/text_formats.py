@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..analysis.compare import BreakEven
 from ..record.record import Record
-from ..tables.cells import cells_as_text, heading, is_numeric, literal
+from ..tables.cells import cells_as_text, heading_of, is_numeric, literal
 from ..tables.context import headline
 from ..tables.kernels import top_kernels
 from ..tables.record import tables_of
@@ -56,7 +56,7 @@ def record_as_markdown(
 def table_as_markdown(table: Table) -> str:
     """One table in pipe syntax; foreign text is escaped."""
     rules = ["---:" if is_numeric(table, column) else "---" for column in table.columns]
-    rows = [[heading(column) for column in table.columns], rules]
+    rows = [[heading_of(table, column) for column in table.columns], rules]
     rows += [[escaped(text) for text in row] for row in cells_as_text(table)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

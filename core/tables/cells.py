@@ -13,8 +13,9 @@ UNKNOWN = "n/a"
 DASH = "–"
 KEYED = ("spec", "environment")
 """Tables whose quantities are shown as the record and ``--set`` know them."""
+SIGNED_SHARE = "signed share"
+"""The unit of a change: a share of one whose sign is always written."""
 _PER_CALL = ("mean_ns", "median_ns", "min_ns", "max_ns", "std_ns")
-_ROUNDED_SUMS = ("sum", "off_by")
 _CHANGES = ("over_bare", "over_a", "drift", "error")
 _HEADINGS = {
     "bytes": "size",
@@ -32,7 +33,6 @@ _HEADINGS = {
     "tokens_per_second": "tokens/s",
     "mfu": "MFU",
     "causal_mfu": "MFU, causal",
-    "intensity": "FLOP/byte",
     "gigabytes_per_second": "GB/s",
     "algorithm_gigabytes_per_second": "algorithm GB/s",
     "bus_gigabytes_per_second": "bus GB/s",
@@ -55,6 +55,16 @@ def heading(column: str) -> str:
     return column.replace("_", " ")
 
 
+def heading_of(table: Table, column: str) -> str:
+    """The heading that the table gives its column, else that of the column's name."""
+    return table.headings.get(column) or heading(column)
+
+
+def unit_of(table: Table, column: str) -> str:
+    """The unit that the table gives its column, else that of the column's name."""
+    return table.units.get(column) or _unit(column)
+
+
 def cells_as_text(table: Table) -> list[list[str]]:
     """The rows as text. Numbers of one unit share their decimals; in a table of quantities
     the unit is the row's, not the column's."""
@@ -62,14 +72,15 @@ def cells_as_text(table: Table) -> list[list[str]]:
         keyed = table.name in KEYED
         return [_quantity_row(table.columns, row, keyed=keyed) for row in table.rows]
     largest: dict[str, float] = defaultdict(float)
-    for name in table.columns:
+    units = {name: unit_of(table, name) for name in table.columns}
+    for name, unit in units.items():
         numbers = [abs(cell) for cell in table.column(name) if is_number(cell)]
-        largest[_unit(name)] = max([largest[_unit(name)], *numbers])
+        largest[unit] = max([largest[unit], *numbers])
     formats = table.formats or ("",) * len(table.columns)
     columns = [
         [_formatted(cell, written) for cell in table.column(name)]
         if written
-        else _texts(name, table.column(name), largest[_unit(name)])
+        else _texts(units[name], table.column(name), largest[units[name]])
         for name, written in zip(table.columns, formats, strict=True)
     ]
     return [list(row) for row in zip(*columns, strict=True)]
@@ -96,10 +107,10 @@ def is_numeric(table: Table, column: str) -> bool:
 
 
 def one_figure(key: str, value: Cell) -> str:
-    """A single value as text, its unit told by its key."""
+    """A single value as text, its unit read from its key."""
     if not is_number(value):
         return UNKNOWN if value is None else _word(value)
-    return _number(key, value, abs(value))
+    return _number(_unit(key), value, abs(value))
 
 
 def literal(text: str) -> str:
@@ -111,10 +122,10 @@ def _visible(char: str) -> str:
     return repr(char)[1:-1]
 
 
-def _texts(column: str, cells: Sequence[Cell], largest: float) -> list[str]:
+def _texts(unit: str, cells: Sequence[Cell], largest: float) -> list[str]:
     if any(isinstance(cell, str | bool) for cell in cells):
         return ["" if cell is None else _word(cell) for cell in cells]
-    return [_number(column, cell, largest) if is_number(cell) else DASH for cell in cells]
+    return [_number(unit, cell, largest) if is_number(cell) else DASH for cell in cells]
 
 
 def _word(cell: str | float | bool) -> str:
@@ -123,13 +134,12 @@ def _word(cell: str | float | bool) -> str:
     return literal(cell) if isinstance(cell, str) else f"{cell:,}"
 
 
-def _number(column: str, value: float, largest: float) -> str:
-    unit = _unit(column)
+def _number(unit: str, value: float, largest: float) -> str:
     if unit == "bytes":
         return format_bytes(value)
     if unit in ("share", "mfu", "roof"):
         return percent(value)
-    if column in _CHANGES:
+    if unit == SIGNED_SHARE:
         return signed_percent(value)
     if unit == "µs":
         return decimal(value / 1e3, _decimals(largest / 1e3))
@@ -137,8 +147,6 @@ def _number(column: str, value: float, largest: float) -> str:
         return decimal(value / 1e6, _decimals(largest / 1e6))
     if unit == "ms":
         return decimal(value, _decimals(largest))
-    if column in _ROUNDED_SUMS:
-        return f"{value:.4f}"
     if unit == "flops":
         return f"{format_count(value)}FLOP"
     whole = float(value).is_integer() or abs(value) >= 1000
@@ -147,7 +155,9 @@ def _number(column: str, value: float, largest: float) -> str:
 
 def _unit(column: str) -> str:
     """The unit at the end of a column's name; times per call are shown in microseconds."""
-    return "µs" if column in _PER_CALL else column.rpartition("_")[2]
+    if column in _PER_CALL:
+        return "µs"
+    return SIGNED_SHARE if column in _CHANGES else column.rpartition("_")[2]
 
 
 def decimal(value: float, decimals: int) -> str:

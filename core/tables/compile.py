@@ -1,14 +1,16 @@
-"""What torch.compile did, as tables: the facts, what it could not do, the kernels it made."""
+"""Tables of torch.compile: the facts, what it could not do, the kernels it made."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ..analysis.compare import BreakEven
 from ..analysis.kernels.provenance import row_key
 from ..analysis.memory.owners import WHOLE_MODEL
 from ..record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
-from .table import Cell, Row, Table, facts
+from .column import Column, fields_of, tabulate
+from .table import Cell, Table, facts
 
 EXTENTS = {
     "whole": "whole: every frame became a graph",
@@ -75,59 +77,86 @@ def _worth(worth: BreakEven) -> dict[str, Cell]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """Something that was not compiled once and whole."""
+
+    what: str
+    count: int
+    place: str | None
+    reason: str
+    code: str | None = None
+
+
+GAP_COLUMNS = fields_of(_Gap, "what", "count", "place", "reason", "code")
+
+
 def gaps_table(block: Compile) -> Table:
     """What kept the run from being compiled once and whole; empty is good."""
-    breaks = {(one.place, one.reason) for one in block.breaks}
-    rows: list[Row] = [
-        ("graph break", one.count, one.place, one.reason, one.code) for one in block.breaks
-    ]
-    rows += [("recompile", 1, one.place, one.guard, None) for one in block.recompiled]
-    rows += [
-        (one.cause, 1, one.place, one.reason, None)
-        for one in block.eager_parts
-        if (one.place, one.reason) not in breaks
-    ]
-    rows += [
-        ("no CUDA graph", count, None, reason, None)
-        for reason, count in block.cudagraph_skips.items()
-    ]
-    return Table(
+    return tabulate(
+        _gaps(block),
+        GAP_COLUMNS,
         name="compile_gaps",
         title="Gaps: what broke a graph, compiled again, or ran eagerly",
-        columns=("what", "count", "place", "reason", "code"),
-        rows=tuple(rows),
     )
+
+
+def _gaps(block: Compile) -> Iterator[_Gap]:
+    for graph_break in block.breaks:
+        yield _Gap(
+            "graph break",
+            graph_break.count,
+            graph_break.place,
+            graph_break.reason,
+            graph_break.code,
+        )
+    for recompile in block.recompiled:
+        yield _Gap("recompile", 1, recompile.place, recompile.guard)
+    breaks = {(graph_break.place, graph_break.reason) for graph_break in block.breaks}
+    for eager in block.eager_parts:
+        if (eager.place, eager.reason) not in breaks:
+            yield _Gap(eager.cause, 1, eager.place, eager.reason)
+    for reason, count in block.cudagraph_skips.items():
+        yield _Gap("no CUDA graph", count, None, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Generated:
+    """A kernel that the compiler made, and the rows of the trace that are this kernel."""
+
+    kernel: GeneratedKernel
+    traced: list[KernelRow]
+
+    @property
+    def exclusive_ns(self) -> float | None:
+        return sum(row.exclusive_ns for row in self.traced) if self.traced else None
+
+    @property
+    def calls(self) -> float | None:
+        return sum(row.calls for row in self.traced) if self.traced else None
+
+
+GENERATED_COLUMNS: tuple[Column[_Generated], ...] = (
+    *fields_of(_Generated, "exclusive_ns", "calls"),
+    Column("per_call_bytes", lambda row: row.kernel.bytes_per_call),
+    Column("name", lambda row: row.kernel.name),
+    Column("phase", lambda row: row.kernel.phase),
+    Column("module", lambda row: row.kernel.module or WHOLE_MODEL),
+    Column("ops", lambda row: ", ".join(row.kernel.ops)),
+    Column("sources", lambda row: "; ".join(row.kernel.sources)),
+    Column("file", lambda row: row.kernel.file),
+)
 
 
 def generated_table(kernels: Kernels) -> Table:
     """Kernels that the compiler made, decoded, with their time in the traced step."""
     fused = [kernel for kernel in kernels.generated if kernel.fused]
-    rows = [_generated_row(kernel, kernels, fused) for kernel in fused]
-    return Table(
+    rows = [_Generated(kernel, _traced(kernel, kernels, fused)) for kernel in fused]
+    return tabulate(
+        sorted(rows, key=lambda row: -(row.exclusive_ns or 0.0)),
+        GENERATED_COLUMNS,
         name="generated",
         title="Generated kernels: what each is made of, bytes as the compiler counts them",
-        columns=(
-            *("exclusive_ns", "calls", "per_call_bytes", "name", "phase", "module", "ops"),
-            *("sources", "file"),
-        ),
-        rows=tuple(sorted(rows, key=lambda row: -float(row[0] or 0))),
-    )
-
-
-def _generated_row(
-    kernel: GeneratedKernel, kernels: Kernels, fused: Sequence[GeneratedKernel]
-) -> Row:
-    traced = _traced(kernel, kernels, fused)
-    return (
-        sum(row.exclusive_ns for row in traced) if traced else None,
-        sum(row.calls for row in traced) if traced else None,
-        kernel.bytes_per_call,
-        kernel.name,
-        kernel.phase,
-        kernel.module or WHOLE_MODEL,
-        ", ".join(kernel.ops),
-        "; ".join(kernel.sources),
-        kernel.file,
     )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..formatting import counted
 from ..machine.environment import device_name, threads, torch_version
-from ..record.record import Record
+from ..record.record import Finding, PassRecord, Record
 from ..spec.spec import NUMERIC_WORKLOADS
+from .column import Column, fields_of, tabulate
 from .table import Cell, Table, facts, is_number
 
 
@@ -27,31 +28,28 @@ def spec_table(record: Record) -> Table:
 def passes_table(record: Record) -> Table:
     """How each pass went; ``over_bare`` is its step over the timing pass's, minus one."""
     bare = record.timing.step.median_ms if record.timing else None
-    return Table(
+
+    def over_bare(watched: PassRecord) -> float | None:
+        return watched.step_ms / bare - 1 if bare and watched.step_ms else None
+
+    return tabulate(
+        record.passes,
+        (
+            *fields_of(PassRecord, "name", "outcome", "step_ms"),
+            Column("over_bare", over_bare),
+            *fields_of(PassRecord, "seconds", "detail"),
+        ),
         name="passes",
         title="Passes: what watching the step costs it",
-        columns=("name", "outcome", "step_ms", "over_bare", "seconds", "detail"),
-        rows=tuple(
-            (
-                *(one.name, one.outcome, one.step_ms),
-                one.step_ms / bare - 1 if bare and one.step_ms else None,
-                *(one.seconds, one.detail),
-            )
-            for one in record.passes
-        ),
     )
+
+
+FINDING_COLUMNS = fields_of(Finding, "severity", "verdict", "why", "next", "rule")
 
 
 def findings_table(record: Record) -> Table:
     """Verdict / Why / Next of each rule that fired."""
-    return Table(
-        name="findings",
-        title="Findings",
-        columns=("severity", "verdict", "why", "next", "rule"),
-        rows=tuple(
-            (one.severity, one.verdict, one.why, one.next, one.rule) for one in record.findings
-        ),
-    )
+    return tabulate(record.findings, FINDING_COLUMNS, name="findings", title="Findings")
 
 
 def environment_table(record: Record) -> Table:

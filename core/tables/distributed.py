@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ..record.record import Distributed
-from .table import Cell, Row, Table, facts
+from ..record.distributed import CollectiveRow, MemoryRow, RankRow
+from ..record.record import Distributed, Spread
+from .column import Column, fields_of, tabulate
+from .table import Cell, Table, facts
 
 SPLIT = ("compute", "waiting", "transfer", "exposed", "communication")
 _WORDS = {
@@ -53,71 +55,75 @@ def ranks_table(block: Distributed) -> Table:
 
 def split_table(block: Distributed) -> Table:
     """Where the step went; means add up, medians need not."""
-    series = {"step": block.step, **{name: getattr(block, name) for name in SPLIT}}
-    rows: list[Row] = []
-    for name, spread in series.items():
-        if spread is None:
-            rows.append((name, None, None, None, None, None, block.missing.get(name, "")))
-            continue
-        share = spread.mean_ms / block.step.mean_ms
-        rows.append(
-            (
-                *(name, spread.mean_ms, share, spread.median_ms),
-                *(spread.ci_low_ms, spread.ci_high_ms, _WORDS[name]),
-            )
-        )
-    return Table(
+    series: dict[str, Spread | None] = {"step": block.step}
+    series |= {name: getattr(block, name) for name in SPLIT}
+    whole_ms = block.step.mean_ms
+
+    def statistic(key: str) -> Column[str]:
+        return Column(key, lambda part: getattr(series[part], key) if series[part] else None)
+
+    def share(part: str) -> float | None:
+        spread = series[part]
+        return spread.mean_ms / whole_ms if spread else None
+
+    return tabulate(
+        series,
+        (
+            Column("part", lambda part: part),
+            statistic("mean_ms"),
+            Column("share", share),
+            *map(statistic, ("median_ms", "ci_low_ms", "ci_high_ms")),
+            Column(
+                "note", lambda part: _WORDS[part] if series[part] else block.missing.get(part, "")
+            ),
+        ),
         name="distributed-split",
         title="Milliseconds per step, mean over ranks: compute + waiting + transfer = step",
-        columns=("part", "mean_ms", "share", "median_ms", "ci_low_ms", "ci_high_ms", "note"),
-        rows=tuple(rows),
     )
+
+
+COLLECTIVE_COLUMNS = fields_of(CollectiveRow, "kind", "calls", "bytes", "sent_bytes")
 
 
 def collective_table(block: Distributed) -> Table:
     """What the ranks asked of each other."""
-    return Table(
+    return tabulate(
+        block.collectives,
+        COLLECTIVE_COLUMNS,
         name="distributed-collectives",
         title="Collectives per step; sent is what each rank sends if the ranks form a ring",
-        columns=("kind", "calls", "bytes", "sent_bytes"),
-        rows=tuple((row.kind, row.calls, row.bytes, row.sent_bytes) for row in block.collectives),
     )
+
+
+RANK_COLUMNS = fields_of(
+    RankRow,
+    *("rank", "step_ms", "compute_ms", "waiting_ms", "transfer_ms", "exposed_ms"),
+    *("communication_ms", "last_share", "device", "threads"),
+)
 
 
 def rank_table(block: Distributed) -> Table:
     """Rank by rank; who waits is not who is slow."""
-    return Table(
+    return tabulate(
+        block.rows,
+        RANK_COLUMNS,
         name="distributed-ranks",
         title="Ranks: medians per step; last is the share of collectives that it reached last",
-        columns=(
-            *("rank", "step_ms", "compute_ms", "waiting_ms", "transfer_ms", "exposed_ms"),
-            *("communication_ms", "last_share", "device", "threads"),
-        ),
-        rows=tuple(
-            (
-                *(row.rank, row.step_ms, row.compute_ms, row.waiting_ms, row.transfer_ms),
-                *(row.exposed_ms, row.communication_ms, row.last_share, row.device, row.threads),
-            )
-            for row in block.rows
-        ),
     )
+
+
+MEMORY_COLUMNS = fields_of(
+    MemoryRow,
+    *("rank", "moment", "parameter_bytes", "gradient_bytes", "optimizer_bytes"),
+    *("total_bytes", "allocated_bytes", "peak_allocated_bytes"),
+)
 
 
 def optimizer_table(block: Distributed) -> Table:
     """What each rank holds around the optimizer's step."""
-    return Table(
+    return tabulate(
+        block.memory,
+        MEMORY_COLUMNS,
         name="distributed-memory",
         title="Live tensors by rank, before the first step and around a steady optimizer step",
-        columns=(
-            *("rank", "moment", "parameter_bytes", "gradient_bytes", "optimizer_bytes"),
-            *("total_bytes", "allocated_bytes", "peak_allocated_bytes"),
-        ),
-        rows=tuple(
-            (
-                *(row.rank, row.moment, row.parameter_bytes, row.gradient_bytes),
-                *(row.optimizer_bytes, row.total_bytes, row.allocated_bytes),
-                row.peak_allocated_bytes,
-            )
-            for row in block.memory
-        ),
     )

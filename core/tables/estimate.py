@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ..estimate.closed_form import Prediction
-from ..estimate.exact import ExactPrediction
+from ..estimate.exact import ExactPrediction, PhasePrediction
 from ..estimate.grid import Cell, Fit
+from ..record.memory import LedgerRow
+from .column import Column, fields_of, tabulate
 from .table import Table, facts
 
 
@@ -17,17 +20,16 @@ def predicted_ledger_table(prediction: Prediction) -> Table:
     """
     blocks = prediction.block_ledger if isinstance(prediction, ExactPrediction) else None
     block_bytes = {row.name: row.bytes for row in blocks or ()}
-    return Table(
+    peak = prediction.peak_bytes or 1
+    return tabulate(
+        prediction.ledger,
+        (
+            *fields_of(LedgerRow, "name", "bytes"),
+            Column("share", lambda row: row.bytes / peak),
+            Column("block_bytes", lambda row: block_bytes.get(row.name), is_optional=True),
+        ),
         name="ledger",
         title=f"Peak memory, predicted, in {prediction.peak_phase} ({prediction.peak_place})",
-        columns=("name", "bytes", "share", *(("block_bytes",) if blocks else ())),
-        rows=tuple(
-            (
-                *(row.name, row.bytes, row.bytes / (prediction.peak_bytes or 1)),
-                *((block_bytes[row.name],) if blocks else ()),
-            )
-            for row in prediction.ledger
-        ),
     )
 
 
@@ -37,20 +39,16 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
     Args:
         roof: Phase to the milliseconds of `roof_ms`; empty where no roof is known.
     """
-    has_blocks = prediction.block_ledger is not None
-    optional = (*(("block_bytes",) if has_blocks else ()), *(("roofline_ms",) if roof else ()))
-    return Table(
+    roofline = Column[PhasePrediction]("roofline_ms", lambda phase: roof[phase.phase])
+    return tabulate(
+        prediction.phases,
+        (
+            *fields_of(PhasePrediction, "phase", "peak_bytes", "place", "flops"),
+            Column("block_bytes", lambda phase: phase.block_bytes, is_optional=True),
+            *((roofline,) if roof else ()),
+        ),
         name="phases",
         title="Peak and matrix products by phase, predicted",
-        columns=("phase", "peak_bytes", "place", "flops", *optional),
-        rows=tuple(
-            (
-                *(phase.phase, phase.peak_bytes, phase.place, phase.flops),
-                *((phase.block_bytes,) if has_blocks else ()),
-                *((roof[phase.phase],) if roof else ()),
-            )
-            for phase in prediction.phases
-        ),
     )
 
 
@@ -73,17 +71,17 @@ def fit_table(fit: Fit) -> Table:
 def grid_table(cells: Sequence[Cell]) -> Table:
     """A row per cell, the axes' columns first."""
     keys = tuple(cells[0].settings)
-    notes = any(cell.why for cell in cells)
-    return Table(
+    return tabulate(
+        cells,
+        (
+            *(Column[Cell](key, _setting(key)) for key in keys),
+            *fields_of(Cell, "peak_bytes", "peak_phase", "fits"),
+            Column("note", lambda cell: cell.why, is_optional=True),
+        ),
         name="grid",
         title=f"Peak memory, predicted, by {' and '.join(keys)}",
-        columns=(*keys, "peak_bytes", "peak_phase", "fits", *(("note",) if notes else ())),
-        rows=tuple(
-            (
-                *cell.settings.values(),
-                *(cell.peak_bytes, cell.peak_phase, cell.fits),
-                *((cell.why,) if notes else ()),
-            )
-            for cell in cells
-        ),
     )
+
+
+def _setting(key: str) -> Callable[[Cell], Any]:
+    return lambda cell: cell.settings[key]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -13,7 +14,8 @@ from ..analysis.kernels.tree import known_sum, mean_of_roof
 from ..formatting import format_count
 from ..record.record import KernelRow, Kernels, Record
 from ..record.roof import Roof
-from .table import Row, Table, folded, with_total
+from .column import Column, fields_of, tabulate
+from .table import Cell, Table, folded, with_total
 
 ADDITIVE = ("exclusive_ns", "share", "calls")
 
@@ -33,40 +35,44 @@ def windowed(kernels: Kernels) -> str:
     return "one traced step" if kernels.whole == "step" else "traced span"
 
 
+KERNEL_COLUMNS: tuple[Column[KernelRow], ...] = (
+    *fields_of(KernelRow, "exclusive_ns", "share", "calls", "mean_ns", "category", "fused"),
+    *fields_of(KernelRow, "phase", "name", "module", "op", "total_ns", "min_ns", "max_ns"),
+    *fields_of(KernelRow, "of_roof", "flops", "moved_bytes"),
+    Column("ops", lambda row: ", ".join(row.ops) or None),
+)
+"""The kernel table: a column is one row here, and null where nothing was running."""
+KERNEL_NAMES = tuple(column.name for column in KERNEL_COLUMNS)
+
+
 def kernel_table(kernels: Kernels) -> Table:
     """All rows, longest first, then idle and unattributed time: shares sum to one."""
-    rows: list[Row] = [
-        (
-            *(row.exclusive_ns, row.share, row.calls, row.mean_ns, row.category, row.fused),
-            *(row.phase, row.name, row.module, row.op, row.total_ns, row.min_ns, row.max_ns),
-            *(row.of_roof, row.flops, row.moved_bytes, ", ".join(row.ops) or None),
-        )
-        for row in sorted(kernels.rows, key=lambda row: -row.exclusive_ns)
-    ]
-    return Table(
+    return tabulate(
+        sorted(kernels.rows, key=lambda row: -row.exclusive_ns),
+        KERNEL_COLUMNS,
         name="kernels",
         title=f"{noun(kernels).capitalize()}s: {windowed(kernels)} of {kernels.step_ms:.2f} ms"
         f"{averaged(kernels)}",
-        columns=(
-            *("exclusive_ns", "share", "calls", "mean_ns", "category", "fused"),
-            *("phase", "name", "module", "op", "total_ns", "min_ns", "max_ns"),
-            *("of_roof", "flops", "moved_bytes", "ops"),
-        ),
-        rows=(*rows, *_not_running(kernels)),
+        further=_not_running(kernels),
     )
 
 
-def _not_running(kernels: Kernels) -> list[Row]:
+def _not_running(kernels: Kernels) -> Iterator[dict[str, Cell]]:
     """The rest of the step: idle time by cause, and what could not be attributed."""
+    for idle in kernels.idle:
+        yield {
+            "exclusive_ns": idle.ns,
+            "share": idle.share,
+            "category": "idle",
+            "name": f"idle: {idle.cause}",
+        }
     unattributed = kernels.unattributed_ns
-    rest = [(f"idle: {one.cause}", "idle", one.ns, one.share) for one in kernels.idle]
-    share = unattributed / (kernels.step_ms * 1e6) if kernels.step_ms else 0.0
-    rest.append(("unattributed", "unattributed", unattributed, share))
-    blanks = (None,) * 9
-    return [
-        (ns, share, None, None, category, None, None, name, *blanks)
-        for name, category, ns, share in rest
-    ]
+    yield {
+        "exclusive_ns": unattributed,
+        "share": unattributed / (kernels.step_ms * 1e6) if kernels.step_ms else 0.0,
+        "category": "unattributed",
+        "name": "unattributed",
+    }
 
 
 def top_kernels(kernels: Kernels, keep: int) -> Table:
@@ -117,36 +123,45 @@ def category_table(kernels: Kernels) -> Table:
         amounts = by_phase[row.category]
         amounts[row.phase] = amounts.get(row.phase, 0.0) + row.exclusive_ns
         calls[row.category] += row.calls
+    totals = {category: sum(amounts.values()) for category, amounts in by_phase.items()}
     step_ns = kernels.step_ms * 1e6 or 1.0
-    rows: list[Row] = [
-        (category, total, total / step_ns, calls[category], *(amounts.get(p) for p in phases))
-        for category, amounts in by_phase.items()
-        for total in [sum(amounts.values())]
-    ]
-    rows.sort(key=lambda row: -float(row[1] or 0))
-    blanks = (None,) * len(phases)
-    idle_ns = sum(idle.ns for idle in kernels.idle)
-    rows.append(("idle", idle_ns, idle_ns / step_ns, None, *blanks))
-    unattributed = kernels.unattributed_ns
-    rows.append(("unattributed", unattributed, unattributed / step_ns, None, *blanks))
-    return Table(
+    rest = {"idle": sum(idle.ns for idle in kernels.idle), "unattributed": kernels.unattributed_ns}
+
+    def phase_column(phase: str) -> Column[str]:
+        return Column(f"{phase}_ns", lambda category: by_phase[category].get(phase))
+
+    return tabulate(
+        sorted(totals, key=lambda category: -totals[category]),
+        (
+            Column("category", lambda category: category),
+            Column("exclusive_ns", lambda category: totals[category]),
+            Column("share", lambda category: totals[category] / step_ns),
+            Column("calls", lambda category: calls[category]),
+            *map(phase_column, phases),
+        ),
         name="categories",
         title=f"Categories of the traced {kernels.whole}, {kernels.step_ms:.2f} ms",
-        columns=(
-            *("category", "exclusive_ns", "share", "calls"),
-            *(f"{phase}_ns" for phase in phases),
-        ),
-        rows=tuple(rows),
+        further=[
+            {"category": name, "exclusive_ns": ns, "share": ns / step_ns}
+            for name, ns in rest.items()
+        ],
     )
+
+
+QUESTION_COLUMNS: tuple[Column[Answer], ...] = (
+    Column("question", lambda answer: answer.question),
+    Column("answer", lambda answer: answer.sentence),
+    Column("missing", lambda answer: "; ".join(answer.commands)),
+)
 
 
 def question_table(answers: Sequence[Answer]) -> Table:
     """One row a question; ``missing`` are the commands that would measure what is not known."""
-    return Table(
+    return tabulate(
+        answers,
+        QUESTION_COLUMNS,
         name="questions",
         title="Questions of the write-ups, answered from the rows",
-        columns=("question", "answer", "missing"),
-        rows=tuple((one.question, one.sentence, "; ".join(one.commands)) for one in answers),
     )
 
 
@@ -167,30 +182,52 @@ def roof_words(roof: Roof | None, reason: str = "") -> str:
     )
 
 
+ROOFLINE_COLUMNS: tuple[Column[RoofPoint], ...] = (
+    Column("group", lambda point: point.label),
+    Column("phase", lambda point: point.phase),
+    Column("total_ns", lambda point: point.ns),
+    Column("share", lambda point: point.share),
+    Column("intensity", lambda point: point.intensity, heading="FLOP/byte"),
+    Column("tflops", lambda point: point.flops_per_second / 1e12),
+    Column("gigabytes_per_second", lambda point: point.bytes_per_second / 1e9),
+    *fields_of(RoofPoint, "of_roof", "bound", "flops", "moved_bytes"),
+    Column("known_share", lambda point: point.known),
+)
+
+
 def roofline_table(kernels: Kernels) -> Table:
     """Groups of work by phase, the longest first: the points of the roofline plot.
 
     ``known_share`` is the part of the group's time whose bytes are known; the other columns
     but ``share`` are of that part.
     """
-    return Table(
+    return tabulate(
+        roof_points(kernels, by_phase=True),
+        ROOFLINE_COLUMNS,
         name="roofline",
         title=f"Roofline: {roof_words(kernels.roof, kernels.missing.get('roof', ''))}; "
         f"{CONVENTION}",
-        columns=(
-            *("group", "phase", "total_ns", "share", "intensity", "tflops"),
-            *("gigabytes_per_second", "of_roof", "bound", "flops", "moved_bytes", "known_share"),
-        ),
-        rows=tuple(_row(point) for point in roof_points(kernels, by_phase=True)),
     )
 
 
-def _row(point: RoofPoint) -> Row:
-    return (
-        *(point.label, point.phase, point.ns, point.share, point.intensity),
-        *(point.flops_per_second / 1e12, point.bytes_per_second / 1e9),
-        *(point.of_roof, point.bound, point.flops, point.moved_bytes, point.known),
-    )
+@dataclass(frozen=True, slots=True)
+class _CountedPhase:
+    """FLOPs of one phase: counted, and by closed form in both conventions."""
+
+    phase: str
+    counted_flops: float
+    model_flops: float
+    causal_model_flops: float
+
+    @property
+    def over_model(self) -> float | None:
+        return self.counted_flops / self.model_flops if self.model_flops else None
+
+
+FLOPS_COLUMNS = fields_of(
+    _CountedPhase,
+    *("phase", "counted_flops", "model_flops", "over_model", "causal_model_flops"),
+)
 
 
 def flops_table(record: Record) -> Table:
@@ -204,21 +241,17 @@ def flops_table(record: Record) -> Table:
     full, causal = (prediction[key] for key in ("forward_flops", "causal_forward_flops"))
     closed = {"forward": (full, causal), "backward": (backward * full, backward * causal)}
     phases = list(dict.fromkeys([*(phase for phase in closed if closed[phase][0]), *counted]))
-    rows = [
-        _flops_row(phase, counted.get(phase, 0.0), *closed.get(phase, (0, 0))) for phase in phases
-    ]
-    step = sum(counted.values())
-    rows.append(_flops_row("step", step, (1 + backward) * full, (1 + backward) * causal))
+    step = ((1 + backward) * full, (1 + backward) * causal)
+    forms = {phase: closed.get(phase, (0, 0)) for phase in phases} | {"step": step}
+    amounts = counted | {"step": sum(counted.values())}
     formula = prediction.get("formulas", {}).get("forward FLOPs", "")
-    return Table(
+    return tabulate(
+        [
+            _CountedPhase(phase, amounts.get(phase, 0.0), float(model), float(causal_model))
+            for phase, (model, causal_model) in forms.items()
+        ],
+        FLOPS_COLUMNS,
         name="flops",
         title=f"FLOPs of matrix products a step; forward = {formula}; without the masked half of "
         "attention 2BT²dL less; backward twice that, fused attention computes its scores again",
-        columns=("phase", "counted_flops", "model_flops", "over_model", "causal_model_flops"),
-        rows=tuple(rows),
     )
-
-
-def _flops_row(phase: str, counted: float, full: float, causal: float) -> Row:
-    ratio = counted / full if full else None
-    return (phase, counted, float(full), ratio, float(causal))

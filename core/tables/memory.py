@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from dataclasses import dataclass
 
-from ..analysis.memory.difference import MemoryDifference
+from ..analysis.memory.difference import MemoryDifference, OriginChange, RowChange
 from ..analysis.memory.oom import out_of_memory
 from ..formatting import format_bytes
-from ..record.memory import Allocation, DeviceMemory, Oom, Origin
-from ..record.record import LedgerRow, Memory, Record
+from ..record.memory import (
+    Allocation,
+    ClosedForm,
+    DeviceMemory,
+    LedgerRow,
+    Oom,
+    Origin,
+    Pool,
+    ReconciledRow,
+    WouldFit,
+)
+from ..record.record import Memory, ModuleMemory, Record
+from .column import Column, fields_of, tabulate
 from .table import Table, facts
-
-
-class _Columns(TypedDict):
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
 
 
 def memory_table(memory: Memory) -> Table:
@@ -60,14 +66,16 @@ def recording_notes(memory: Memory) -> list[str]:
     return notes
 
 
+DEVICE_COLUMNS = fields_of(DeviceMemory, *DeviceMemory.__struct_fields__)
+
+
 def devices_table(memory: Memory) -> Table:
     """Every device of a snapshot that has several."""
-    columns = tuple(DeviceMemory.__struct_fields__)
-    return Table(
+    return tabulate(
+        memory.devices,
+        DEVICE_COLUMNS,
         name="devices",
         title="Devices of the snapshot, each with its own peak: `inspect --device N` shows another",
-        columns=columns,
-        rows=tuple(tuple(getattr(one, name) for name in columns) for one in memory.devices),
     )
 
 
@@ -76,28 +84,20 @@ def ledger_table(memory: Memory) -> Table:
 
     The rows of ``peak_bytes`` sum to the peak allocated.
     """
-    instants = {"peak": memory.ledger} | {
-        name: rows for name, rows in memory.columns.items() if name != "peak"
-    }
-    amounts = {name: _amounts(rows) for name, rows in instants.items()}
-    names = dict.fromkeys(row.name for rows in instants.values() for row in rows)
+    others = {name: _amounts(rows) for name, rows in memory.columns.items() if name != "peak"}
+    at_peak = _amounts(memory.ledger)
+    names = dict.fromkeys(name for amounts in (at_peak, *others.values()) for name in amounts)
     peak = memory.peak_allocated_bytes or 1
-    return Table(
+    return tabulate(
+        names,
+        (
+            Column("name", lambda name: name),
+            Column("peak_bytes", lambda name: at_peak.get(name, 0)),
+            Column("share", lambda name: at_peak.get(name, 0) / peak),
+            *(Column(_bytes_column(instant), others[instant].get) for instant in others),
+        ),
         name="ledger",
         title=f"Memory ledger: what is resident at the peak of {memory.whole}",
-        columns=(
-            *("name", "peak_bytes", "share"),
-            *map(_bytes_column, list(instants)[1:]),
-        ),
-        rows=tuple(
-            (
-                name,
-                amounts["peak"].get(name, 0),
-                amounts["peak"].get(name, 0) / peak,
-                *(amounts[instant].get(name) for instant in list(instants)[1:]),
-            )
-            for name in names
-        ),
     )
 
 
@@ -118,176 +118,181 @@ def card_table(memory: Memory) -> Table:
     """
     whole = "the driver" if memory.source == "cuda-snapshot" else "the operating system"
     total = sum(row.bytes for row in memory.card) or 1
-    others = [name for name in memory.card_columns if name != "peak"]
-    amounts = {name: _amounts(rows) for name, rows in memory.card_columns.items()}
-    return Table(
+    others = {name: _amounts(rows) for name, rows in memory.card_columns.items() if name != "peak"}
+
+    def instant_column(instant: str) -> Column[LedgerRow]:
+        return Column(_bytes_column(instant), lambda row: others[instant].get(row.name))
+
+    return tabulate(
+        memory.card,
+        (
+            *fields_of(LedgerRow, "name", "bytes"),
+            Column("share", lambda row: row.bytes / total),
+            *map(instant_column, others),
+        ),
         name="card",
         title=f"Card ledger: from the allocator to what {whole} counts",
-        columns=("name", "bytes", "share", *map(_bytes_column, others)),
-        rows=tuple(
-            (
-                *(row.name, row.bytes, row.bytes / total),
-                *(amounts[other].get(row.name) for other in others),
-            )
-            for row in memory.card
-        ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _PoolAt:
+    """One pool of the allocator at one instant."""
+
+    instant: str
+    pool: Pool
+
+    @property
+    def largest_share(self) -> float | None:
+        free = self.pool.free_bytes
+        return self.pool.largest_free_bytes / free if free else None
+
+
+POOL_COLUMNS: tuple[Column[_PoolAt], ...] = (
+    Column("instant", lambda row: row.instant),
+    Column("pool", lambda row: row.pool.name),
+    Column("reserved_bytes", lambda row: row.pool.reserved_bytes),
+    Column("allocated_bytes", lambda row: row.pool.allocated_bytes),
+    Column("free_bytes", lambda row: row.pool.free_bytes),
+    Column("largest_free_bytes", lambda row: row.pool.largest_free_bytes),
+    Column("largest_share", lambda row: row.largest_share),
+)
 
 
 def pools_table(memory: Memory) -> Table:
     """The caching allocator's pools at every instant: how much is free, and in what pieces."""
-    return Table(
+    return tabulate(
+        (_PoolAt(instant, pool) for instant, pools in memory.pools.items() for pool in pools),
+        POOL_COLUMNS,
         name="pools",
         title="Allocator pools: a request larger than the largest free piece asks the driver",
-        columns=(
-            *("instant", "pool", "reserved_bytes", "allocated_bytes", "free_bytes"),
-            *("largest_free_bytes", "largest_share"),
-        ),
-        rows=tuple(
-            (
-                *(instant, pool.name, pool.reserved_bytes, pool.allocated_bytes),
-                *(pool.free_bytes, pool.largest_free_bytes),
-                pool.largest_free_bytes / pool.free_bytes if pool.free_bytes else None,
-            )
-            for instant, pools in memory.pools.items()
-            for pool in pools
-        ),
     )
+
+
+RECONCILIATION_COLUMNS = fields_of(
+    ReconciledRow, "name", "predicted_bytes", "measured_bytes", "error"
+)
 
 
 def reconciliation_table(memory: Memory) -> Table:
     """Every row of the predicted ledger beside what was measured when most bytes of tensors were
     alive; then what libraries added to that, and the peak."""
-    return Table(
+    return tabulate(
+        memory.reconciliation,
+        RECONCILIATION_COLUMNS,
         name="reconciliation",
         title="Predicted against measured, at the peak",
-        columns=("name", "predicted_bytes", "measured_bytes", "error"),
-        rows=tuple(
-            (row.name, row.predicted_bytes, row.measured_bytes, row.error)
-            for row in memory.reconciliation
-        ),
     )
 
 
 def resident_table(memory: Memory) -> Table:
     """The closed forms beside the measured peak; the one that it is made of says so."""
     named = memory.resident_set or "none of these"
-    return Table(
+    return tabulate(
+        memory.closed_forms,
+        (
+            Column("form", lambda form: form.name),
+            *fields_of(ClosedForm, "bytes", "error"),
+            Column("is_the_peak", lambda form: form.name == memory.resident_set),
+            *fields_of(ClosedForm, "meaning"),
+        ),
         name="resident",
         title=f"What was resident: {named} · P weights, A saved for backward, C autocast's copies",
-        columns=("form", "bytes", "error", "is_the_peak", "meaning"),
-        rows=tuple(
-            (form.name, form.bytes, form.error, form.name == memory.resident_set, form.meaning)
-            for form in memory.closed_forms
-        ),
     )
+
+
+MODULE_COLUMNS = fields_of(
+    ModuleMemory,
+    *("module", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes"),
+)
 
 
 def module_table(memory: Memory) -> Table:
     """Bytes by module, own and children's."""
-    kinds = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
-    return Table(
+    return tabulate(
+        memory.modules,
+        MODULE_COLUMNS,
         name="modules",
         title="Memory by module, own and children's",
-        columns=("module", *kinds),
-        rows=tuple((row.module, *(getattr(row, kind) for kind in kinds)) for row in memory.modules),
     )
+
+
+ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
+    *fields_of(Origin, "bytes"),
+    Column("block_bytes", lambda row: row.block_bytes, is_optional=True),
+    *fields_of(Origin, "blocks", "category", "phase"),
+    Column("stack", lambda row: " < ".join(row.stack)),
+)
+"""``block_bytes`` are the allocator's blocks beside the bytes requested, where known."""
 
 
 def origins_table(memory: Memory) -> Table:
     """What is alive at the peak by the stack that asked for it, innermost frame first."""
-    return Table(
+    return tabulate(
+        memory.origins,
+        ORIGIN_COLUMNS,
         name="origins",
         title="Alive at the peak, by category, phase and stack (bytes as requested)",
-        **origin_columns(memory.origins),
     )
 
 
-def origin_columns(origins: Sequence[Origin]) -> _Columns:
-    """Columns and rows of a table of origins."""
-    return _beside_blocks(
-        ("bytes", "blocks", "category", "phase", "stack"),
-        [
-            (row.bytes, row.blocks, row.category, row.phase, " < ".join(row.stack))
-            for row in origins
-        ],
-        [row.block_bytes for row in origins],
-    )
+LARGEST_COLUMNS: tuple[Column[Allocation], ...] = (
+    *fields_of(Allocation, "bytes"),
+    Column("block_bytes", lambda row: row.block_bytes, is_optional=True),
+    *fields_of(Allocation, "category", "phase", "module", "born_ms", "died_ms"),
+    Column("stack", lambda row: " < ".join(row.stack)),
+)
 
 
 def largest_table(memory: Memory) -> Table:
     """The largest allocations alive at the peak, innermost frame first."""
-    return Table(
+    return tabulate(
+        _largest_first(memory.largest),
+        LARGEST_COLUMNS,
         name="largest",
         title="Largest allocations alive at the peak",
-        **largest_columns(memory.largest),
     )
 
 
-def largest_columns(
-    largest: Sequence[Allocation], times: tuple[str, ...] = ("born_ms", "died_ms")
-) -> _Columns:
-    """Columns and rows of a table of allocations."""
-    rows = sorted(largest, key=lambda row: -row.bytes)
-    columns = ("bytes", "category", "phase", "module", *times)
-    return _beside_blocks(
-        (*columns, "stack"),
-        [(*(getattr(row, name) for name in columns), " < ".join(row.stack)) for row in rows],
-        [row.block_bytes for row in rows],
-    )
+def _largest_first(largest: Sequence[Allocation]) -> list[Allocation]:
+    return sorted(largest, key=lambda row: -row.bytes)
 
 
-def _beside_blocks(
-    columns: tuple[str, ...], rows: Sequence[tuple[Any, ...]], held: Sequence[int | None]
-) -> _Columns:
-    """With the blocks' bytes beside those requested, the first column, where they are known."""
-    if all(one is None for one in held):
-        return {"columns": columns, "rows": tuple(rows)}
-    return {
-        "columns": ("bytes", "block_bytes", *columns[1:]),
-        "rows": tuple((row[0], one, *row[1:]) for row, one in zip(rows, held, strict=True)),
-    }
+CHANGE_COLUMNS: tuple[Column[RowChange], ...] = (
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
+    *fields_of(RowChange, "a_bytes", "b_bytes"),
+)
+STACK_CHANGE_COLUMNS: tuple[Column[OriginChange], ...] = (
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
+    *fields_of(OriginChange, "a_bytes", "b_bytes", "a_blocks", "b_blocks", "category", "phase"),
+    Column("stack", lambda row: " < ".join(row.stack)),
+)
 
 
 def difference_tables(difference: MemoryDifference) -> list[Table]:
     """Three tables, the largest change first; without rows where nothing differs."""
     return [
-        Table(
+        tabulate(
+            difference.rows,
+            (*CHANGE_COLUMNS, *fields_of(RowChange, "name")),
             name="ledger-difference",
             title="Ledgers at the two peaks: what differs",
-            columns=("change_bytes", "a_bytes", "b_bytes", "name"),
-            rows=tuple(
-                (row.b_bytes - row.a_bytes, row.a_bytes, row.b_bytes, row.name)
-                for row in difference.rows
-            ),
         ),
-        Table(
+        tabulate(
+            difference.modules,
+            (
+                *CHANGE_COLUMNS,
+                Column("kind", lambda row: row.kind.removesuffix("_bytes")),
+                Column("module", lambda row: row.name),
+            ),
             name="module-difference",
             title="Modules, own and children's: what differs",
-            columns=("change_bytes", "a_bytes", "b_bytes", "kind", "module"),
-            rows=tuple(
-                (
-                    *(row.b_bytes - row.a_bytes, row.a_bytes, row.b_bytes),
-                    *(row.kind.removesuffix("_bytes"), row.name),
-                )
-                for row in difference.modules
-            ),
         ),
-        Table(
+        tabulate(
+            difference.origins,
+            STACK_CHANGE_COLUMNS,
             name="stack-difference",
             title="Stacks at the two peaks: what differs",
-            columns=(
-                *("change_bytes", "a_bytes", "b_bytes", "a_blocks", "b_blocks"),
-                *("category", "phase", "stack"),
-            ),
-            rows=tuple(
-                (
-                    *(row.b_bytes - row.a_bytes, row.a_bytes, row.b_bytes),
-                    *(row.a_blocks, row.b_blocks, row.category, row.phase),
-                    " < ".join(row.stack),
-                )
-                for row in difference.origins
-            ),
         ),
     ]
 
@@ -321,48 +326,53 @@ def oom_table(name: str, oom: Oom) -> Table:
 
 def would_fit_table(oom: Oom) -> Table:
     """The largest of each key with which the predicted peak fits, all else as asked."""
-    return Table(
+    return tabulate(
+        oom.would_fit,
+        fields_of(WouldFit, "key", "asked", "largest", "peak_bytes"),
         name="oom_would_fit",
         title="What would fit, by the closed form, all else as asked",
-        columns=("key", "asked", "largest", "peak_bytes"),
-        rows=tuple((one.key, one.asked, one.largest, one.peak_bytes) for one in oom.would_fit),
     )
 
 
 def stack_table(oom: Oom) -> Table:
     """Our frames, innermost first."""
-    return Table(
+    return tabulate(
+        oom.stack,
+        (Column("frame", lambda frame: frame),),
         name="oom_stack",
         title="Where the memory was asked for, innermost frame first",
-        columns=("frame",),
-        rows=tuple((frame,) for frame in oom.stack),
     )
 
 
 def oom_ledger_table(oom: Oom) -> Table:
     """What was resident then; the rows sum to what was allocated."""
     total = sum(row.bytes for row in oom.ledger) or 1
-    return Table(
+    return tabulate(
+        oom.ledger,
+        (
+            *fields_of(LedgerRow, "name", "bytes"),
+            Column("share", lambda row: row.bytes / total),
+        ),
         name="oom_ledger",
         title="Memory ledger at the refusal: sums to what was allocated",
-        columns=("name", "bytes", "share"),
-        rows=tuple((row.name, row.bytes, row.bytes / total) for row in oom.ledger),
     )
 
 
 def oom_origins_table(oom: Oom) -> Table:
     """What was alive then by the stack that had asked for it."""
-    return Table(
+    return tabulate(
+        oom.origins,
+        ORIGIN_COLUMNS,
         name="oom_origins",
         title="Alive at the refusal, by category, phase and stack (bytes as requested)",
-        **origin_columns(oom.origins),
     )
 
 
 def oom_largest_table(oom: Oom) -> Table:
-    """The largest allocations that were alive then."""
-    return Table(
+    """The largest allocations that were alive then: none of them had died."""
+    return tabulate(
+        _largest_first(oom.largest),
+        [column for column in LARGEST_COLUMNS if column.name != "died_ms"],
         name="oom_largest",
         title="Largest allocations alive at the refusal",
-        **largest_columns(oom.largest, times=("born_ms",)),
     )

@@ -1,4 +1,4 @@
-"""What Nsight Systems recorded, as tables: NVIDIA's own sums, clocks, devices, ranges."""
+"""Tables of an Nsight Systems recording: NVIDIA's own sums, clocks, devices, ranges."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..record.nsys import KernelSummary, NsysFacts, NvtxRange
+from ..record.nsys import KernelSummary, NsysDevice, NsysFacts, NvtxRange
 from ..record.record import Nsys
+from .column import fields_of, tabulate
 from .kernels import kernel_table
 from .table import Row, Table, facts
 
@@ -65,54 +66,44 @@ def clock_table(nsys: NsysFacts) -> Table:
     return msgspec.structs.replace(table, rows=(*table.rows, *lacking))
 
 
+DEVICE_COLUMNS = fields_of(NsysDevice, *NsysDevice.__struct_fields__)
+
+
 def device_table(nsys: NsysFacts) -> Table:
     """A row a device."""
-    return Table(
+    return tabulate(
+        nsys.devices,
+        DEVICE_COLUMNS,
         name="nsys-devices",
         title="Devices of the export: times of kernels, overlaps counted once but for summed",
-        columns=(
-            *("device", "name", "kernels", "copies", "span_ns", "busy_ns", "summed_ns"),
-            *("busy_with_copies_ns", "communication_ns", "exposed_communication_ns"),
-        ),
-        rows=tuple(msgspec.structs.astuple(device) for device in nsys.devices),
     )
+
+
+SUMMARY_COLUMNS = fields_of(
+    KernelSummary,
+    *("total_ns", "share", "instances", "mean_ns", "median_ns"),
+    *("min_ns", "max_ns", "std_ns", "name"),
+)
 
 
 def summary_table(rows: Sequence[KernelSummary], *, name: str, title: str) -> Table:
     """Times by name; shares sum to one."""
-    return Table(
-        name=name,
-        title=title,
-        columns=(
-            *("total_ns", "share", "instances", "mean_ns", "median_ns"),
-            *("min_ns", "max_ns", "std_ns", "name"),
-        ),
-        rows=tuple(
-            (
-                *(row.total_ns, row.share, row.instances, row.mean_ns, row.median_ns),
-                *(row.min_ns, row.max_ns, row.std_ns, row.name),
-            )
-            for row in rows
-        ),
-    )
+    return tabulate(rows, SUMMARY_COLUMNS, name=name, title=title)
+
+
+RANGE_COLUMNS = fields_of(
+    NvtxRange,
+    *("projected_ns", "range_ns", "instances", "operations", "kernels", "kernel_ns"),
+    *("process_kernels", "process_kernel_ns", "range", "style"),
+)
 
 
 def range_table(nsys: NsysFacts) -> Table:
     """NVTX ranges by their projection, then those in which only other threads launched."""
-    return Table(
+    return tabulate(
+        (*nsys.nvtx.rows, *nsys.nvtx.elsewhere),
+        RANGE_COLUMNS,
         name="nvtx",
         title="NVTX ranges: their work on the GPU, from its first to its last "
         "(nvtx_gpu_proj_sum), and the kernels of all threads meanwhile",
-        columns=(
-            *("projected_ns", "range_ns", "instances", "operations", "kernels", "kernel_ns"),
-            *("process_kernels", "process_kernel_ns", "range", "style"),
-        ),
-        rows=tuple(_range_row(row) for row in (*nsys.nvtx.rows, *nsys.nvtx.elsewhere)),
-    )
-
-
-def _range_row(row: NvtxRange) -> Row:
-    return (
-        *(row.projected_ns, row.range_ns, row.instances, row.operations, row.kernels),
-        *(row.kernel_ns, row.process_kernels, row.process_kernel_ns, row.range, row.style),
     )

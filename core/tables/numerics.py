@@ -1,9 +1,13 @@
-"""What number formats do, as tables: sums, and types under autocast."""
+"""Tables of number formats: sums, and types under autocast."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
 from ..record.numerics import Accumulated, Numerics, TensorDtype
-from .table import Cell, Table
+from .column import Column, fields_of, tabulate
+from .table import Table
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 """As the write-ups have them."""
@@ -19,37 +23,57 @@ def numerics_tables(block: Numerics) -> list[Table]:
     return tables
 
 
+ACCUMULATION_COLUMNS: tuple[Column[Accumulated], ...] = (
+    *fields_of(Accumulated, "name", "device", "accumulator", "addend"),
+    Column("sum", lambda row: row.value, format="{:.4f}"),
+    Column("exact", lambda row: row.exact),
+    Column("off_by", lambda row: row.error, format="{:.4f}"),
+)
+
+
 def accumulation_table(rows: list[Accumulated]) -> Table:
     """One row a loop."""
-    return Table(
+    return tabulate(
+        rows,
+        ACCUMULATION_COLUMNS,
         name="accumulation",
         title="A thousand times 0.01, added in a loop",
-        columns=("name", "device", "accumulator", "addend", "sum", "exact", "off_by"),
-        rows=tuple(
-            (row.name, row.device, row.accumulator, row.addend, row.value, row.exact, row.error)
-            for row in rows
-        ),
     )
+
+
+def tensor_columns(rows: list[TensorDtype]) -> dict[str, str]:
+    """The columns of `dtypes_table` that are tensors, each with its tensor."""
+    tensors = dict.fromkeys(row.tensor for row in rows)
+    return {tensor.removesuffix(" output"): tensor for tensor in tensors}
 
 
 def dtypes_table(rows: list[TensorDtype]) -> Table:
     """One row for each device type's autocast and the type that it was asked for; ``source``
     is that of the tensors, see `sysbench.core.record.numerics.TensorDtype`."""
-    tensors = tuple(dict.fromkeys(row.tensor for row in rows))
-    found = {(row.autocast, row.lower, row.tensor): row for row in rows}
-    made = []
-    for autocast, lower in dict.fromkeys((row.autocast, row.lower) for row in rows):
-        own = [found[autocast, lower, tensor] for tensor in tensors]
-        types: list[Cell] = [SHORT.get(row.dtype, row.dtype) for row in own]
-        made.append((autocast, SHORT.get(lower, lower), *types, own[0].source))
-    return Table(
+    tensors = tensor_columns(rows)
+    first = rows[0].tensor if rows else ""
+    by_cast: dict[tuple[str, str], dict[str, TensorDtype]] = defaultdict(dict)
+    for row in rows:
+        by_cast[row.autocast, row.lower][row.tensor] = row
+
+    def tensor_column(name: str) -> Column[Mapping[str, TensorDtype]]:
+        return Column(name, lambda cast: _short(cast[tensors[name]].dtype))
+
+    def of_first(value: Callable[[TensorDtype], str]) -> Callable[[Mapping[str, TensorDtype]], str]:
+        return lambda cast: value(cast[first])
+
+    return tabulate(
+        by_cast.values(),
+        (
+            Column("autocast", of_first(lambda row: row.autocast)),
+            Column("lower", of_first(lambda row: _short(row.lower))),
+            *map(tensor_column, tensors),
+            Column("source", of_first(lambda row: row.source)),
+        ),
         name="dtypes",
         title="Types of a toy model's tensors under autocast",
-        columns=(
-            "autocast",
-            "lower",
-            *(name.removesuffix(" output") for name in tensors),
-            "source",
-        ),
-        rows=tuple(made),
     )
+
+
+def _short(dtype: str) -> str:
+    return SHORT.get(dtype, dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
@@ -16,7 +16,7 @@ Cell = str | int | float | bool | None
 Row = tuple[Cell, ...]
 
 QUANTITY = "quantity"
-"""First column of a table whose rows have each their own unit, told by the row's name."""
+"""First column of a table whose rows have each their own unit, read from the row's name."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         columns: Their names.
         rows: As many cells each as there are columns.
         formats: How the numbers of each column are written, such as ``{:.2f}``; empty, or an
-            empty one: as the column's name tells.
+            empty one: as the column's name says.
+        headings: Names for people, by column; a column without one is named by its name.
+        units: Units by column, where a column's name does not end in it.
     """
 
     name: str
@@ -39,11 +41,29 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     formats: tuple[str, ...] = ()
+    headings: dict[str, str] = {}
+    units: dict[str, str] = {}
+
+    def index(self, name: str) -> int:
+        """Where in each row the column's cell is.
+
+        Raises:
+            ValueError: The table has no such column.
+        """
+        return self.columns.index(name)
 
     def column(self, name: str) -> list[Cell]:
         """All cells of one column, top to bottom."""
-        index = self.columns.index(name)
+        index = self.index(name)
         return [row[index] for row in self.rows]
+
+    def mapping(self, row: int) -> dict[str, Cell]:
+        """The cells of one row by the names of their columns."""
+        return dict(zip(self.columns, self.rows[row], strict=True))
+
+    def mappings(self) -> Iterator[dict[str, Cell]]:
+        """The rows, top to bottom, each with its cells by the names of their columns."""
+        return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
 def facts(
@@ -55,6 +75,27 @@ def facts(
         (key, value, reasons.get(key, "") if value is None else "") for key, value in values.items()
     )
     return Table(name=name, title=title, columns=(QUANTITY, "value", "note"), rows=rows)
+
+
+def select(table: Table, names: Sequence[str]) -> Table:
+    """The table with these of its columns, in this order."""
+    places = [table.index(name) for name in names]
+    return msgspec.structs.replace(
+        table,
+        columns=tuple(names),
+        rows=tuple(tuple(row[place] for place in places) for row in table.rows),
+        formats=tuple(table.formats[place] for place in places) if table.formats else (),
+    )
+
+
+def with_column(table: Table, name: str, cells: Sequence[Cell]) -> Table:
+    """The table with one more column, the last."""
+    return msgspec.structs.replace(
+        table,
+        columns=(*table.columns, name),
+        rows=tuple((*row, cell) for row, cell in zip(table.rows, cells, strict=True)),
+        formats=(*table.formats, "") if table.formats else (),
+    )
 
 
 def is_number(cell: object) -> TypeGuard[int | float]:

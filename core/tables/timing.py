@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ..formatting import counted
 from ..record.record import Spread, Telemetry, Timing
+from .column import Column, tabulate
 from .table import QUANTITY, Table, facts
 
 _STATISTICS = (
@@ -28,14 +30,15 @@ def timing_table(timing: Timing) -> Table:
     if timing.issue is not None:
         series["issue (host)"] = timing.issue
     clock = "CUDA events" if timing.clock == "cuda-events" else "host clock"
-    return Table(
+
+    def statistic(key: str) -> Column[str]:
+        return Column(key, lambda phase: getattr(series[phase], key))
+
+    return tabulate(
+        series,
+        (Column("phase", lambda phase: phase), *map(statistic, _STATISTICS)),
         name="timing",
         title=f"Timing: milliseconds per step, {clock}, no profiler",
-        columns=("phase", *_STATISTICS),
-        rows=tuple(
-            (name, *(getattr(spread, key) for key in _STATISTICS))
-            for name, spread in series.items()
-        ),
     )
 
 
@@ -59,18 +62,19 @@ def speed_table(timing: Timing) -> Table:
     return facts("speed", "Speed and how the steps were chosen", values, timing.missing)
 
 
-def _samples(count: int) -> str:
-    return f"{count} sample" if count == 1 else f"{count} samples"
-
-
 def telemetry_table(block: Telemetry) -> Table:
     """One row per series, over the measured part of the timing pass."""
-    numbers = ("min", "median", "max", "n")
-    return Table(
-        name="telemetry",
-        title=f"Telemetry: {_samples(block.samples)}, one every {block.interval_seconds:g} s",
-        columns=(QUANTITY, *numbers),
-        rows=tuple(
-            (name, *(summary.get(key) for key in numbers)) for name, summary in block.series.items()
+
+    def statistic(key: str) -> Column[str]:
+        return Column(key, lambda name: block.series[name].get(key))
+
+    return tabulate(
+        block.series,
+        (
+            Column(QUANTITY, lambda name: name),
+            *map(statistic, ("min", "median", "max", "n")),
         ),
+        name="telemetry",
+        title=f"Telemetry: {counted(block.samples, 'sample')}, "
+        f"one every {block.interval_seconds:g} s",
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..analysis.kernels.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
 from ..analysis.kernels.tree import TreeNode, walk
 from ..formatting import percent
 from .cells import decimal
-from .table import Cell, Table
+from .column import Column, fields_of, tabulate
+from .table import Table
 from .trust import marked
 
 SPLIT = ("forward", "backward")
@@ -18,11 +20,38 @@ ODD_WORDS = (
     f"a layer has its own row when its time is more than {percent(ODD_SHARE, 0)} and "
     f"{ODD_DEVIATIONS} scaled deviations from its siblings' median"
 )
-COLUMNS = (
-    *("inclusive_ns", "share", "own_ns", "calls", "of_roof", "flops", "moved_bytes"),
-    *(f"{phase}_ns" for phase in SPLIT),
-    *("parameter_bytes", "activation_bytes", "where", "kind", "path", "depth"),
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedNode:
+    """A node of the tree as a row: how deep it is, and whether tracing moved its times."""
+
+    node: TreeNode
+    depth: int = 0
+    moved: bool = False
+
+
+def _phase_column(phase: str) -> Column[PlacedNode]:
+    return Column(f"{phase}_ns", lambda row: row.node.phases_ns.get(phase))
+
+
+NODE_COLUMNS: tuple[Column[PlacedNode], ...] = (
+    Column("inclusive_ns", lambda row: row.node.inclusive_ns),
+    Column("share", lambda row: row.node.share),
+    Column("own_ns", lambda row: row.node.exclusive_ns),
+    Column("calls", lambda row: row.node.calls),
+    Column("of_roof", lambda row: row.node.of_roof),
+    Column("flops", lambda row: row.node.flops),
+    Column("moved_bytes", lambda row: row.node.moved_bytes),
+    *map(_phase_column, SPLIT),
+    Column("parameter_bytes", lambda row: row.node.parameter_bytes),
+    Column("activation_bytes", lambda row: row.node.activation_bytes),
+    Column("where", lambda row: "  " * row.depth + label(row.node, moved=row.moved)),
+    Column("kind", lambda row: row.node.kind),
+    Column("path", lambda row: row.node.path),
 )
+TREE_COLUMNS = (*NODE_COLUMNS, *fields_of(PlacedNode, "depth"))
+COLUMNS = tuple(column.name for column in TREE_COLUMNS)
 
 
 def tree_table(root: TreeNode, *, moved: bool = False) -> Table:
@@ -32,23 +61,12 @@ def tree_table(root: TreeNode, *, moved: bool = False) -> Table:
     With ``moved`` the times among the words are marked: tracing changed them too far.
     """
     nodes = list(walk(root))
-    told = f"; {ODD_WORDS}" if any(node.layers for _, node in nodes) else ""
-    return Table(
+    odd = f"; {ODD_WORDS}" if any(node.layers for _, node in nodes) else ""
+    return tabulate(
+        [PlacedNode(node, depth, moved) for depth, node in nodes],
+        TREE_COLUMNS,
         name="tree",
-        title=f"Tree of the traced {root.name}, {root.inclusive_ns / 1e6:.2f} ms{told}",
-        columns=COLUMNS,
-        rows=tuple((*node_cells(node, depth, moved=moved), depth) for depth, node in nodes),
-    )
-
-
-def node_cells(node: TreeNode, depth: int = 0, *, moved: bool = False) -> tuple[Cell, ...]:
-    """One node's cells, in the order of `COLUMNS`, without the depth."""
-    return (
-        *(node.inclusive_ns, node.share, node.exclusive_ns, node.calls, node.of_roof),
-        *(node.flops, node.moved_bytes),
-        *(node.phases_ns.get(phase) for phase in SPLIT),
-        *(node.parameter_bytes, node.activation_bytes),
-        *("  " * depth + label(node, moved=moved), node.kind, node.path),
+        title=f"Tree of the traced {root.name}, {root.inclusive_ns / 1e6:.2f} ms{odd}",
     )
 
 

@@ -85,7 +85,7 @@ def study_lines(report: Report, width: int) -> Iterator[Line]:
         yield from (
             [(text, "") for text, _ in row] for row in figure_rows(figure, width, PLOT_ROWS)
         )
-    *columns, _ = report.commands.columns
+    columns = [name for name in report.commands.columns if name != "command"]
     yield from titled(
         report.commands.title, table_lines(report.commands, width, columns=columns, drop=["why"])
     )
@@ -136,17 +136,12 @@ def _list(arguments: argparse.Namespace) -> int:
         rows=tuple((id, one.done, one.total, one.is_live) for id, one in begun),
     )
     if arguments.json:
-        print_json({one.name: [*_objects(one)] for one in (studies, directories)})
+        print_json({one.name: [*one.mappings()] for one in (studies, directories)})
         return 0
     for one in (studies, directories):
         if one.rows:
             print_lines(titled(one.title, table_lines(one, page_width(), drop=("variants",))))
     return 0
-
-
-def _objects(table: Table) -> Iterator[dict[str, object]]:
-    """A table's rows as JSON objects."""
-    return (dict(zip(table.columns, row, strict=True)) for row in table.rows)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -209,7 +204,7 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
         ),
     )
     if as_json:
-        print_json([*_objects(table)])
+        print_json([*table.mappings()])
         return 0
     run = [one for cell, one in known if cell.spec]
     is_least = not all(one.is_timed for one in run)
@@ -224,7 +219,8 @@ def _forecast_lines(
     width = page_width()
     yield from titled(table.title, table_lines(table, width))
     yield blank()
-    sizes = [peak for _, peak, fits, *_ in table.rows if fits is False and is_number(peak)]
+    peaks = zip(table.column("peak_bytes"), table.column("fits"), strict=True)
+    sizes = [peak for peak, fits in peaks if fits is False and is_number(peak)]
     first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
     told = f"{len(sizes)} of {len(cells)} are predicted not to fit{first}"
     yield from prose(f"{takes}; {told}", width)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
-from ...tables.cells import cells_as_text, heading, is_numeric, literal
+from ...tables.cells import cells_as_text, heading_of, is_numeric, literal
 from ...tables.table import Table
 
 
@@ -34,22 +34,17 @@ def section(title: str, *inside: str, anchor: str) -> str:
     return tag("section", tag("h2", text(title)), *inside, id=anchor)
 
 
-def table(content: Table, *, without: Sequence[str] = ()) -> str:
+def table(content: Table) -> str:
     """A table as people read it."""
-    columns = [name for name in content.columns if name not in without]
-    places = [content.columns.index(name) for name in columns]
-    looks = ["number" if is_numeric(content, name) else "words" for name in columns]
+    looks = ["number" if is_numeric(content, name) else "words" for name in content.columns]
     head = [
-        tag("th", text(heading(name)), class_=look)
-        for name, look in zip(columns, looks, strict=True)
+        tag("th", text(heading_of(content, name)), class_=look)
+        for name, look in zip(content.columns, looks, strict=True)
     ]
     rows = [
         tag(
             "tr",
-            *(
-                tag("td", text(row[at]), class_=look)
-                for at, look in zip(places, looks, strict=True)
-            ),
+            *(tag("td", text(cell), class_=look) for cell, look in zip(row, looks, strict=True)),
         )
         for row in cells_as_text(content)
     ]

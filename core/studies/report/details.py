@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import fsum
 from typing import Any
 
@@ -17,10 +18,11 @@ from ...record.memory import Origin
 from ...record.record import Kernels, Memory, Nsys, Record
 from ...spec.fields import COMPILE_KEYS
 from ...spec.spec import RunSpec
+from ...tables.column import Column, tabulate
 from ...tables.kernels import question_table
 from ...tables.memory import largest_table, ledger_table
 from ...tables.numerics import accumulation_table, dtypes_table
-from ...tables.table import Row, Table
+from ...tables.table import Cell, Row, Table
 
 MATRICES_AT_ONCE = 2
 """Of B S S in forward, at the least: softmax reads one and writes another."""
@@ -77,15 +79,17 @@ def saved_table(record: Record) -> Table | None:
     if memory is None or not layers:
         return None
     whole = next((one.activation_bytes for one in memory.modules if one.module == BLOCKS), 0)
-    kept = _under_one_call(memory, whole)
-    return Table(
+    return tabulate(
+        _under_one_call(memory, whole),
+        (
+            Column("operation", lambda origin: _operation(origin.stack)),
+            Column("called in", lambda origin: _caller(origin.stack)),
+            Column("tensors", lambda origin: origin.blocks // layers),
+            Column("bytes", lambda origin: origin.bytes // layers),
+            Column("share", lambda origin: origin.bytes / whole),
+        ),
         name="saved",
         title="What one block saves for backward",
-        columns=("operation", "called in", "tensors", "bytes", "share"),
-        rows=tuple(
-            (*_place(one.stack), one.blocks // layers, one.bytes // layers, one.bytes / whole)
-            for one in kept
-        ),
     )
 
 
@@ -104,14 +108,50 @@ def _under_one_call(memory: Memory, whole: int) -> Sequence[Origin]:
     return [one for one in kept if tuple(reversed(one.stack))[: len(call)] == call]
 
 
-def _place(stack: Sequence[str]) -> tuple[str, str]:
-    """The operation, and the function that called it; on CUDA only the latter is known."""
-    first, *others = stack
-    return (first, others[0]) if first.startswith("aten::") and others else ("", first)
+def _operation(stack: Sequence[str]) -> str:
+    """The operation; not known on CUDA, where stacks begin with the function that called it."""
+    return stack[0] if stack[0].startswith("aten::") and len(stack) > 1 else ""
+
+
+def _caller(stack: Sequence[str]) -> str:
+    """The function that called the operation."""
+    return stack[1] if _operation(stack) else stack[0]
 
 
 Detail = Callable[[Record, Sequence[Record]], Table | None]
 """Of one cell's record; the second argument are those of all cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """A row of nsys' summary: all calls of one kernel."""
+
+    percent: float
+    total_ns: float
+    instances: float
+    mean_ns: float | None
+    median_ns: float | None
+    min_ns: float
+    max_ns: float
+    std_ns: float | None
+    name: str
+
+
+def _microseconds(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e3
+
+
+SUMMARY_COLUMNS: tuple[Column[_Summary], ...] = (
+    Column("Time %", lambda row: row.percent),
+    Column("Total Time (ms)", lambda row: row.total_ns / 1e6),
+    Column("Instances", lambda row: row.instances),
+    Column("Avg (us)", lambda row: _microseconds(row.mean_ns)),
+    Column("Med (us)", lambda row: _microseconds(row.median_ns)),
+    Column("Min (us)", lambda row: _microseconds(row.min_ns)),
+    Column("Max (us)", lambda row: _microseconds(row.max_ns)),
+    Column("StdDev (us)", lambda row: _microseconds(row.std_ns)),
+    Column("Name", lambda row: row.name),
+)
 
 
 def kernel_summary(record: Record, _: Sequence[Record]) -> Table | None:
@@ -121,40 +161,43 @@ def kernel_summary(record: Record, _: Sequence[Record]) -> Table | None:
     medians and deviations of single calls are not in its rows and stay empty.
     """
     if record.nsys is not None:
-        rows = tuple(_as_nsys_has_it(record.nsys))
+        rows = _as_nsys_has_it(record.nsys)
     elif record.kernels is not None:
-        rows = tuple(_as_traced(record.kernels))
+        rows = _as_traced(record.kernels)
     else:
         return None
-    return Table(
-        name="kernels",
-        title="Kernels by name",
-        columns=(
-            *("Time %", "Total Time (ms)", "Instances", "Avg (us)", "Med (us)"),
-            *("Min (us)", "Max (us)", "StdDev (us)", "Name"),
-        ),
-        rows=rows,
-    )
+    return tabulate(rows, SUMMARY_COLUMNS, name="kernels", title="Kernels by name")
 
 
-def _as_nsys_has_it(nsys: Nsys) -> Iterator[Row]:
+def _as_nsys_has_it(nsys: Nsys) -> Iterator[_Summary]:
     for row in nsys.kernel_summary:
-        yield (
-            *(100 * row.share, row.total_ns / 1e6, row.instances, row.mean_ns / 1e3),
-            *(row.median_ns / 1e3, row.min_ns / 1e3, row.max_ns / 1e3, row.std_ns / 1e3),
-            row.name,
+        yield _Summary(
+            percent=100 * row.share,
+            total_ns=row.total_ns,
+            instances=row.instances,
+            mean_ns=row.mean_ns,
+            median_ns=row.median_ns,
+            min_ns=row.min_ns,
+            max_ns=row.max_ns,
+            std_ns=row.std_ns,
+            name=row.name,
         )
 
 
-def _as_traced(kernels: Kernels) -> Iterator[Row]:
+def _as_traced(kernels: Kernels) -> Iterator[_Summary]:
     whole = fsum(row.exclusive_ns for row in kernels.rows) or 1.0
-    for one in by_name(kernels.rows):
-        alike = [row for row in kernels.rows if row.name == one.name]
-        least, most = min(row.min_ns for row in alike), max(row.max_ns for row in alike)
-        mean_us = one.ns / one.calls / 1e3 if one.calls else None
-        yield (
-            *(100 * one.ns / whole, one.ns / 1e6, one.calls, mean_us, None),
-            *(least / 1e3, most / 1e3, None, one.name),
+    for kernel in by_name(kernels.rows):
+        alike = [row for row in kernels.rows if row.name == kernel.name]
+        yield _Summary(
+            percent=100 * kernel.ns / whole,
+            total_ns=kernel.ns,
+            instances=kernel.calls,
+            mean_ns=kernel.ns / kernel.calls if kernel.calls else None,
+            median_ns=None,
+            min_ns=min(row.min_ns for row in alike),
+            max_ns=max(row.max_ns for row in alike),
+            std_ns=None,
+            name=kernel.name,
         )
 
 
@@ -171,21 +214,24 @@ def compilation(record: Record, records: Sequence[Record]) -> Table | None:
     if block is None:
         return None
     worth = break_even(record, _eager(record, records), "the eager cell has no value")
+    cells: dict[str, Cell] = {
+        "Cold (s)": block.cold_seconds,
+        "Warm (s)": block.warm_seconds,
+        "First step (ms)": block.first_step_ms,
+        "Graphs": block.graphs,
+        "Graph breaks": sum(block.graph_breaks.values()),
+        "Recompiles": block.recompiles,
+        "Compiled": block.extent,
+        "Saved (ms)": worth.saved_ms,
+        "Break-even steps, cold": worth.steps_cold,
+        "Break-even steps, warm": worth.steps_warm,
+        "Why": "; ".join(dict.fromkeys(worth.missing.values())),
+    }
     return Table(
         name="compilation",
         title="Compilation",
-        columns=(
-            *("Cold (s)", "Warm (s)", "First step (ms)", "Graphs", "Graph breaks", "Recompiles"),
-            *("Compiled", "Saved (ms)", "Break-even steps, cold", "Break-even steps, warm", "Why"),
-        ),
-        rows=(
-            (
-                *(block.cold_seconds, block.warm_seconds, block.first_step_ms, block.graphs),
-                *(sum(block.graph_breaks.values()), block.recompiles, block.extent),
-                *(worth.saved_ms, worth.steps_cold, worth.steps_warm),
-                "; ".join(dict.fromkeys(worth.missing.values())),
-            ),
-        ),
+        columns=tuple(cells),
+        rows=(tuple(cells.values()),),
     )
 
 

@@ -11,8 +11,9 @@ from ...record.memory import Oom, Timeline
 from ...record.record import Record
 from ...spec.command_line import command_line
 from ...tables.chart import Figure
+from ...tables.column import Column, tabulate
 from ...tables.context import environment_table
-from ...tables.table import QUANTITY, Cell, Row, Table
+from ...tables.table import QUANTITY, Cell, Table
 from ..file.study import Study
 from ..run import grid
 from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progress_in, seconds_left
@@ -57,24 +58,29 @@ def commands_table(
 ) -> Table:
     """For each cell: how it is, its run, and the command that measures it alone."""
     has_rounds = any(cell.repeat for cell in cells)
-    rounds = ("repeat",) if has_rounds else ()
 
-    def row(cell: grid.Cell) -> Row:
-        entry = entries.get(cell.id)
-        return (
-            *(cell.point[axis.name] for axis in study.axes),
-            *([cell.repeat + 1] if has_rounds else []),
-            statuses[cell.id],
-            entry.run or None if entry else None,
-            cell.refused or (entry.detail if entry else "") or None,
-            command_line(cell.spec, cell.passes) if cell.spec else None,
-        )
+    def axis_column(name: str) -> Column[grid.Cell]:
+        return Column(name, lambda cell: cell.point[name])
 
-    return Table(
+    def entry_of(cell: grid.Cell, key: str) -> Cell:
+        return getattr(entries[cell.id], key) or None if cell.id in entries else None
+
+    repeat = Column[grid.Cell]("repeat", lambda cell: cell.repeat + 1)
+    return tabulate(
+        cells,
+        (
+            *(axis_column(axis.name) for axis in study.axes),
+            *((repeat,) if has_rounds else ()),
+            Column("status", lambda cell: statuses[cell.id]),
+            Column("run", lambda cell: entry_of(cell, "run")),
+            Column("why", lambda cell: cell.refused or entry_of(cell, "detail")),
+            Column(
+                "command",
+                lambda cell: command_line(cell.spec, cell.passes) if cell.spec else None,
+            ),
+        ),
         name="commands",
         title="Each cell alone",
-        columns=(*(axis.name for axis in study.axes), *rounds, "status", "run", "why", "command"),
-        rows=tuple(map(row, cells)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import islice, product
 
 from ...formatting import format_bytes
 from ...record.record import Record
@@ -230,26 +230,38 @@ def _each(
     """The same table of every cell, under each other. A cell that has none is an empty row, but
     for one that ended well: it has nothing to tell there."""
     axes = [axis.name for axis in study.axes if len(axis.points) > 1]
-    columns: tuple[str, ...] = ()
+    first: Table | None = None
     made: list[tuple[list[str], Row, Table | None]] = []
     known = list(records.values())
     tells = layout.each in OF_MEMORY and any(map(instruction_set, known))
     for cell in cells:
         record = records.get(cell.id)
         table = EACH[layout.each](record, known) if record is not None else None
-        columns = columns or (table.columns if table else ())
+        first = first or table
         if record is not None and record.status == "finished" and not (table and table.rows):
             continue
         instructions: Row = (instruction_set(record) if record else None,) if tells else ()
         made.append(([cell.point[axis] for axis in axes], instructions, table))
+    if first is None or not first.columns:
+        return Table(name=layout.name, title=layout.title, columns=tuple(axes), rows=())
     rows: list[Row] = []
-    for labels, instructions, table in made if columns else ():
+    for labels, instructions, table in made:
         if table is None or not table.rows:
-            rows.append((*labels, *(None for _ in columns), *instructions))
+            rows.append((*labels, *(None for _ in first.columns), *instructions))
             continue
-        rows += [(*labels, *row, *instructions) for row in table.rows[: layout.most or None]]
-    names = (
-        *(f"{axis} of cell" if axis in columns else axis for axis in axes),
-        *(*columns, *((INSTRUCTIONS,) if tells and columns else ())),
+        # Columns that are left out where nothing is known may differ from cell to cell.
+        for values in islice(table.mappings(), layout.most or None):
+            rows.append((*labels, *map(values.get, first.columns), *instructions))
+    last = (INSTRUCTIONS,) if tells else ()
+    return Table(
+        name=layout.name,
+        title=layout.title,
+        columns=(
+            *(f"{axis} of cell" if axis in first.columns else axis for axis in axes),
+            *(*first.columns, *last),
+        ),
+        rows=tuple(rows),
+        formats=(*("" for _ in axes), *first.formats, *("" for _ in last)) if first.formats else (),
+        headings=first.headings,
+        units=first.units,
     )
-    return Table(name=layout.name, title=layout.title, columns=names, rows=tuple(rows))

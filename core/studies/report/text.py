@@ -35,8 +35,7 @@ def sentences_of(
                 continue
             first, second = column.ratio
             told = 0
-            for row in table.rows:
-                values = dict(zip(table.columns, row, strict=True))
+            for values in table.mappings():
                 quotient = values[column.name]
                 if is_number(quotient) and told < MOST_PER_COLUMN:
                     told += 1

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from ....core.tables.cells import cells_as_text, heading, is_numeric
+from ....core.tables.cells import cells_as_text, heading_of, is_numeric
 from ....core.tables.table import Table
 from ....core.tables.trust import marked
 
@@ -86,7 +86,7 @@ def table_lines(
     for name in struck:
         cells[name] = tuple(marked(text) for text in cells[name])
     numeric = {name for name in chosen if is_numeric(table, name)}
-    heads = {name: heading(name) for name in chosen}
+    heads = {name: heading_of(table, name) for name in chosen}
     widths = {name: max(map(cell_len, (heads[name], *cells[name]))) for name in chosen}
     _fit(widths, numeric, drop, width - INDENT)
     lines = [_row(heads, widths, numeric, "dim")]

@@ -10,11 +10,11 @@ from ....core.record.record import Finding, Kernels, Memory, Nsys, Record, Timin
 from ....core.tables.cells import heading, literal, one_figure
 from ....core.tables.compile import compile_table, gaps_table
 from ....core.tables.context import headline
-from ....core.tables.kernels import category_table, kernel_table, top_kernels
+from ....core.tables.kernels import KERNEL_NAMES, category_table, top_kernels
 from ....core.tables.memory import card_table, largest_table, ledger_table, recording_notes
 from ....core.tables.nsys import clock_table, range_table
 from ....core.tables.numerics import numerics_tables
-from ....core.tables.table import Table, with_total
+from ....core.tables.table import Cell, Table, select, with_column, with_total
 from ....core.tables.timing import timing_table
 from ....core.tables.trust import coverage_warning, moved_note, times_moved, trust_lines
 from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
@@ -28,6 +28,14 @@ SEVERITY_STYLES = {
     "problem": "bold red",
 }
 WIDE = 100
+KERNEL_COLUMNS = (
+    *("exclusive_ns", "share", "calls", "mean_ns", "of_roof", "category", "fused", "phase"),
+    *("name", "module"),
+)
+WHERE_KNOWN = ("of_roof", "fused", "module")
+"""Columns of kernels that are left out where no row has anything there."""
+CATEGORY_SUMS = ("exclusive_ns", "share", "calls")
+"""Columns of the categories that are sums over all phases."""
 _BAR_CELLS = 20
 _LABELS = 12
 
@@ -110,7 +118,7 @@ def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
 
 def moved_columns(kernels: Kernels, columns: Sequence[str] = ()) -> list[str]:
     """The columns of times, of a kernel table if none are given, when tracing moved them."""
-    names = columns or kernel_table(kernels).columns
+    names = columns or KERNEL_NAMES
     return [name for name in names if name.endswith("_ns")] if times_moved(kernels) else []
 
 
@@ -118,15 +126,17 @@ def kernel_lines(
     table: Table, width: int, *, total: bool = False, struck: Sequence[str] = ()
 ) -> list[Line]:
     """A kernel table with the columns that fit, the names last."""
-    columns = ["exclusive_ns", "share", "calls", "mean_ns", "category", "phase", "name"]
-    if any(table.column("fused")):
-        columns.insert(5, "fused")
-    if any(cell is not None for cell in table.column("of_roof")):
-        columns.insert(4, "of_roof")
-    if any(table.column("module")):
-        columns.append("module")
+    columns = [
+        name
+        for name in KERNEL_COLUMNS
+        if name not in WHERE_KNOWN or not all(map(_is_blank, table.column(name)))
+    ]
     drop = ("mean_ns",) if width < WIDE else ()
     return table_lines(table, width, columns=columns, drop=drop, total=total, struck=struck)
+
+
+def _is_blank(cell: Cell) -> bool:
+    return cell is None or cell is False or cell == ""
 
 
 def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
@@ -137,7 +147,7 @@ def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
     rows = table_lines(
         with_total(table, "category", kernels.whole, numbers),
         width - _BAR_CELLS - 2,
-        drop=("calls", *reversed(numbers[3:])),
+        drop=("calls", *(name for name in reversed(numbers) if name not in CATEGORY_SUMS)),
         total=True,
         struck=moved_columns(kernels, table.columns),
     )
@@ -166,14 +176,14 @@ def memory_section(memory: Memory, width: int) -> Iterator[Line]:
     rows = table_lines(
         with_total(ledger, "name", "peak allocated", numbers),
         width,
-        drop=tuple(reversed(numbers[2:])),
+        drop=[name for name in reversed(numbers) if name not in ("peak_bytes", "share")],
         total=True,
     )
     yield from titled(ledger.title, rows)
     yield from note(_totals(memory), width)
     if memory.card:
         table = card_table(memory)
-        card = with_total(table, "name", "all", table.columns[1:])
+        card = with_total(table, "name", "all", [name for name in table.columns if name != "name"])
         yield from titled(card.title, table_lines(card, width, total=True))
 
 
@@ -181,9 +191,12 @@ def _largest(memory: Memory, width: int) -> list[Line]:
     """The largest allocations with the innermost frame that asked for each."""
     table = largest_table(memory)
     where = [str(stack).partition(" < ")[0] for stack in table.column("stack")]
-    rows = tuple((*row[:4], frame) for row, frame in zip(table.rows, where, strict=True))
-    columns = (*table.columns[:4], "where")
-    shown = Table(name=table.name, title=table.title, columns=columns, rows=rows[:LARGEST_ROWS])
+    # Where the blocks' bytes are known they take the room of the module.
+    names = ("bytes", "block_bytes", "category", "phase")
+    if "block_bytes" not in table.columns:
+        names = ("bytes", "category", "phase", "module")
+    shown = with_column(select(table, names), "where", where)
+    shown = msgspec.structs.replace(shown, rows=shown.rows[:LARGEST_ROWS])
     return table_lines(shown, width, drop=("phase", "module"))
 
 

@@ -6,13 +6,23 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
+from ....core.tables.kernels import KERNEL_NAMES
 from ....core.tables.trust import MOVED_MARK, marked
 from ...theme import Swatch
 from .table_view import TableView
 
-ORDER = (
+FIRST = (
     *("exclusive_ns", "share", "category", "name", "module", "calls", "phase", "mean_ns"),
     *("of_roof", "min_ns", "max_ns", "total_ns", "op", "flops", "moved_bytes"),
+)
+"""The columns that the narrowest screens show come first."""
+
+IN_DETAIL = ("fused", "ops")
+"""Shown in the line of the row under the cursor."""
+
+ORDER = (
+    *FIRST,
+    *(name for name in KERNEL_NAMES if name not in (*FIRST, *IN_DETAIL)),
 )
 SWATCH_WIDTH = 2
 

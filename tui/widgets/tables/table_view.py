@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
 from ....core.export.text_formats import table_as_markdown
-from ....core.tables.cells import cells_as_text, heading, is_numeric
+from ....core.tables.cells import cells_as_text, heading_of, is_numeric
 from ....core.tables.table import Cell, Table
 
 LIMIT = 500
@@ -89,15 +89,14 @@ class TableView(DataTable[Text]):
         """Indices of the rows that pass the filter, in the order of the sort."""
         if self.table is None:
             return []
-        rows = self.table.rows
         found = [
             index
             for index, texts in enumerate(self._texts)
             if all(word in " ".join(texts).lower() for word in self._words)
         ]
         if self.sort_column in self.table.columns:
-            at = self.table.columns.index(self.sort_column)
-            found.sort(key=lambda index: sort_key(rows[index][at]), reverse=self.descending)
+            cells = self.table.column(self.sort_column)
+            found.sort(key=lambda index: sort_key(cells[index]), reverse=self.descending)
         return found
 
     @property
@@ -140,9 +139,9 @@ class TableView(DataTable[Text]):
         names = [name for name in names if not _is_blank(table, name, blanks)]
         widths: dict[str, int] = {}
         for name in names:
-            at = table.columns.index(name)
-            widest = max((len(texts[at]) for texts in self._texts), default=0)
-            widths[name] = max(len(heading(name)) + 2, widest + self.room_beside(name))
+            place = table.index(name)
+            widest = max((len(texts[place]) for texts in self._texts), default=0)
+            widths[name] = max(len(heading_of(table, name)) + 2, widest + self.room_beside(name))
         if self._flexible in widths:
             wanted = widths[self._flexible]
             least = max(FLEXIBLE_LEAST, int(room * FLEXIBLE_SHARE))
@@ -174,15 +173,17 @@ class TableView(DataTable[Text]):
         for name, width in self._shape:
             arrow = ("▼" if self.descending else "▲") if name == self.sort_column else ""
             justify = "right" if is_numeric(table, name) else "left"
-            label = Text(heading(name) + arrow, justify="right" if justify == "right" else "left")
+            label = Text(
+                heading_of(table, name) + arrow, justify="right" if justify == "right" else "left"
+            )
             self.add_column(label, key=name, width=width)
-        places = [(name, table.columns.index(name), width) for name, width in self._shape]
+        places = [(name, table.index(name), width) for name, width in self._shape]
         numeric = {name for name, _ in self._shape if is_numeric(table, name)}
         matching = self.matching
         for index in matching[:LIMIT]:
             cells = []
-            for name, at, width in places:
-                cell = self.cell(name, index, self._texts[index][at])
+            for name, place, width in places:
+                cell = self.cell(name, index, self._texts[index][place])
                 if name in numeric:
                     cell.justify = "right"
                 cell.truncate(width, overflow="ellipsis")

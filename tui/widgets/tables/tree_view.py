@@ -11,8 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
 from ....core.analysis.kernels.tree import STILL, TreeNode, matching, walk
-from ....core.tables.table import Table
-from ....core.tables.tree import COLUMNS, known_columns, node_cells
+from ....core.tables.column import Column, tabulate
+from ....core.tables.tree import NODE_COLUMNS, PlacedNode, known_columns
 from ...theme import IDLE, swatch
 from .kernel_table import moved_cell, moved_room
 from .table_view import TableView
@@ -27,6 +27,7 @@ ORDER = (
     *("inclusive_ns", "share", BAR, "calls", "of_roof", "where", "forward_ns", "backward_ns"),
     *("own_ns", "parameter_bytes", "activation_bytes", "flops", "moved_bytes"),
 )
+TABLE_COLUMNS = (*NODE_COLUMNS, Column[PlacedNode](BAR, lambda row: _bar(row.node.share)))
 
 
 class TreeView(TableView):
@@ -89,14 +90,11 @@ class TreeView(TableView):
     def _refill(self) -> None:
         """The visible nodes as a table; the cursor stays on its row."""
         self._visible = [] if self._shown is None else list(self._walk(self._shown))
-        table = Table(
+        table = tabulate(
+            [PlacedNode(node, moved=self._moved) for _, node in self._visible],
+            TABLE_COLUMNS,
             name="tree",
             title="",
-            columns=(*COLUMNS[:-1], BAR),
-            rows=tuple(
-                (*node_cells(node, moved=self._moved), _bar(node.share))
-                for _, node in self._visible
-            ),
         )
         self._order = known_columns(table, ORDER)
         self.show(table)

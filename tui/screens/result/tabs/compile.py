@@ -162,7 +162,7 @@ class CompileTab(ResultTab):
         index = self.generated.selected if table else None
         if table is None or index is None:
             return {}
-        return dict(zip(table.columns, table.rows[index], strict=True))
+        return table.mapping(index)
 
     def subject(self) -> str:
         row = self._row()

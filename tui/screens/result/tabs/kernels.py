@@ -207,8 +207,8 @@ class KernelsTab(ResultTab):
         assert kernels is not None
         table = kernel_table(kernels)
         if self.phase != ALL:
-            at = table.columns.index("phase")
-            rows = tuple(row for row in table.rows if row[at] == self.phase)
+            phases = zip(table.rows, table.column("phase"), strict=True)
+            rows = tuple(row for row, phase in phases if phase == self.phase)
             table = msgspec.structs.replace(table, rows=rows)
         self.table.border_title = f"{noun(kernels).title()}s · phase {self.phase}"
         self.table.show(table, sort="exclusive_ns")

@@ -27,7 +27,7 @@ REST = ("idle", "unattributed")
 
 def category_looks(kernels: Kernels) -> dict[str, Swatch]:
     """A swatch for each category, the longest first; what did not run looks idle."""
-    names = [str(row[0]) for row in category_table(kernels).rows]
+    names = [str(name) for name in category_table(kernels).column("category")]
     looks = {name: swatch(at) for at, name in enumerate(n for n in names if n not in REST)}
     return looks | {"idle": IDLE, "unattributed": Swatch(" ", IDLE.colour)}
 
@@ -35,8 +35,8 @@ def category_looks(kernels: Kernels) -> dict[str, Swatch]:
 def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
     """The parts of the traced step: categories, idle, unattributed."""
     parts = []
-    for row in category_table(kernels).rows:
-        name, ns = str(row[0]), float(row[1] or 0)
+    for cells in category_table(kernels).mappings():
+        name, ns = str(cells["category"]), float(cells["exclusive_ns"] or 0)
         if ns > 0 or name in REST:
             text = f"{significant(ns / 1e6, 3)} ms"
             parts.append(
@@ -58,7 +58,7 @@ def sum_line(kernels: Kernels) -> Content:
 
 def row_words(table: Table, index: int, *, moved: bool) -> str:
     """A row in full: the whole name, then what the narrow columns leave out."""
-    values = dict(zip(table.columns, table.rows[index], strict=True))
+    values = table.mapping(index)
     facts = [literal(str(values["name"]))]
     for key in ("op", "module", "phase"):
         if values[key]:

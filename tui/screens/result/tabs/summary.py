@@ -14,7 +14,7 @@ from .....core.record.memory import Oom
 from .....core.record.record import Numerics, Record
 from .....core.tables.cells import cells_as_text
 from .....core.tables.context import environment_table
-from .....core.tables.numerics import dtypes_table
+from .....core.tables.numerics import dtypes_table, tensor_columns
 from .....core.tables.trust import trust_lines
 from ....text import (
     amount,
@@ -35,6 +35,8 @@ SEVERITY = {
     "good": ("✓", "$success"),
 }
 TELLING_FACTS = 14
+TELLING_TENSORS = 6
+"""Tensors of the write-ups' table of types: the first ones of the block."""
 
 
 class Findings(Static):
@@ -142,9 +144,10 @@ def _numerics(block: Numerics) -> Iterator[Pair]:
     for row in block.accumulations:
         yield row.name, f"{row.value:.4f}"
     table = dtypes_table(block.dtypes)
-    for device, lower, *types in table.rows:
-        shown = zip(table.columns[2:8], types[:6], strict=True)
-        yield f"{device} {lower}", ", ".join(f"{name} {dtype}" for name, dtype in shown)
+    tensors = list(tensor_columns(block.dtypes))[:TELLING_TENSORS]
+    for cells in table.mappings():
+        shown = ", ".join(f"{name} {cells[name]}" for name in tensors)
+        yield f"{cells['autocast']} {cells['lower']}", shown
 
 
 def passes(record: Record) -> Iterator[Pair]:
@@ -159,8 +162,8 @@ def passes(record: Record) -> Iterator[Pair]:
 
 def machine(record: Record) -> list[Pair]:
     """The first facts of the environment table, as its own cells say them."""
-    rows = cells_as_text(environment_table(record))
-    return [(row[0], " ".join(cell for cell in row[1:] if cell)) for row in rows][:TELLING_FACTS]
+    rows = cells_as_text(environment_table(record))[:TELLING_FACTS]
+    return [(name, " ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]
 
 
 TAB = SummaryTab

@@ -113,7 +113,7 @@ def histogram(samples: Sequence[float], bins: int = BINS, width: int = 24) -> li
 def _pairs(table: Table) -> list[Pair]:
     """The rows of a table of quantities: its name; its value with the note."""
     rows = cells_as_text(table)
-    return [(row[0], "  ".join(cell for cell in row[1:] if cell)) for row in rows]
+    return [(name, "  ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]
 
 
 TAB = TimingTab
