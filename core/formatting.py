@@ -5,6 +5,12 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+UNKNOWN = "n/a"
+"""A quantity that is not known: never written as zero."""
+
+LONGEST_NAME = 60
+"""Characters of a kernel's name in a sentence."""
+
 BINARY_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -54,9 +60,33 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def percent_of(part: float, whole: float) -> str:
+    """A part of a whole: ``31.2 %``; of nothing ``0.0 %``."""
+    return percent(part / whole if whole else 0.0)
+
+
 def signed_percent(change: float, digits: int = 1) -> str:
     """A change, its sign always there: ``+3.7 %``; what rounds to nothing is ``+0.0 %``."""
     return f"{round(100 * change, digits) + 0.0:+.{digits}f} %"
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, never in exponent form."""
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 1
+    return f"{value:,.{max(0, digits - whole)}f}"
+
+
+def milliseconds(value: float) -> str:
+    """Four significant digits with the unit: ``184.2 ms``."""
+    return f"{significant(value)} ms"
+
+
+def shortened(name: str, most: int = LONGEST_NAME) -> str:
+    """A name of at most so many characters, cut in the middle: both its ends identify it."""
+    if len(name) <= most:
+        return name
+    tail = most // 3
+    return f"{name[: most - tail - 1]}…{name[-tail:]}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..core import formatting as quantities
-from ..core.formatting import format_bytes, format_count
+from ..core.formatting import UNKNOWN, format_bytes, format_count
 from ..core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 from ..core.tables.context import bare_attention, ranks_words
 
@@ -15,18 +15,12 @@ if TYPE_CHECKING:
     from ..core.inspection.inspection import Inspection
     from ..core.inspection.messages import Progressed
 
-UNKNOWN = "n/a"
+significant = quantities.significant
 
 
 def milliseconds(value: float | None) -> str:
     """Four significant digits with the unit: ``184.2 ms``."""
-    return UNKNOWN if value is None else f"{significant(value)} ms"
-
-
-def significant(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never in exponent form."""
-    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    return f"{value:,.{max(0, digits - max(whole, 1))}f}"
+    return UNKNOWN if value is None else quantities.milliseconds(value)
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -37,11 +31,6 @@ def percent(share: float | None, digits: int = 1) -> str:
 def signed_percent(share: float | None, digits: int = 1) -> str:
     """A change as ``+3.7 %``; the sign is always there."""
     return UNKNOWN if share is None else quantities.signed_percent(share, digits)
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 graph``, ``2 graphs``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def interval(half_width: float | None) -> str:

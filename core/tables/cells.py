@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ..formatting import format_bytes, format_count, percent, signed_percent
+from ..formatting import UNKNOWN, format_bytes, format_count, percent, signed_percent
 from ..spec.fields import FIELDS
 from .table import QUANTITY, Cell, Table, is_number
 
-UNKNOWN = "n/a"
 DASH = "–"
 KEYED = ("spec", "environment")
 """Tables whose quantities are shown as the record and ``--set`` know them."""

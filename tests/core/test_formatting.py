@@ -10,8 +10,12 @@ from sysbench.core.formatting import (
     BINARY_UNITS,
     format_bytes,
     format_count,
+    milliseconds,
     parse_bytes,
     parse_ratio,
+    percent_of,
+    shortened,
+    significant,
 )
 
 
@@ -96,3 +100,34 @@ def test_what_is_no_ratio_is_refused(text: str) -> None:
 )
 def test_counts_are_written_with_a_metric_suffix(count: float, text: str) -> None:
     assert format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.000 ms"),
+        (0.01234, "0.012 ms"),
+        (53.0249, "53.02 ms"),
+        (-1071.23, "-1,071 ms"),
+        (123_456.0, "123,456 ms"),
+    ],
+)
+def test_milliseconds_have_four_significant_digits(value: float, text: str) -> None:
+    assert milliseconds(value) == text
+
+
+def test_fewer_significant_digits_can_be_asked_for() -> None:
+    assert significant(12.345, 3) == "12.3"
+
+
+def test_a_part_of_nothing_is_nothing() -> None:
+    assert percent_of(1, 4) == "25.0 %"
+    assert percent_of(0, 0) == "0.0 %"
+
+
+@given(st.text(), st.integers(3, 80))
+def test_a_shortened_name_keeps_both_ends(name: str, most: int) -> None:
+    short = shortened(name, most)
+    assert len(short) <= most
+    assert short == name or (name.startswith(short.split("…")[0]) and "…" in short)
+    assert short[-(most // 3) :] == name[-(most // 3) :]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...core.formatting import UNKNOWN
 from ...core.machine.telemetry.sample import DeviceSample, HostSample, Sample
-from ..text import UNKNOWN, amount, percent
+from ..text import amount, percent
 from ..widgets.charts.traces import block_rows
 
 if TYPE_CHECKING:

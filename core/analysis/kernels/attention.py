@@ -10,14 +10,12 @@ from typing import TypeAlias
 import msgspec
 
 from ...errors import SpecError
-from ...formatting import format_count, percent
+from ...formatting import format_count, milliseconds
 from ...record.record import KernelRow, Kernels, Record
 from ...spec.command_line import command_line
 from ...spec.spec import RunSpec
 
 Numbers: TypeAlias = dict[str, float | int | str]
-
-LONGEST_NAME = 60
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,26 +40,6 @@ def command_for(record: Record, step: str) -> list[str]:
     except (msgspec.ValidationError, SpecError):
         return []
     return [command_line(spec, ["timing", "trace"])]
-
-
-def milliseconds(ns: float) -> str:
-    """Four significant digits: ``53.02 ms``."""
-    value = ns / 1e6
-    whole = len(str(int(value))) if value >= 1 else 1
-    return f"{value:,.{max(0, 4 - whole)}f} ms"
-
-
-def part(of: float, whole: float) -> str:
-    """A part of a whole: ``31.2 %``."""
-    return percent(of / whole if whole else 0.0)
-
-
-def shortened(name: str) -> str:
-    """A kernel's name cut in the middle: its beginning and its end both tell."""
-    if len(name) <= LONGEST_NAME:
-        return name
-    tail = LONGEST_NAME // 3
-    return f"{name[: LONGEST_NAME - tail - 1]}…{name[-tail:]}"
 
 
 ATTENTION = re.compile(r"(attention|attn)(_(\d+|\*))?$", re.IGNORECASE)
@@ -95,8 +73,8 @@ def softmax_against_matmuls(record: Record, kernels: Kernels, others: Sequence[R
         "time_ratio": ratio,
     }
     sentence = (
-        f"In forward softmax takes {milliseconds(softmax_ns)} and the matrix products "
-        f"{milliseconds(product_ns)}, {ratio:.2g} times the time; {_arithmetic(numbers)}."
+        f"In forward softmax takes {milliseconds(softmax_ns / 1e6)} and the matrix products "
+        f"{milliseconds(product_ns / 1e6)}, {ratio:.2g} times the time; {_arithmetic(numbers)}."
     )
     if any(_operator(row) in WRITTEN_OUT for row in softmax):
         sentence += " The softmax is written out; the scaling of the scores is counted with it."
@@ -156,8 +134,8 @@ def _untold(fused: Sequence[KernelRow], numbers: Numbers) -> Answer:
     fused_ns = fsum(row.exclusive_ns for row in fused)
     return Answer(
         question=QUESTION,
-        sentence=f"One fused kernel does softmax and products, in {milliseconds(fused_ns)} of "
-        f"forward; {arithmetic}.",
+        sentence=f"One fused kernel does softmax and products, in {milliseconds(fused_ns / 1e6)} "
+        f"of forward; {arithmetic}.",
         numbers=numbers | {"fused_ms": fused_ns / 1e6},
         rows=list(dict.fromkeys(row.name for row in fused)),
     )

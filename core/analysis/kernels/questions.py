@@ -11,15 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from math import fsum
 from typing import NamedTuple
 
-from ...formatting import percent
+from ...formatting import milliseconds, percent, percent_of, shortened
 from ...record.record import KernelRow, Kernels, Record
 from .attention import (
     Answer,
     Numbers,
     command_for,
-    milliseconds,
-    part,
-    shortened,
     softmax_against_matmuls,
 )
 
@@ -68,7 +65,8 @@ def forward_time(record: Record, kernels: Kernels, others: Sequence[Record]) -> 
     timing = record.timing
     if timing is None or "forward" not in timing.phases:
         sentence = (
-            f"Forward takes {milliseconds(traced_ns)} in the trace; the timing pass was not run."
+            f"Forward takes {milliseconds(traced_ns / 1e6)} in the trace; the timing pass was not "
+            "run."
         )
         return Answer(question=question, sentence=sentence, numbers=numbers)
     bare_ms = timing.phases["forward"].median_ms
@@ -76,8 +74,8 @@ def forward_time(record: Record, kernels: Kernels, others: Sequence[Record]) -> 
     clock = "CUDA events" if timing.clock == "cuda-events" else "the host clock"
     numbers |= {"forward_ms": bare_ms, "over_bare": change, "clock": timing.clock}
     sentence = (
-        f"Forward takes {milliseconds(bare_ms * 1e6)} by {clock} without a profiler and "
-        f"{milliseconds(traced_ns)} in the trace ({100 * change:+.1f} %)."
+        f"Forward takes {milliseconds(bare_ms)} by {clock} without a profiler and "
+        f"{milliseconds(traced_ns / 1e6)} in the trace ({100 * change:+.1f} %)."
     )
     if kernels.source == "kernels" and timing.wall_ms is not None:
         numbers |= {
@@ -86,9 +84,9 @@ def forward_time(record: Record, kernels: Kernels, others: Sequence[Record]) -> 
             "wall_ms": timing.wall_ms,
         }
         sentence += (
-            f" The whole traced step spans {milliseconds(kernels.span_ns)} on the GPU, busy for "
-            f"{milliseconds(kernels.busy_ns)}; the bare step takes "
-            f"{milliseconds(timing.wall_ms * 1e6)} of wall time."
+            f" The whole traced step spans {milliseconds(kernels.span_ns / 1e6)} on the GPU, busy "
+            f"for {milliseconds(kernels.busy_ns / 1e6)}; the bare step takes "
+            f"{milliseconds(timing.wall_ms)} of wall time."
         )
     elif kernels.source == "operators":
         sentence += " There is no GPU: both are wall time of the host."
@@ -113,8 +111,8 @@ def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -
         "forward_calls": top.calls,
     }
     sentence = (
-        f"{shortened(top.name)}: {milliseconds(top.ns)} of forward, "
-        f"{part(top.ns, total_ns)} of its {noun} time, in {top.calls:,.4g} calls."
+        f"{shortened(top.name)}: {milliseconds(top.ns / 1e6)} of forward, "
+        f"{percent_of(top.ns, total_ns)} of its {noun} time, in {top.calls:,.4g} calls."
     )
     source = next((one for one in (record, *others) if _has_backward(one)), None)
     if source is None or source.kernels is None:
@@ -138,8 +136,8 @@ def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -
     }
     word = "it is the same" if same else f"it is another, {shortened(first.name)}"
     sentence += (
-        f" In forward and backward together {word}: {milliseconds(first.ns)}, "
-        f"{part(first.ns, all_ns)}, in {first.calls:,.4g} calls."
+        f" In forward and backward together {word}: {milliseconds(first.ns / 1e6)}, "
+        f"{percent_of(first.ns, all_ns)}, in {first.calls:,.4g} calls."
     )
     rows = list(dict.fromkeys([top.name, first.name]))
     return Answer(question=question, sentence=sentence, numbers=numbers, rows=rows)
@@ -161,11 +159,12 @@ def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) 
         )
     else:
         listed = ", ".join(
-            f"{shortened(one.name)} {part(one.ns, total_ns)} ({one.category})" for one in notable
+            f"{shortened(one.name)} {percent_of(one.ns, total_ns)} ({one.category})"
+            for one in notable
         )
         count = len(rest) - len(notable)
         sentence = f"Besides matrix multiplication: {listed}"
-        sentence += f"; {count} more together {part(small_ns, total_ns)}." if count else "."
+        sentence += f"; {count} more together {percent_of(small_ns, total_ns)}." if count else "."
     return Answer(
         question=question,
         sentence=sentence,
@@ -194,10 +193,10 @@ def gemm_shares(record: Record, kernels: Kernels, others: Sequence[Record]) -> A
         gemm_ns = fsum(row.exclusive_ns for row in gemms)
         attention_ns = fsum(row.exclusive_ns for row in members if row.category == "attention")
         numbers |= {step: gemm_ns / total_ns if total_ns else 0.0, f"{step} run": source.id}
-        text = f"{part(gemm_ns, total_ns)} in {step}"
+        text = f"{percent_of(gemm_ns, total_ns)} in {step}"
         if attention_ns:
             numbers[f"{step} fused attention"] = attention_ns / total_ns
-            text += f" (and {part(attention_ns, total_ns)} in fused attention)"
+            text += f" (and {percent_of(attention_ns, total_ns)} in fused attention)"
         known.append(text)
         rows |= {row.name for row in gemms}
     sentence = f"Of the {noun} time, {', '.join(known)}." if known else "No kind was measured."

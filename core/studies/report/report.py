@@ -7,6 +7,7 @@ from itertools import islice
 
 import msgspec
 
+from ...formatting import UNKNOWN
 from ...record.memory import Oom, Timeline
 from ...record.record import Record
 from ...spec.command_line import command_line
@@ -47,7 +48,7 @@ def _merged(values: Sequence[tuple[Cell, Cell]]) -> tuple[Cell, Cell]:
         return values[0]
     if len(values) > MOST_NAMED:
         return f"varies: {len(values)} values", ""
-    return " | ".join("n/a" if value is None else str(value) for value, _ in values), ""
+    return " | ".join(UNKNOWN if value is None else str(value) for value, _ in values), ""
 
 
 def commands_table(

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, product
 
-from ...formatting import format_bytes
+from ...formatting import UNKNOWN, format_bytes
 from ...record.record import Record
 from ...tables.table import Cell as Content
 from ...tables.table import Row, Table, is_number
@@ -205,7 +205,7 @@ def _why(cells: Sequence[Cell], records: Sequence[Record]) -> Content:
     """Why there is no value: how it ended, or that no run can have it; None where it waits."""
     ended = next((text for record in records if (text := outcome(record))), None)
     if ended is None and cells and all(cell.refused for cell in cells):
-        return "n/a"
+        return UNKNOWN
     return ended
 
 

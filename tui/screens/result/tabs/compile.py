@@ -16,13 +16,14 @@ from textual.widgets import DataTable, Static
 from .....core.analysis.compare import BreakEven
 from .....core.errors import NotFoundError
 from .....core.export.text_formats import table_as_markdown
+from .....core.formatting import counted
 from .....core.record.record import Compile
 from .....core.runs.artifacts import generated_code
 from .....core.runs.related import worth_of
 from .....core.tables.cells import literal
 from .....core.tables.compile import compile_table, gaps_table, generated_table
 from .....core.tables.table import Table
-from ....text import milliseconds, plural, significant
+from ....text import milliseconds, significant
 from ....theme import swatch
 from ....widgets.charts.stack_bar import Part, StackBar
 from ....widgets.tables.table_view import TableView
@@ -194,7 +195,7 @@ def badge(block: Compile) -> Content:
     }
     return Content.assemble(
         found,
-        f"  {' · '.join(plural(count, noun) for noun, count in counts.items())}",
+        f"  {' · '.join(counted(count, noun) for noun, count in counts.items())}",
         (f"  {block.mode} · {block.backend} · {block.scope}", "$foreground 60%"),
     )
 
@@ -208,7 +209,7 @@ def seconds_line(block: Compile) -> Content:
     elif block.warm_seconds is not None:
         how = "with full caches"
     elif block.cache_misses:
-        how = f"{plural(block.cache_hits or 0, 'graph')} from the cache, {block.cache_misses} not"
+        how = f"{counted(block.cache_hits or 0, 'graph')} from the cache, {block.cache_misses} not"
     else:
         how = "without a cache"
     return Content.assemble(
