@@ -105,6 +105,28 @@ def test_the_account_is_of_the_cell_without_memory_and_of_no_other(sysbench_home
     assert 512 * 2**20 in table.column("bytes")
 
 
+def test_cells_whose_tables_differ_in_a_column_stay_under_the_same_names(record: Record) -> None:
+    assert record.memory is not None
+    layout = Layout(name="a", title="", rows=(), each="largest")
+    points = tuple(Point(f"B{batch}", {"batch": batch}) for batch in (1, 2))
+    study = Study(name="s", title="", axes=(Axis(name="batch", points=points),), tables=(layout,))
+    blocks = [
+        msgspec.structs.replace(row, block_bytes=row.bytes + 512) for row in record.memory.largest
+    ]
+    in_blocks = msgspec.structs.replace(
+        record, memory=msgspec.structs.replace(record.memory, largest=blocks)
+    )
+    first, second = cells = expand(study)
+    without = record.memory.largest
+    (table,) = fill_all(study, cells, {first.id: record, second.id: in_blocks})
+    assert table.columns[:3] == ("batch", "bytes", "category")
+    assert table.column("category") == 2 * [row.category for row in without]
+    (table,) = fill_all(study, cells, {first.id: in_blocks, second.id: record})
+    assert table.columns[:3] == ("batch", "bytes", "block_bytes")
+    nothing_known: list[int | None] = [None] * len(without)
+    assert table.column("block_bytes") == [row.block_bytes for row in blocks] + nothing_known
+
+
 def lined() -> Study:
     """Lines for the kinds of step, columns for the precisions, one quotient."""
     axes = tuple(
