@@ -10,7 +10,7 @@ from ..runs.artifacts import layer_rows
 from ..runs.builder import settled_record
 from ..runs.directory import RunDirectory
 from ..runs.related import other_steps, worth_of
-from ..tables.record import tables_of
+from ..tables.sections import tables_of
 from .files import refuse_existing, write
 from .page.run_page import run_page
 from .text_formats import record_as_markdown, table_as_csv, tables_as_tidy_csv

@@ -11,7 +11,7 @@ from ..record.record import Record
 from ..tables.cells import cells_as_text, heading_of, is_numeric, literal
 from ..tables.context import headline
 from ..tables.kernels import top_kernels
-from ..tables.record import tables_of
+from ..tables.sections import tables_of
 from ..tables.table import Table
 from ..tables.trust import trust_lines
 

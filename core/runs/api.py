@@ -40,7 +40,7 @@ class Run:
 
     def tables(self) -> dict[str, pandas.DataFrame]:
         """Every table of the record as a data frame, by its name; units are in the columns."""
-        from ..tables.record import tables_of
+        from ..tables.sections import tables_of
         from ..tables.table import to_frame
 
         return {table.name: to_frame(table) for table in tables_of(self.record)}

@@ -9,8 +9,7 @@ from ..analysis.compare import BreakEven
 from ..analysis.kernels.provenance import row_key
 from ..analysis.memory.owners import WHOLE_MODEL
 from ..record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
-from .column import Column, fields_of, tabulate
-from .table import Cell, Table, facts
+from .table import Cell, Column, Table, facts, fields_of, tabulate
 
 EXTENTS = {
     "whole": "whole: every frame became a graph",

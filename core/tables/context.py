@@ -9,8 +9,7 @@ from ..formatting import counted
 from ..machine.environment import device_name, threads, torch_version
 from ..record.record import Finding, PassRecord, Record
 from ..spec.spec import NUMERIC_WORKLOADS
-from .column import Column, fields_of, tabulate
-from .table import Cell, Table, facts, is_number
+from .table import Cell, Column, Table, facts, fields_of, is_number, tabulate
 
 
 def spec_table(record: Record) -> Table:

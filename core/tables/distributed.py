@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..record.distributed import CollectiveRow, MemoryRow, RankRow
 from ..record.record import Distributed, Spread
-from .column import Column, fields_of, tabulate
-from .table import Cell, Table, facts
+from .table import Cell, Column, Table, facts, fields_of, tabulate
 
 SPLIT = ("compute", "waiting", "transfer", "exposed", "communication")
 _WORDS = {

@@ -9,8 +9,7 @@ from ..estimate.closed_form import Prediction
 from ..estimate.exact import ExactPrediction, PhasePrediction
 from ..estimate.grid import Cell, Fit
 from ..record.memory import LedgerRow
-from .column import Column, fields_of, tabulate
-from .table import Table, facts
+from .table import Column, Table, facts, fields_of, tabulate
 
 
 def predicted_ledger_table(prediction: Prediction) -> Table:

@@ -14,8 +14,7 @@ from ..analysis.kernels.tree import known_sum, mean_of_roof
 from ..formatting import format_count
 from ..record.record import KernelRow, Kernels, Record
 from ..record.roof import Roof
-from .column import Column, fields_of, tabulate
-from .table import Cell, Table, folded, with_total
+from .table import Cell, Column, Table, fields_of, folded, tabulate, with_total
 
 ADDITIVE = ("exclusive_ns", "share", "calls")
 

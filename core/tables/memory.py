@@ -21,8 +21,7 @@ from ..record.memory import (
     WouldFit,
 )
 from ..record.record import Memory, ModuleMemory, Record
-from .column import Column, fields_of, tabulate
-from .table import Table, facts
+from .table import Column, Table, facts, fields_of, tabulate
 
 
 def memory_table(memory: Memory) -> Table:

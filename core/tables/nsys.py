@@ -8,9 +8,8 @@ import msgspec
 
 from ..record.nsys import KernelSummary, NsysDevice, NsysFacts, NvtxRange
 from ..record.record import Nsys
-from .column import fields_of, tabulate
 from .kernels import kernel_table
-from .table import Row, Table, facts
+from .table import Row, Table, facts, fields_of, tabulate
 
 
 def record_tables(nsys: Nsys) -> list[Table]:

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from ..record.numerics import Accumulated, Numerics, TensorDtype
-from .column import Column, fields_of, tabulate
-from .table import Table
+from .table import Column, Table, fields_of, tabulate
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 """As the write-ups have them."""

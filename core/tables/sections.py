@@ -1,4 +1,4 @@
-"""Every section of a report: one row each, with the tables that belong to it.
+"""Every section of a report: one row each, with its tables; and all tables of a record.
 
 A table belongs to a section by a line in the section's function. Modules of tables are imported
 when a section is made: the command line reads the names alone.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..errors import NotFoundError
 from ..record.record import Record
 from .table import Table
 
@@ -185,3 +186,60 @@ SECTIONS = {
 
 INSPECTED = tuple(name for name, section in SECTIONS.items() if section.of_files)
 """The sections that a foreign file may have."""
+
+TREE_LEAST = 0.005
+"""Share of the step under which nodes of the exported tree are summed up: the kernel table has
+every row."""
+
+READING_ORDER = (
+    *("findings", "passes", "oom", "timing", "questions", "categories", "tree", "kernels"),
+    *("roofline", "memory", "nsys", "numerics", "compile", "distributed", "telemetry"),
+    "environment",
+)
+"""Sections as a report has them, and single tables that are read apart from their section. A
+section that is not here comes before the last."""
+
+
+def tables_of(
+    record: Record, others: Sequence[Record] = (), worth: BreakEven | None = None
+) -> list[Table]:
+    """Every table that the record has data for, in reading order.
+
+    ``others`` are runs of the same spec with another kind of step, for the questions;
+    ``worth`` is what compiling saves against an eager run.
+    """
+    from .context import spec_table
+
+    source = Source(record=record, others=others, worth=worth, tree=_short_tree(record))
+    tables = [
+        (_place(name, table), table)
+        for name, section in SECTIONS.items()
+        for table in section.tables(source)
+    ]
+    tables.sort(key=lambda placed: placed[0])
+    return [spec_table(record), *(table for _, table in tables)]
+
+
+def _short_tree(record: Record) -> TreeNode | None:
+    if record.kernels is None:
+        return None
+    from ..analysis.kernels.tree import from_share, kernel_tree
+
+    return from_share(kernel_tree(record.kernels, record.memory), TREE_LEAST)
+
+
+def _place(section: str, table: Table) -> int:
+    names = [name for name in (table.name, section) if name in READING_ORDER]
+    return READING_ORDER.index(names[0] if names else READING_ORDER[-1])
+
+
+def table_named(record: Record, name: str) -> Table:
+    """One table by its name: ``timing``, ``kernels``, ``ledger``, …
+
+    Raises:
+        NotFoundError: The record has no such table; names those it has.
+    """
+    tables = {table.name: table for table in tables_of(record)}
+    if name not in tables:
+        raise NotFoundError(f"run {record.id} has no table {name!r}; it has {', '.join(tables)}")
+    return tables[name]

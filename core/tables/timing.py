@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..formatting import counted
 from ..record.record import Spread, Telemetry, Timing
-from .column import Column, tabulate
-from .table import QUANTITY, Table, facts
+from .table import QUANTITY, Column, Table, facts, tabulate
 
 _STATISTICS = (
     "median_ms",

@@ -9,8 +9,7 @@ from ..analysis.kernels.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
 from ..analysis.kernels.tree import TreeNode, walk
 from ..formatting import percent
 from .cells import decimal
-from .column import Column, fields_of, tabulate
-from .table import Table
+from .table import Column, Table, fields_of, tabulate
 from .trust import marked
 
 SPLIT = ("forward", "backward")

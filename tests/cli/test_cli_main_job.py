@@ -12,7 +12,8 @@ import pytest
 
 from sysbench.core.export.exports import write_export
 from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.tables.record import table_named, tables_of, to_frame
+from sysbench.core.tables.sections import table_named, tables_of
+from sysbench.core.tables.table import to_frame
 from sysbench.tui.cli import main
 
 

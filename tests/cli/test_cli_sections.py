@@ -7,8 +7,7 @@ import pytest
 from sysbench.core.export.inspection import inspection_tables
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.tables.record import tables_of
-from sysbench.core.tables.sections import SECTIONS, Section
+from sysbench.core.tables.sections import SECTIONS, Section, tables_of
 from sysbench.core.tables.table import Table
 from sysbench.tui.cli import main
 from sysbench.tui.commands.report.kernel_sections import TreeOptions

@@ -18,11 +18,10 @@ from ...record.memory import Origin
 from ...record.record import Kernels, Memory, Nsys, Record
 from ...spec.fields import COMPILE_KEYS
 from ...spec.spec import RunSpec
-from ...tables.column import Column, tabulate
 from ...tables.kernels import question_table
 from ...tables.memory import largest_table, ledger_table
 from ...tables.numerics import accumulation_table, dtypes_table
-from ...tables.table import Cell, Row, Table
+from ...tables.table import Cell, Column, Row, Table, tabulate
 
 MATRICES_AT_ONCE = 2
 """Of B S S in forward, at the least: softmax reads one and writes another."""

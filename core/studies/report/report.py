@@ -12,9 +12,8 @@ from ...record.memory import Oom, Timeline
 from ...record.record import Record
 from ...spec.command_line import command_line
 from ...tables.chart import Figure
-from ...tables.column import Column, tabulate
 from ...tables.context import environment_table
-from ...tables.table import QUANTITY, Cell, Table
+from ...tables.table import QUANTITY, Cell, Column, Table, tabulate
 from ..file.study import Study
 from ..run import grid
 from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progress_in, seconds_left

@@ -16,7 +16,7 @@ from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
 from sysbench.core.export.exports import EXPORTS, default_path, write_export
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.tables.record import tables_of
+from sysbench.core.tables.sections import tables_of
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

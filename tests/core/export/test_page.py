@@ -17,7 +17,7 @@ from sysbench.core.export.report import run_as_page
 from sysbench.core.record.record import Record
 from sysbench.core.runs.builder import settled_record
 from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.tables.record import tables_of
+from sysbench.core.tables.sections import tables_of
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 QUIET = (

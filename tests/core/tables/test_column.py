@@ -15,9 +15,8 @@ from sysbench.core.record.record import KernelRow
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.tables import kernels as kernel_tables
 from sysbench.core.tables.cells import cells_as_text
-from sysbench.core.tables.column import Column, fields_of, tabulate
-from sysbench.core.tables.record import table_named, tables_of
-from sysbench.core.tables.table import Cell, Table, select, with_column
+from sysbench.core.tables.sections import table_named, tables_of
+from sysbench.core.tables.table import Cell, Column, Table, fields_of, select, tabulate, with_column
 from sysbench.tui.commands.report.layout import table_lines
 
 NAMES = st.lists(

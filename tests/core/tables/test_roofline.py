@@ -9,7 +9,7 @@ from sysbench.core.record.roof import Roof
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.tables.cells import cells_as_text
 from sysbench.core.tables.kernels import flops_table, roof_words, roofline_table
-from sysbench.core.tables.record import table_named, tables_of
+from sysbench.core.tables.sections import table_named, tables_of
 
 ROOF = Roof(
     precision="fp32",

@@ -11,8 +11,7 @@ import pytest
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.record.record import Record
 from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.tables.record import READING_ORDER, tables_of
-from sysbench.core.tables.sections import INSPECTED, SECTIONS, Source
+from sysbench.core.tables.sections import INSPECTED, READING_ORDER, SECTIONS, Source, tables_of
 
 
 def test_a_section_is_about_a_field_of_the_record() -> None:

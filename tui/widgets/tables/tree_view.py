@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
 from ....core.analysis.kernels.tree import STILL, TreeNode, matching, walk
-from ....core.tables.column import Column, tabulate
+from ....core.tables.table import Column, tabulate
 from ....core.tables.tree import NODE_COLUMNS, PlacedNode, known_columns
 from ...theme import IDLE, swatch
 from .kernel_table import moved_cell, moved_room

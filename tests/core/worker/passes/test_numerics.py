@@ -14,7 +14,7 @@ from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.report.table import fill
 from sysbench.core.studies.run.grid import expand, with_variant
 from sysbench.core.tables.cells import cells_as_text
-from sysbench.core.tables.record import table_named
+from sysbench.core.tables.sections import table_named
 from sysbench.core.tables.table import Table
 from sysbench.core.worker.passes.numerics import autocast_dtypes
 
