@@ -20,7 +20,7 @@ import msgspec
 from ..machine.children import die_with_input
 from ..machine.processes import die_with_parent
 from ..record.blocks import PASSES
-from ..record.events import AnyEvent, DeviceDescribed, Noticed, StageEntered, encode_event
+from ..record.events import AnyEvent, Noticed, StageEntered, encode_event
 from ..runs.job import Job, Report
 from ..runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE
 from ..spec.spec import RunSpec
@@ -128,27 +128,23 @@ def _run(job: Job, report: Report, parent: int) -> int:
         folder = job.path.resolve().with_name("timing") / "inductor-cache"
         os.environ[INDUCTOR_CACHE_VARIABLE] = str(folder)
     # Late, so that the first event is out before the second that importing torch takes.
-    from .failures import report_failure
-    from .limits import left_over, limit_memory
-    from .memory.oom import Refusals
+    from .boot import Measure, measured
+    from .limits import left_over
     from .passes.registry import measure_of
-    from .setup import describe_torch, prepare_torch
 
     die_with_parent(parent)
-    refusals = None
-    try:
-        settings = prepare_torch(job.spec)
-        report(DeviceDescribed(facts={**describe_torch(job.spec), "settings": settings}))
+
+    def load() -> Measure:
         measure = measure_of(job)
-        limit_memory(job.spec)
-        refusals = Refusals(job.spec)
-        if (message := left_over(job.spec)) is not None:
-            report(Noticed(message=message))
-        measure(job, report)
-    except Exception as error:
-        report_failure(error, job.spec, report, refusals)
-        return 1
-    return 0
+
+        def measure_with_notice(job: Job, report: Report) -> bool | None:
+            if (message := left_over(job.spec)) is not None:
+                report(Noticed(message=message))
+            return measure(job, report)
+
+        return measure_with_notice
+
+    return 0 if measured(job, report, load) else 1
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from ...runs.job import Job, Report
+from ...runs.job import Job
 
-Measure = Callable[[Job, Report], bool | None]
-"""Runs a pass and reports its block; False if it has no result and has reported why."""
+if TYPE_CHECKING:
+    from ..boot import Measure
 
 
 def measure_of(job: Job) -> Measure:

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from ...machine.processes import die_with_parent
-from ...record.events import AnyEvent, DeviceDescribed, StageEntered, encode_event
-from ...runs.job import Job
+from ...record.events import AnyEvent, StageEntered, encode_event
+from ...runs.job import Job, Report
 
 JOB, MEETING = "job.json", "meeting"
 """The job, and the folder that is there while ranks meet and run."""
@@ -50,27 +50,21 @@ def main() -> int:
         # Late, so that the first event is out before the seconds that importing torch takes.
         import torch.distributed as dist
 
-        from ..failures import report_failure
-        from ..limits import limit_memory
-        from ..memory.oom import Refusals
-        from ..setup import describe_torch, prepare_torch
+        from ..boot import Measure, measured
         from .timing import join, measure
 
         die_with_parent(int(os.environ[PARENT_VARIABLE]))
-        spec = job.spec
-        spec = spec.changed(device=spec.devices[rank])
-        job = msgspec.structs.replace(job, spec=spec)
-        refusals = None
-        try:
-            settings = prepare_torch(spec)
-            report(DeviceDescribed(facts={**describe_torch(spec), "settings": settings}))
-            join(rank, spec, folder / MEETING / "ranks")
-            limit_memory(spec)
-            refusals = Refusals(spec)
+        job = msgspec.structs.replace(job, spec=job.spec.changed(device=job.spec.devices[rank]))
+
+        def load() -> Measure:
+            join(rank, job.spec, folder / MEETING / "ranks")
+            return measure_and_leave
+
+        def measure_and_leave(job: Job, report: Report) -> None:
             measure(job, report)
             dist.destroy_process_group()
-        except Exception as error:
-            report_failure(error, spec, report, refusals)
+
+        if not measured(job, report, load):
             # Where another rank died first, that must be found before this one's end.
             time.sleep(BLAME_SECONDS)
             return 1

@@ -1,0 +1,39 @@
+"""The boot of a process that measures: torch as the spec asks, limits, then the pass.
+
+Importing this module imports torch, so a process reports its first event before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..record.events import DeviceDescribed
+from ..runs.job import Job, Report
+from .failures import report_failure
+from .limits import limit_memory
+from .memory.oom import Refusals
+from .setup import describe_torch, prepare_torch
+
+Measure = Callable[[Job, Report], bool | None]
+"""Runs a pass and reports its block; False if it has no result and has reported why."""
+
+
+def measured(job: Job, report: Report, load: Callable[[], Measure]) -> bool:
+    """Run a pass in this process; false if it failed, which is reported.
+
+    Args:
+        load: Gives the function that measures. It is called before the memory limit: what it
+            imports, or the ranks that it joins, do not count.
+    """
+    observer = None
+    try:
+        settings = prepare_torch(job.spec)
+        report(DeviceDescribed(facts={**describe_torch(job.spec), "settings": settings}))
+        measure = load()
+        limit_memory(job.spec)
+        observer = Refusals(job.spec)
+        measure(job, report)
+    except Exception as error:
+        report_failure(error, job.spec, report, observer)
+        return False
+    return True
