@@ -111,7 +111,7 @@ def test_no_folder_holds_more_modules_than_the_eye_takes_in() -> None:
         if path.name != "__init__.py"
     )
     crowded = {folder: count for folder, count in modules.items() if count > MOST_MODULES}
-    assert crowded == {"tui/commands": 17}  # a module a command
+    assert not crowded
 
 
 @pytest.mark.parametrize("name", sorted(modules_named_in(PYPROJECT)))

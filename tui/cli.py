@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
 from ..core.errors import SysbenchError
-from .commands.arguments import build_parser
+from .commands.registry import COMMANDS, parse_arguments
 from .commands.report.output import flush
 
 INTERRUPTED = 130
 
 
+class NoTerminalError(SysbenchError):
+    """The workstation was asked for where there is no terminal."""
+
+    exit_code = 2
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: the only place that turns errors into text."""
     _settle_streams()
-    arguments = build_parser().parse_args(argv)
     try:
-        # Imported only when called: `--help` must not wait for what one command needs.
-        command = import_module(f".commands.{arguments.module}", __package__)
-        code: int = command.main(arguments)
+        code = _run(parse_arguments(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         code = _explain("interrupted", INTERRUPTED)
     except SysbenchError as error:
@@ -31,6 +34,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _explain(f"{place}{error.strerror or error}", 1)
     flush()
     return code
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command is None:
+        return _open_workstation()
+    return COMMANDS[arguments.command].load().main(arguments)
+
+
+def _open_workstation() -> int:
+    """Open the workstation; the exit code says which signal ended it, if one did."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise NoTerminalError(
+            "the workstation needs a terminal; here, `sysbench-tui run` measures and prints "
+            "the tables, and `sysbench-tui --help` lists every command"
+        )
+    # No command waits for the interface to be imported.
+    from .app import SysbenchApp
+
+    app = SysbenchApp()
+    app.run()
+    return app.return_code or 0
 
 
 def _settle_streams() -> None:

@@ -4,28 +4,57 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
 from sysbench.core.spec.fields import FIELDS
+from sysbench.tui import commands
 from sysbench.tui.cli import main
+from sysbench.tui.commands.registry import COMMANDS
 
-COMMANDS = ("run", "estimate", "list", "show", "compare", "export", "attach", "stop", "doctor")
+HEAVY = {"textual", "torch", "pandas", "numpy", "rich", "psutil", "pynvml"}
 
 
-def test_help_loads_nothing_heavy() -> None:
+def modules_after(*words: str) -> set[str]:
+    """Names of the modules that a command line has imported by its end."""
     code = (
         "import sys\n"
         "from sysbench.tui.cli import main\n"
-        "try: main(['run', '--help'])\n"
+        f"try: main({[*words]!r})\n"
         "except SystemExit: pass\n"
-        "heavy = {'textual', 'torch', 'pandas', 'numpy', 'rich', 'psutil', 'pynvml'}\n"
-        "print('LOADED', sorted(heavy & set(sys.modules)))\n"
+        "print(*sys.modules)\n"
     )
     result = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
-    assert result.stdout.splitlines()[-1] == "LOADED []"
+    return set(result.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)])
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    assert not HEAVY & modules_after(*words, "--help")
+
+
+def test_only_the_chosen_command_is_imported() -> None:
+    loaded = modules_after("stop", "--help")
+    assert "sysbench.tui.commands.stop" in loaded
+    assert "sysbench.tui.commands.run" not in loaded
+    assert "sysbench.tui.commands.study" not in loaded
+
+
+def test_every_module_with_a_parser_is_a_command() -> None:
+    """A module that no row names could not be called; a row without a module would fail."""
+    modules = {
+        info.name: import_module(f"sysbench.tui.commands.{info.name}")
+        for info in iter_modules(commands.__path__)
+    }
+    named = {name for name, module in modules.items() if hasattr(module, "add_arguments")}
+    assert named == {name.replace("-", "_") for name in COMMANDS}
+    assert all(
+        command.load() is modules[name.replace("-", "_")] for name, command in COMMANDS.items()
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -43,8 +72,8 @@ def test_every_command_explains_itself_with_an_example(
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    text = capsys.readouterr().out
-    assert all(f"\n    {command} " in text for command in COMMANDS)
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(f" {name} {command.summary}" in text for name, command in COMMANDS.items())
 
 
 def test_run_help_lists_every_key_of_a_spec(capsys: pytest.CaptureFixture[str]) -> None:

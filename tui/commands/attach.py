@@ -9,16 +9,25 @@ from collections.abc import Iterator
 
 from ...core.record.events import AnyEvent, RunEnded
 from ...core.runs.directory import RunDirectory, find_run
-from .report.ending import print_ending
-from .report.progress import progress_for
+from .arguments import add_run_argument, examples
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 20.0
 """How long a run that was just created may take until its supervisor lives."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the run to follow."""
+    parser.description = "Follow a run from any terminal. Ctrl+C leaves the run going."
+    parser.epilog = examples(("sysbench-tui attach last", ""))
+    add_run_argument(parser)
+
+
 def main(arguments: argparse.Namespace) -> int:
     """The exit code of the run, as `run` would have returned it."""
+    from .report.ending import print_ending
+    from .report.progress import progress_for
+
     run = find_run(arguments.run)
     try:
         with progress_for(json=arguments.json) as progress:

@@ -3,116 +3,33 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 
-import msgspec
-
-from ...core.analysis.compare import Comparison, Factor, compare
-from ...core.formatting import signed_percent
-from ...core.runs.builder import settled_record
 from ...core.runs.directory import find_run
-from ...core.tables.cells import literal, one_figure
-from ...core.tables.memory import difference_tables
-from ...core.tables.table import Table
-from .report.layout import Line, blank, prose, table_lines, titled
+from .arguments import RUN_HELP, examples
 from .report.output import page_width, print_json, print_lines
 
-LARGEST_CHANGES = 10
-_STYLES = {
-    "FASTER": "bold green",
-    "SLOWER": "bold red",
-    "SAME": "bold",
-    "AMBIGUOUS": "bold yellow",
-}
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the two runs."""
+    parser.description = (
+        "Compare run B against run A: medians with their 95 % intervals, peak memory, and\n"
+        "every factor in which the two specs differ."
+    )
+    parser.epilog = examples(("sysbench-tui compare 1204 1211", "parts of ids are enough"))
+    parser.add_argument("a", metavar="A", help=RUN_HELP)
+    parser.add_argument("b", metavar="B", help="the run that is compared against A")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Always 0 when both runs could be read: a slower run is an answer, not a failure."""
+    from ...core.analysis.compare import compare
+    from ...core.runs.builder import settled_record
+    from .report.comparison import comparison_lines
+
     a, b = (settled_record(find_run(name)) for name in (arguments.a, arguments.b))
     comparison = compare(a, b)
     if arguments.json:
         print_json(comparison)
     else:
-        print_lines(_lines(comparison, page_width()))
+        print_lines(comparison_lines(comparison, page_width()))
     return 0
-
-
-def _lines(comparison: Comparison, width: int) -> Iterator[Line]:
-    yield from prose(f"A  {comparison.a}", width)
-    yield from prose(f"B  {comparison.b}", width)
-    yield blank()
-    if comparison.a == comparison.b:
-        yield from prose("Nothing differs: A and B are one run.", width)
-        return
-    style = _STYLES[comparison.verdict]
-    yield from prose(f"B is {comparison.verdict}: {_change(comparison)}", width, style=style)
-    yield from prose(
-        "One process each: how much two processes of one spec differ is not in the interval.",
-        width,
-        style="dim",
-    )
-    if len(comparison.factors) > 1:
-        yield blank()
-        warning = (
-            f"Warning: {len(comparison.factors)} factors differ, the change has no single cause."
-        )
-        yield from prose(warning, width, style="bold yellow")
-    if comparison.factors:
-        lines = table_lines(_factors(comparison.factors), width)
-        yield from titled("What differs", lines)
-    else:
-        yield from prose("Nothing differs: the same work on the same machine.", width)
-    if comparison.procedure:
-        lines = table_lines(_factors(comparison.procedure), width)
-        yield from titled("Measured differently", lines)
-    if comparison.phases:
-        yield from titled("Medians", table_lines(_phases(comparison), width))
-    yield from titled("Peak allocated", table_lines(_peaks(comparison), width))
-    if comparison.memory is not None:
-        for table in difference_tables(comparison.memory):
-            if table.rows:
-                shown = msgspec.structs.replace(table, rows=table.rows[:LARGEST_CHANGES])
-                more = len(table.rows) - len(shown.rows)
-                title = f"{table.title}; {more} smaller ones are left out" if more else table.title
-                yield from titled(title, table_lines(shown, width))
-
-
-def _change(comparison: Comparison) -> str:
-    if comparison.change is None or comparison.change_low is None or comparison.change_high is None:
-        return literal(comparison.why)
-    return (
-        f"{signed_percent(comparison.change)} step time, "
-        f"{signed_percent(comparison.change_low)} to {signed_percent(comparison.change_high)} "
-        f"by the intervals; {comparison.why}"
-    )
-
-
-def _factors(factors: list[Factor]) -> Table:
-    rows = tuple(
-        (one.name, one_figure(one.name, one.a), one_figure(one.name, one.b)) for one in factors
-    )
-    return Table(name="factors", title="What differs", columns=("factor", "A", "B"), rows=rows)
-
-
-def _phases(comparison: Comparison) -> Table:
-    rows = tuple(
-        (one.name, one.a_ms, one.b_ms, _difference(one.a_ms, one.b_ms), _share(one.a_ms, one.b_ms))
-        for one in comparison.phases
-    )
-    columns = ("phase", "A_ms", "B_ms", "change_ms", "over_a")
-    return Table(name="phases", title="Medians", columns=columns, rows=rows)
-
-
-def _peaks(comparison: Comparison) -> Table:
-    a, b = comparison.a_peak_bytes, comparison.b_peak_bytes
-    row = (a, b, _difference(a, b), _share(a, b))
-    columns = ("A_bytes", "B_bytes", "change_bytes", "over_a")
-    return Table(name="peaks", title="Peak allocated", columns=columns, rows=(row,))
-
-
-def _difference(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else b - a
-
-
-def _share(a: float | None, b: float | None) -> float | None:
-    return None if not a or b is None else b / a - 1

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ...core.machine.doctor.check import Check
-from ...core.machine.doctor.checks import examine
 from ...core.tables.cells import literal
-from .report.layout import Line, labelled
+from .arguments import examples
 from .report.output import page_width, print_json, print_lines
+
+if TYPE_CHECKING:
+    from .report.layout import Line
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 _COLUMN = 24
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command; it takes no arguments."""
+    parser.description = (
+        "Look at the GPU, driver, torch, nsys, permissions, the terminal and the home."
+    )
+    parser.epilog = examples(("sysbench-tui doctor", ""))
+
+
 def main(arguments: argparse.Namespace) -> int:
     """Always 0: what is missing is an answer, not a failure."""
+    from ...core.machine.doctor.checks import examine
+
     checks = examine()
     if arguments.json:
         print_json(checks)
@@ -26,6 +39,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _lines(check: Check, width: int) -> Iterator[Line]:
+    from .report.layout import labelled
+
     label = f"{check.status:<8} {check.name}"
     style = _STYLES[check.status]
     yield from labelled(label, literal(check.found), width, column=_COLUMN, label_style=style)

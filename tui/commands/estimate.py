@@ -6,6 +6,44 @@ import argparse
 from contextlib import AbstractContextManager, nullcontext
 
 from ...core.estimate.exact import Estimator
+from .arguments import add_table_formats, examples
+from .spec_arguments import add_spec_arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the spec, how it is predicted, and what is asked of the prediction."""
+    parser.description = (
+        "Predict a spec: nothing is measured. The closed form needs no torch and takes a\n"
+        "millisecond; --exact plays the step on tensors without memory, in a process of its own.\n"
+        "A CUDA device need not be here: device=cuda with --capacity asks for another machine."
+    )
+    parser.epilog = (
+        examples(
+            ("sysbench-tui estimate --set model=cs336-2025/xl --set batch=4", ""),
+            ("sysbench-tui estimate --exact --set model=10B --set device=cuda", "by phase"),
+            ("sysbench-tui estimate --set device=cuda --fit batch --capacity 24GiB", ""),
+            ("sysbench-tui estimate --table context=128,256,512 --table precision=fp32,bf16", ""),
+            ("sysbench-tui estimate mine.toml --json", "for scripts"),
+        )
+        + "\n\nThe keys of --set are listed by `sysbench-tui run --help`."
+    )
+    add_spec_arguments(parser)
+    parser.add_argument("--exact", action="store_true", help="by the real code on meta tensors")
+    parser.add_argument(
+        "--capacity", metavar="SIZE", help="to fit into, such as 24GiB (default: the device's)"
+    )
+    parser.add_argument(
+        "--peak", metavar="TFLOPS[,GB/S]", help="of the device, for the roofline time of --exact"
+    )
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--fit", choices=("batch", "context"), help="the largest that fits")
+    asked.add_argument(
+        "--table",
+        action="append",
+        metavar="KEY=VALUE,…",
+        help="a prediction for every value; may be repeated, for every combination",
+    )
+    add_table_formats(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:

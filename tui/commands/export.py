@@ -5,9 +5,26 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ...core.export.exports import write_export
+from ...core.export.exports import EXPORTS, write_export
 from ...core.runs.directory import find_run
+from .arguments import add_run_argument, examples
 from .report.output import print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the run, the kind of export, and where it is written."""
+    parser.description = "Write one export of a run:\n" + "\n".join(
+        f"  {kind:<11} {export.purpose}" for kind, export in EXPORTS.items()
+    )
+    parser.epilog = examples(
+        ("sysbench-tui export last perfetto", ""),
+        ("sysbench-tui export last csv -o tables/", ""),
+        ("sysbench-tui export last nsys -o profile.sh && bash profile.sh", ""),
+    )
+    add_run_argument(parser)
+    parser.add_argument("kind", metavar="KIND", choices=EXPORTS, help="one of the above")
+    parser.add_argument("-o", "--output", metavar="PATH", help="file or folder (default: here)")
+    parser.add_argument("--force", action="store_true", help="replace what is there already")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -3,90 +3,72 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import dropwhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from ...core.analysis.costs.roofline import roof_points
 from ...core.errors import NotFoundError
-from ...core.export.inspection import inspection_tables, tables_as_markdown
-from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
-from ...core.inspection.decoding import Decoding
-from ...core.inspection.foreign_roof import under_peak
-from ...core.inspection.inspection import Inspection
-from ...core.inspection.messages import Progressed
 from ...core.machine.peaks import parse_peak
-from ...core.tables.cells import literal
-from ...core.tables.kernels import top_kernels
-from ...core.tables.memory import largest_table
-from ...core.tables.sections import SECTIONS
-from ..text import KIND_WORDS, decoding_words, file_words
-from .report.kernel_sections import tree_of, tree_options
-from .report.layout import Line, note, prose, titled
-from .report.live_progress import bar
+from ...core.tables.sections import INSPECTED, SECTIONS
+from .arguments import add_table_formats, add_tree_options, examples, size_bytes
 from .report.output import page_width, print_json, print_lines, write
-from .report.report import (
-    KERNEL_ROWS,
-    LARGEST_ROWS,
-    category_section,
-    full_table,
-    kernel_lines,
-    kernel_warnings,
-    memory_section,
-    nsys_section,
-)
-from .report.sections import section_as_json, section_lines
 
-CLEAR_LINE = "\r\x1b[K"
+if TYPE_CHECKING:
+    from ...core.inspection.inspection import Inspection
 
 
-@contextmanager
-def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
-    """Gives what shows the progress; the line is gone at the end."""
-    if not sys.stderr.isatty():
-        yield lambda step: None
-        return
-
-    def show(step: Progressed) -> None:
-        filled = "" if step.share is None else f"{bar(step.share)}  "
-        _write(f"{CLEAR_LINE}  {filled}{decoding_words(step)}")
-
-    try:
-        yield show
-    finally:
-        _write(CLEAR_LINE)
-
-
-def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
-
-
-def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
-    """What kind of file it is, then everything that it holds, at most ``width`` cells wide."""
-    yield [(literal(inspection.file), "bold")]  # whole, so that it can be copied
-    yield from prose(file_words(inspection), width)
-    if kernels := inspection.kernels:
-        table = top_kernels(kernels, KERNEL_ROWS)
-        yield from kernel_warnings(kernels, width)
-        yield from titled(table.title, kernel_lines(table, width, total=True))
-        yield from note(map(literal, kernels.missing.values()), width)
-        yield from category_section(kernels, width)
-    if nsys := inspection.nsys:
-        yield from nsys_section(nsys, width)
-    if memory := inspection.memory:
-        largest = largest_table(memory)
-        shown = msgspec.structs.replace(largest, rows=largest.rows[:LARGEST_ROWS])
-        yield from memory_section(memory, width)
-        yield from full_table(shown, width, drop=("module", "phase", "category", "died_ms"))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the file, how it is decoded, and what is shown of it."""
+    parser.description = (
+        "Read a file that any program wrote: a chrome trace of torch.profiler (.json, .json.gz),\n"
+        "a snapshot of CUDA's allocator (pickle), or an nsys export to SQLite. What it is, its\n"
+        "content tells. It is decoded in a process of its own with a memory limit; a second look\n"
+        "is instant."
+    )
+    parser.epilog = (
+        examples(
+            ("sysbench-tui inspect trace.json.gz", ""),
+            ("sysbench-tui inspect trace.json.gz --section tree --depth 4", ""),
+            ("sysbench-tui inspect trace.json.gz --section roofline --peak 989.4,3350", ""),
+            ("sysbench-tui inspect snapshot.pickle --json | jq .memory.ledger", ""),
+            ("sysbench-tui inspect report.sqlite --section kernels --csv > kernels.csv", ""),
+        )
+        + "\n\nexit codes: 0 shown, 2 not readable or no such section, 130 cancelled"
+    )
+    parser.add_argument("file", metavar="FILE", help="the file; only read, never changed")
+    parser.add_argument("--section", choices=INSPECTED, help="print only this, in full")
+    add_table_formats(parser)
+    parser.add_argument(
+        "--peak",
+        metavar="TFLOPS[,GB/S]",
+        help="of the device, for shares of the roof (default: the table of GPUs)",
+    )
+    parser.add_argument(
+        "--memory-limit",
+        type=size_bytes,
+        default=0,
+        metavar="SIZE",
+        help="what decoding may take (default: half of the memory here, at most 16GiB)",
+    )
+    parser.add_argument(
+        "--device",
+        type=int,
+        metavar="N",
+        help="of a memory snapshot of several devices, whose tables (default: the busiest)",
+    )
+    add_tree_options(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Always 0 when the file could be read."""
+    from ...core.export.inspection import inspection_tables, tables_as_markdown
+    from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
+    from ...core.inspection.decoding import Decoding
+    from ...core.inspection.foreign_roof import under_peak
+    from .report.inspection import decoding_progress, inspection_lines
+    from .report.kernel_sections import tree_of, tree_options
+    from .report.sections import section_as_json, section_lines
+
     options = tree_options(arguments)
     peak = parse_peak(arguments.peak) if arguments.peak else None
     decoding = Decoding(Path(arguments.file), arguments.memory_limit, arguments.device)
@@ -119,6 +101,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _require(found: Inspection, section: str | None) -> None:
     """Refuse a section that the file has nothing for."""
+    from ...core.analysis.costs.roofline import roof_points
+    from ..text import KIND_WORDS
+
     if section is None:
         return
     block = SECTIONS[section].block

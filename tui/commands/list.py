@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import TYPE_CHECKING
 
 from ...core.runs.directory import runs_folder
-from ...core.runs.library import Entry, Library
 from ...core.tables.table import Table
-from .report.layout import table_lines
+from .arguments import count, examples
 from .report.output import page_width, print_json, print_lines
+
+if TYPE_CHECKING:
+    from ...core.runs.library import Entry
 
 # From the right; the model's name is in the id as well.
 _DROP = (
@@ -18,8 +21,25 @@ _DROP = (
 )
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the words that filter the runs, and how many are shown."""
+    parser.description = (
+        "List runs. Words filter: every one must occur in the run's id, model or settings."
+    )
+    parser.epilog = examples(
+        ("sysbench-tui list", ""),
+        ("sysbench-tui list large bf16", "only these"),
+        ("sysbench-tui list --json | jq '.[0].median_ms'", ""),
+    )
+    parser.add_argument("words", nargs="*", metavar="WORD", help="show runs with all these words")
+    parser.add_argument("-n", "--limit", type=count, metavar="N", help="show the newest N")
+
+
 def main(arguments: argparse.Namespace) -> int:
     """Always 0; no run at all is an empty list."""
+    from ...core.runs.library import Library
+    from .report.layout import table_lines
+
     entries = Library().entries(" ".join(arguments.words))[: arguments.limit]
     if arguments.json:
         print_json(entries)

@@ -5,18 +5,54 @@ from __future__ import annotations
 import argparse
 
 from ...core.machine.peaks import parse_peak
+from ...core.record.blocks import DEFAULT_PASSES, STEP_PASSES
 from ...core.runs.directory import create_run
 from ...core.runs.launch import start_detached
-from ...core.runs.supervisor import Cancellation, supervise
-from .report.ending import print_ending
+from .arguments import EXIT_CODES, examples
 from .report.output import print_json
-from .report.progress import progress_for
-from .report.signals import cancelled_by_signals
-from .spec_arguments import chosen_passes, chosen_spec
+from .spec_arguments import add_spec_arguments, chosen_passes, chosen_spec, spec_keys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the spec, its passes, and how the run is started."""
+    parser.description = (
+        "Measure a spec. Each pass is a process of its own; progress goes to stderr, the\n"
+        "report (or with --json the record, as one JSON document) to stdout."
+    )
+    lines = examples(
+        ("sysbench-tui run", "the default spec, all passes"),
+        ("sysbench-tui run --set model=cs336-2025/small --set precision=bf16", ""),
+        ("sysbench-tui run mine.toml --set batch=8 --passes timing", "a file, one change"),
+        ("sysbench-tui run --json > record.json", "for scripts"),
+        ("sysbench-tui run --detach", "return at once; `attach last` follows it"),
+    )
+    parser.epilog = f"{lines}\n\n{spec_keys()}\n\n{EXIT_CODES}"
+    add_spec_arguments(parser)
+    parser.add_argument(
+        "--passes",
+        metavar="LIST",
+        help=f"passes to run, with commas (default: {','.join(DEFAULT_PASSES)}; there is also "
+        f"{', '.join(name for name in STEP_PASSES if name not in DEFAULT_PASSES)})",
+    )
+    parser.add_argument(
+        "--peak",
+        metavar="TFLOPS[,GB/S]",
+        help="dense peak of the device in this precision, and its memory's bandwidth: for MFU "
+        "and shares of the roof (default: the table of GPUs, and what the device says)",
+    )
+    parser.add_argument("--detach", action="store_true", help="start it and return at once")
+    parser.add_argument(
+        "--no-wait", action="store_true", help="fail if another run holds the device"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
     """The run's exit code: 0 finished, 130 cancelled, 1 anything else."""
+    from ...core.runs.supervisor import Cancellation, supervise
+    from .report.ending import print_ending
+    from .report.progress import progress_for
+    from .report.signals import cancelled_by_signals
+
     spec = chosen_spec(arguments)
     passes = chosen_passes(arguments, spec)
     peak = None if arguments.peak is None else parse_peak(arguments.peak)

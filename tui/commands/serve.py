@@ -7,13 +7,28 @@ import getpass
 import socket
 import sys
 
-from ...core.export.server import LOOPBACK, PageServer
 from ...core.runs.directory import find_run
+from .arguments import add_run_argument, examples
 from .report.output import print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the run and the port."""
+    parser.description = (
+        "Serve a run's page and artifacts on loopback, behind a token, and print the ssh line\n"
+        "that brings them to where you sit. Ctrl+C ends it."
+    )
+    parser.epilog = examples(
+        ("sysbench-tui serve last", ""), ("sysbench-tui serve last --port 8000", "")
+    )
+    add_run_argument(parser)
+    parser.add_argument("--port", type=int, default=0, help="where to listen (default: any)")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until interrupted; 0 then."""
+    from ...core.export.server import LOOPBACK, PageServer
+
     run = find_run(arguments.run)
     server = PageServer(run, arguments.port)
     tunnel = f"ssh -N -L {server.port}:{LOOPBACK}:{server.port} {_here()}"

@@ -5,16 +5,37 @@ from __future__ import annotations
 import argparse
 from itertools import dropwhile
 
-from ...core.runs.builder import settled_record
 from ...core.runs.directory import find_run
-from .report.ending import full_report
-from .report.kernel_sections import tree_options
+from ...core.tables.sections import SECTIONS
+from .arguments import add_run_argument, add_tree_options, examples
 from .report.output import page_width, print_json, print_lines
-from .report.sections import section_as_json, section_lines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the run, the section, and what is shown of the tree."""
+    parser.description = (
+        "Print what a run found. A section in full has every row; into a pipe its names\n"
+        "are not cut."
+    )
+    parser.epilog = examples(
+        ("sysbench-tui show last", ""),
+        ("sysbench-tui show last --section kernels | grep softmax", ""),
+        ("sysbench-tui show last --section tree --depth 4 --min-share 1%", ""),
+        ("sysbench-tui show last --section tree --match 'attention.*exp'", ""),
+        ("sysbench-tui show 20261121-1204 --json", "the record"),
+    )
+    add_run_argument(parser)
+    parser.add_argument("--section", choices=SECTIONS, help="print only this, in full")
+    add_tree_options(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Always 0 when the run could be read, however it ended."""
+    from ...core.runs.builder import settled_record
+    from .report.ending import full_report
+    from .report.kernel_sections import tree_options
+    from .report.sections import section_as_json, section_lines
+
     options = tree_options(arguments)
     run = find_run(arguments.run)
     record = settled_record(run)

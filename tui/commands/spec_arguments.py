@@ -1,17 +1,59 @@
-"""SPEC.toml or a profile, plus ``--set key=value``, to one checked spec."""
+"""The arguments that name a spec: SPEC.toml or a profile, plus ``--set key=value``.
+
+What reads files and looks for devices is imported when a spec is asked for, not for ``--help``.
+"""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...core.errors import NotFoundError, SpecError
 from ...core.record.blocks import PassName
-from ...core.spec.files import load_profile, read_spec_file
+from ...core.spec.fields import FIELDS
 from ...core.spec.models import model_presets
-from ...core.spec.resolve import parse_passes, resolved
 from ...core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
+
+
+def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `chosen_spec` and `asked_spec` read."""
+    parser.add_argument(
+        "spec", nargs="?", metavar="SPEC.toml|PROFILE", help="a TOML file or a saved profile"
+    )
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one key of the spec; may be repeated",
+    )
+    parser.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        help="stand for a smaller device, such as 24GiB: the same as --set memory_limit=SIZE",
+    )
+
+
+def spec_keys() -> str:
+    """Every key of a spec with its default, what it means and what it may hold."""
+    default = RunSpec()
+    lines = ["keys of a spec, for --set and TOML, with their defaults:"]
+    for field in FIELDS:
+        value = getattr(default, field.name)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        key = field.name if field.name in DIMENSION_NAMES else f"{field.name}={text}"
+        lines += textwrap.wrap(
+            f"{field.help}: {field.allowed}",
+            width=100,
+            initial_indent=f"  {key:<26}",
+            subsequent_indent=" " * 28,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
 
 
 def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
@@ -20,6 +62,8 @@ def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         SpecError, ProfileError, NotFoundError: Naming the key or the file at fault.
     """
+    from ...core.spec.resolve import resolved
+
     return resolved(asked_spec(arguments))
 
 
@@ -38,6 +82,8 @@ def asked_spec(arguments: argparse.Namespace) -> RunSpec:
 
 def chosen_passes(arguments: argparse.Namespace, spec: RunSpec) -> list[PassName]:
     """The passes of ``--passes``, else of the file, else the spec's default ones."""
+    from ...core.spec.resolve import parse_passes
+
     if arguments.passes is not None:
         return parse_passes(arguments.passes)
     return _from_file(arguments.spec)[1] or list(spec.default_passes)
@@ -73,6 +119,8 @@ def _without_replaced_model(
 def _from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | None]:
     if name is None:
         return {}, None
+    from ...core.spec.files import load_profile, read_spec_file
+
     if name in model_presets():
         raise NotFoundError(f"no profile {name!r}; a model is chosen with --set model={name}")
     if name.endswith(".toml") or "/" in name or Path(name).is_file():

@@ -6,8 +6,18 @@ import argparse
 
 from ...core.runs import launch
 from ...core.runs.directory import find_run
+from .arguments import add_run_argument, examples
 from .attach import follow
 from .report.output import print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the run to end."""
+    parser.description = (
+        "Ask a run's supervisor to end it. Passes that are finished stay in the record."
+    )
+    parser.epilog = examples(("sysbench-tui stop last", ""))
+    add_run_argument(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -3,98 +3,66 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ...core.errors import SpecError
-from ...core.export.files import refuse_existing, write
-from ...core.formatting import format_bytes
-from ...core.machine.devices import resolve_device
-from ...core.runs.supervisor import Cancellation
-from ...core.studies.file.schema import load_study, study_files
-from ...core.studies.file.study import Study
-from ...core.studies.report.files import study_as, study_as_json
-from ...core.studies.report.report import Report, report_of
-from ...core.studies.report.text import cautions_of
-from ...core.studies.run.forecast import Forecaster, past_entries, progress_in
-from ...core.studies.run.grid import Cell, expand, with_overrides, with_variant
-from ...core.studies.run.runner import StudyEnded, run_study
-from ...core.studies.run.state import find_study, list_studies, open_study
-from ...core.tables.table import Table, is_number
-from ..widgets.charts.line_drawing import figure_rows
-from .report.layout import Line, blank, prose, table_lines, titled
+from ...core.tables.table import Table
+from .arguments import examples
 from .report.output import page_width, print_json, print_lines
 from .report.output import write as print_text
-from .report.signals import cancelled_by_signals
-from .report.study_progress import StudyProgress, forecast
 from .spec_arguments import parse_settings
 
-PLOT_ROWS = 14
+if TYPE_CHECKING:
+    from ...core.studies.file.study import Study
+    from ...core.studies.run.grid import Cell
 
-
-def show_study(
-    name: str,
-    kind: str = "",
-    out: Path | None = None,
-    *,
-    as_json: bool = False,
-    force: bool = False,
-) -> int:
-    """Print the report of the newest study of that name, or write it to a file.
-
-    Args:
-        name: Of the study, or a whole or partial id of its directory.
-        kind: One of `STUDY_FORMATS`; empty is for people to read here.
-        out: The file; None is stdout.
-
-    Raises:
-        NotFoundError: No such study was begun.
-        DamagedFileError: Its ``study.json`` cannot be read.
-        SpecError: ``out`` exists already and ``force`` is false.
-    """
-    report = report_of(find_study(name))
-    if as_json:
-        print_json(study_as_json(report))
-    elif out is not None:
-        refuse_existing([out], force=force)
-        print(write(out, study_as(report, kind or out.suffix.removeprefix("."))))
-    elif kind:
-        print_text(study_as(report, kind).decode())
-    else:
-        print_lines(study_lines(report, page_width()))
-    return 0
-
-
-def study_lines(report: Report, width: int) -> Iterator[Line]:
-    """Everything but the environment, which the other formats have."""
-    study, progress = report.study, report.progress
-    name = " · ".join(part for part in (study.name, study.variant) if part)
-    yield [(f"{name}: {study.title}", "bold")]
-    yield [(f"{progress.done} of {progress.total} cells have their value", "dim")]
-    for caution in report.cautions:
-        yield from prose(f"! {caution}", width, hang=2, style="yellow")
-    for table in report.tables:
-        yield from titled(table.title or table.name, table_lines(table, width))
-    for title, lines in (("What the rows say", report.sentences), ("Notes", study.notes)):
-        if lines:
-            yield from titled(title, (row for line in lines for row in prose(line, width)))
-    for figure in report.figures:
-        yield []
-        yield from (
-            [(text, "") for text, _ in row] for row in figure_rows(figure, width, PLOT_ROWS)
-        )
-    columns = [name for name in report.commands.columns if name != "command"]
-    yield from titled(
-        report.commands.title, table_lines(report.commands, width, columns=columns, drop=["why"])
-    )
-    yield []
-    for command in report.commands.column("command"):
-        yield [(f"  $ {command}" if command else "  (cannot be run)", "dim")]
-
-
+FORMATS = ("md", "csv", "json", "html")
 CANCELLED, UNFILLED = 130, 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add everything that `study` takes: two of its words are no studies, show and list."""
+    parser.description = (
+        "Run every cell of a study that has no value yet, each in processes of its own, and print\n"
+        "its tables. What was finished is kept; OOM is a value. docs/studies.md has the format."
+    )
+    parser.epilog = examples(
+        ("sysbench-tui study list", "the experiments that are known"),
+        ("sysbench-tui study precision --variant small", "on a CPU"),
+        ("sysbench-tui study e2e --only model=large --dry-run", "what it would take"),
+        ("sysbench-tui study show e2e --format html -o e2e.html", ""),
+    )
+    parser.add_argument(
+        "name", metavar="NAME|FILE", help="a study by name, a TOML file; or show NAME, or list"
+    )
+    parser.add_argument("target", nargs="?", metavar="NAME", help="the study to show")
+    parser.add_argument("--variant", default="", help="another size of it, such as small")
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="replace an axis (several values with commas) or a fixed key; repeatable",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="AXIS=VALUE",
+        help="only these points of an axis (with commas); repeatable",
+    )
+    parser.add_argument("--repeat", type=int, metavar="N", help="rounds over the whole grid")
+    parser.add_argument("--max-minutes", type=float, metavar="M", help="start no cell after that")
+    parser.add_argument("--retry", action="store_true", help="run failed cells once more")
+    parser.add_argument("--dry-run", action="store_true", help="show the cells, run nothing")
+    parser.add_argument("--format", choices=FORMATS, default="", help="of show")
+    parser.add_argument("-o", "--output", metavar="PATH", help="file that show writes")
+    parser.add_argument("--force", action="store_true", help="replace what is there already")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -109,16 +77,37 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    """Print the report of the newest study of that name, or write it to a file."""
+    from ...core.export.files import refuse_existing, write
+    from ...core.studies.report.files import study_as, study_as_json
+    from ...core.studies.report.report import report_of
+    from ...core.studies.run.state import find_study
+    from .report.study import study_lines
+
     if arguments.target is None:
         raise SpecError("study", "show", "the name of a study that was begun")
-    out = Path(arguments.output) if arguments.output else None
-    return show_study(
-        arguments.target, arguments.format, out, as_json=arguments.json, force=arguments.force
-    )
+    report = report_of(find_study(arguments.target))
+    kind, out = arguments.format, Path(arguments.output) if arguments.output else None
+    if arguments.json:
+        print_json(study_as_json(report))
+    elif out is not None:
+        refuse_existing([out], force=arguments.force)
+        print(write(out, study_as(report, kind or out.suffix.removeprefix("."))))
+    elif kind:
+        print_text(study_as(report, kind).decode())
+    else:
+        print_lines(study_lines(report, page_width()))
+    return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
     """The studies that are known by name, and those that were begun here."""
+    from ...core.studies.file.schema import load_study, study_files
+    from ...core.studies.run.forecast import progress_in
+    from ...core.studies.run.grid import expand
+    from ...core.studies.run.state import list_studies
+    from .report.layout import table_lines, titled
+
     known = [load_study(name) for name in study_files()]
     begun = [(one.id, progress_in(one, expand(one.study()))) for one in list_studies()]
     studies = Table(
@@ -145,6 +134,18 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Fill the cells, or only say what that would take."""
+    from ...core.runs.supervisor import Cancellation
+    from ...core.studies.file.schema import load_study
+    from ...core.studies.report.files import study_as_json
+    from ...core.studies.report.report import report_of
+    from ...core.studies.run.grid import expand, with_overrides, with_variant
+    from ...core.studies.run.runner import StudyEnded, run_study
+    from ...core.studies.run.state import open_study
+    from .report.signals import cancelled_by_signals
+    from .report.study import study_lines
+    from .report.study_progress import StudyProgress
+
     study = with_variant(load_study(arguments.name), arguments.variant)
     study = with_overrides(study, parse_settings(arguments.settings))
     if arguments.repeat is not None:
@@ -189,6 +190,10 @@ def _only(texts: Sequence[str]) -> dict[str, list[str]]:
 
 def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
     """What would run: each cell with its predicted memory and time."""
+    from ...core.studies.run.forecast import Forecaster, past_entries
+    from .report.study import forecast_lines
+    from .report.study_progress import forecast
+
     forecaster = Forecaster(past_entries())
     known = [(cell, forecaster.forecast(cell)) for cell in cells]
     table = Table(
@@ -209,23 +214,5 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
     run = [one for cell, one in known if cell.spec]
     is_least = not all(one.is_timed for one in run)
     takes = forecast(sum(one.seconds for one in run), is_least=is_least)
-    print_lines(_forecast_lines(study, cells, table, takes))
+    print_lines(forecast_lines(study, cells, table, takes, page_width()))
     return 0
-
-
-def _forecast_lines(
-    study: Study, cells: Sequence[Cell], table: Table, takes: str
-) -> Iterator[Line]:
-    width = page_width()
-    yield from titled(table.title, table_lines(table, width))
-    yield blank()
-    peaks = zip(table.column("peak_bytes"), table.column("fits"), strict=True)
-    sizes = [peak for peak, fits in peaks if fits is False and is_number(peak)]
-    first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
-    told = f"{len(sizes)} of {len(cells)} are predicted not to fit{first}"
-    yield from prose(f"{takes}; {told}", width)
-    for caution in cautions_of(study, cells, {}):
-        yield from prose(f"! {caution}", width, hang=2, style="yellow")
-    if study.variants and not study.variant and resolve_device("auto") == "cpu":
-        names = ", ".join(study.variants)
-        yield from prose(f"no CUDA device is here: --variant {names} is made for that", width)

@@ -27,7 +27,7 @@ from sysbench.core.export.text_formats import tables_as_tidy_csv
 from sysbench.core.inspection.inspection import decode_inspection, encode_inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.machine.processes import limit_data_memory
-from sysbench.tui.commands.inspect import inspection_lines
+from sysbench.tui.commands.report.inspection import inspection_lines
 
 CASES = 500
 MOST_BYTES = 512 * 2**20

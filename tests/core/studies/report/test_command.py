@@ -10,7 +10,7 @@ import pytest
 from sysbench.core.studies.file.schema import load_study, study_files
 from sysbench.core.studies.report.text import study_command
 from sysbench.core.studies.run.grid import with_overrides, with_variant
-from sysbench.tui.commands.arguments import build_parser
+from sysbench.tui.commands.registry import parse_arguments
 from sysbench.tui.commands.spec_arguments import parse_settings
 
 
@@ -32,7 +32,7 @@ def test_what_was_changed_is_in_the_command(
     sysbench_home: Path, variant: str, overrides: dict[str, str]
 ) -> None:
     study = with_overrides(with_variant(load_study("precision"), variant), overrides)
-    arguments = build_parser().parse_args(shlex.split(study_command(study))[1:])
+    arguments = parse_arguments(shlex.split(study_command(study))[1:])
     again = with_overrides(
         with_variant(load_study(arguments.name), arguments.variant),
         parse_settings(arguments.settings),

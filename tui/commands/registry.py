@@ -1,0 +1,117 @@
+"""The commands, one row each, and the command line that they make.
+
+A command is a module of this folder with `add_arguments` and `main`. At its top it imports what
+its parser needs; `main` imports the rest, so that ``--help`` waits for neither rich nor numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
+
+from .arguments import EXIT_CODES, examples
+
+
+class CommandModule(Protocol):
+    """What the module of a command has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Describe the command and add its arguments; ``--json`` is there already."""
+
+    def main(self, arguments: argparse.Namespace, /) -> int:
+        """Run the command and return its exit code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the command line.
+
+    Attributes:
+        name: As it is typed. The module has this name, with ``_`` for ``-``.
+        summary: Its line in ``sysbench-tui --help``.
+    """
+
+    name: str
+    summary: str
+
+    def load(self) -> CommandModule:
+        """Import the module."""
+        module = import_module(f".{self.name.replace('-', '_')}", __package__)
+        return cast(CommandModule, module)
+
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command("run", "measure a spec: one fresh process per pass, then the tables"),
+        Command("estimate", "parameters, FLOPs and peak memory of a spec, without running it"),
+        Command(
+            "study", "fill the table of an experiment: a grid of runs, stopped and resumed at will"
+        ),
+        Command("list", "all runs of this machine, newest first"),
+        Command("show", "the report of a run, or one section in full"),
+        Command("compare", "two runs side by side: faster, slower, same, or not decidable"),
+        Command("export", "carry a run's artifacts and tables away"),
+        Command("serve", "show a run's page in the browser of your own machine"),
+        Command(
+            "inspect", "anyone's chrome trace, memory snapshot or nsys export, with our tables"
+        ),
+        Command("attach", "follow a live run until it ends, then print its report"),
+        Command("stop", "end a live run; what it has measured is kept"),
+        Command("doctor", "what is here, what is missing, and what each missing thing costs"),
+    )
+}
+"""By name, in the order of the help."""
+
+
+class _Version(argparse.Action):
+    """Prints the version; the 50 ms that metadata takes are spent only here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"sysbench-tui {version('sysbench-tui')}")
+        parser.exit()
+
+
+def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command line; ``command`` is None where there is none.
+
+    Raises:
+        SystemExit: After ``--help``, ``--version`` or a mistake, as argparse ends them.
+    """
+    # No option before the command takes a value, so the first other word is the command.
+    chosen = next((word for word in words if not word.startswith("-")), "")
+    return _parser(chosen).parse_args(words)
+
+
+def _parser(chosen: str) -> argparse.ArgumentParser:
+    """Every command by name and summary; only the chosen one has its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="sysbench-tui",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Where a transformer's time and memory go on this machine.\n"
+        "Without a command: the workstation, in this terminal.",
+        epilog=examples(
+            ("sysbench-tui", "open the workstation"),
+            ("sysbench-tui run --set model=tiny", "measure, print the tables"),
+            ("sysbench-tui show last", "print the newest run's tables again"),
+            ("sysbench-tui doctor", "what is missing here, and what it costs"),
+        )
+        + f"\n{EXIT_CODES}",
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for command in COMMANDS.values():
+        subparser = subparsers.add_parser(
+            command.name,
+            help=command.summary,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        subparser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+        if command.name == chosen:
+            command.load().add_arguments(subparser)
+    return parser

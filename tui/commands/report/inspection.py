@@ -1,0 +1,71 @@
+"""What `inspect` prints for people: how far decoding is, then everything the file holds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from ....core.inspection.inspection import Inspection
+from ....core.inspection.messages import Progressed
+from ....core.tables.cells import literal
+from ....core.tables.kernels import top_kernels
+from ....core.tables.memory import largest_table
+from ...text import decoding_words, file_words
+from .layout import Line, note, prose, titled
+from .live_progress import bar
+from .report import (
+    KERNEL_ROWS,
+    LARGEST_ROWS,
+    category_section,
+    full_table,
+    kernel_lines,
+    kernel_warnings,
+    memory_section,
+    nsys_section,
+)
+
+CLEAR_LINE = "\r\x1b[K"
+
+
+@contextmanager
+def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
+    """Gives what shows the progress; the line is gone at the end."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+
+    def show(step: Progressed) -> None:
+        filled = "" if step.share is None else f"{bar(step.share)}  "
+        _write(f"{CLEAR_LINE}  {filled}{decoding_words(step)}")
+
+    try:
+        yield show
+    finally:
+        _write(CLEAR_LINE)
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
+    """What kind of file it is, then everything that it holds, at most ``width`` cells wide."""
+    yield [(literal(inspection.file), "bold")]  # whole, so that it can be copied
+    yield from prose(file_words(inspection), width)
+    if kernels := inspection.kernels:
+        table = top_kernels(kernels, KERNEL_ROWS)
+        yield from kernel_warnings(kernels, width)
+        yield from titled(table.title, kernel_lines(table, width, total=True))
+        yield from note(map(literal, kernels.missing.values()), width)
+        yield from category_section(kernels, width)
+    if nsys := inspection.nsys:
+        yield from nsys_section(nsys, width)
+    if memory := inspection.memory:
+        largest = largest_table(memory)
+        shown = msgspec.structs.replace(largest, rows=largest.rows[:LARGEST_ROWS])
+        yield from memory_section(memory, width)
+        yield from full_table(shown, width, drop=("module", "phase", "category", "died_ms"))

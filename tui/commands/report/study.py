@@ -1,0 +1,62 @@
+"""What `study` prints for people: a report, or what running it would take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ....core.formatting import format_bytes
+from ....core.machine.devices import resolve_device
+from ....core.studies.file.study import Study
+from ....core.studies.report.report import Report
+from ....core.studies.report.text import cautions_of
+from ....core.studies.run.grid import Cell
+from ....core.tables.table import Table, is_number
+from ...widgets.charts.line_drawing import figure_rows
+from .layout import Line, blank, prose, table_lines, titled
+
+PLOT_ROWS = 14
+
+
+def study_lines(report: Report, width: int) -> Iterator[Line]:
+    """Everything but the environment, which the other formats have."""
+    study, progress = report.study, report.progress
+    name = " · ".join(part for part in (study.name, study.variant) if part)
+    yield [(f"{name}: {study.title}", "bold")]
+    yield [(f"{progress.done} of {progress.total} cells have their value", "dim")]
+    for caution in report.cautions:
+        yield from prose(f"! {caution}", width, hang=2, style="yellow")
+    for table in report.tables:
+        yield from titled(table.title or table.name, table_lines(table, width))
+    for title, lines in (("What the rows say", report.sentences), ("Notes", study.notes)):
+        if lines:
+            yield from titled(title, (row for line in lines for row in prose(line, width)))
+    for figure in report.figures:
+        yield []
+        yield from (
+            [(text, "") for text, _ in row] for row in figure_rows(figure, width, PLOT_ROWS)
+        )
+    columns = [name for name in report.commands.columns if name != "command"]
+    yield from titled(
+        report.commands.title, table_lines(report.commands, width, columns=columns, drop=["why"])
+    )
+    yield []
+    for command in report.commands.column("command"):
+        yield [(f"  $ {command}" if command else "  (cannot be run)", "dim")]
+
+
+def forecast_lines(
+    study: Study, cells: Sequence[Cell], table: Table, takes: str, width: int
+) -> Iterator[Line]:
+    """The cells with what they are predicted to take; ``takes`` is the time of them all."""
+    yield from titled(table.title, table_lines(table, width))
+    yield blank()
+    peaks = zip(table.column("peak_bytes"), table.column("fits"), strict=True)
+    sizes = [peak for peak, fits in peaks if fits is False and is_number(peak)]
+    first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
+    told = f"{len(sizes)} of {len(cells)} are predicted not to fit{first}"
+    yield from prose(f"{takes}; {told}", width)
+    for caution in cautions_of(study, cells, {}):
+        yield from prose(f"! {caution}", width, hang=2, style="yellow")
+    if study.variants and not study.variant and resolve_device("auto") == "cpu":
+        names = ", ".join(study.variants)
+        yield from prose(f"no CUDA device is here: --variant {names} is made for that", width)
