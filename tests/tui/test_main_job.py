@@ -18,7 +18,8 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.dialogs.ask import AskScreen
 from sysbench.tui.screens.library.screen import LibraryScreen
 from sysbench.tui.screens.live.screen import LiveScreen
-from sysbench.tui.screens.result.screen import TABS, ResultScreen
+from sysbench.tui.screens.result.registry import USUAL_TABS
+from sysbench.tui.screens.result.screen import ResultScreen
 from sysbench.tui.screens.run.screen import RunScreen
 
 from .conftest import is_shown, open_result, until
@@ -52,13 +53,13 @@ async def test_from_the_form_to_the_artifacts(
         assert result.record.id == run.id
         assert result.record.status == "finished"
 
-        for number, name in enumerate(TABS, 1):
+        for number, name in enumerate(USUAL_TABS, 1):
             await pilot.press(str(number))
             await until(pilot, partial(is_shown, result, name))
             tab = result.tab
             assert tab is not None and tab.is_blank == (name == "compile")
 
-        await pilot.press(str(TABS.index("export") + 1))
+        await pilot.press(str(USUAL_TABS.index("export") + 1))
         await until(pilot, lambda: isinstance(app.focused, OptionList))
         await pilot.press(*["down"] * [*EXPORTS].index("md"), "enter")
         written = tmp_path / f"{run.id}.md"
@@ -145,7 +146,7 @@ async def test_an_export_that_cannot_be_says_why(app: SysbenchApp, own_run: RunD
     async with app.run_test(size=(100, 30)) as pilot:
         app.open_result(own_run)
         await until(pilot, lambda: isinstance(app.screen, ResultScreen))
-        await pilot.press(str(TABS.index("export") + 1))
+        await pilot.press(str(USUAL_TABS.index("export") + 1))
         await until(pilot, lambda: isinstance(app.focused, OptionList))
         await pilot.press("down", "enter")
         written = app.screen.query_one("#written", Static)

@@ -13,7 +13,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.palette import WorkstationCommands
 from sysbench.tui.screens.dialogs.help import HelpScreen
-from sysbench.tui.screens.result.screen import TABS
+from sysbench.tui.screens.result.registry import USUAL_TABS
 
 from .conftest import is_shown, open_result, until
 
@@ -49,7 +49,7 @@ async def test_the_palette_runs_a_command(app: SysbenchApp, own_run: RunDirector
 async def test_every_tab_explains_itself(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         result = await open_result(pilot, app, own_run)
-        for number, name in enumerate(TABS, 1):
+        for number, name in enumerate(USUAL_TABS, 1):
             await pilot.press(str(number))
             await until(pilot, partial(is_shown, result, name))
             assert set(result.explanations()) <= EXPLANATIONS.keys()
@@ -71,7 +71,7 @@ async def test_the_footer_has_few_keys_each_with_an_id_and_a_tooltip(
             await pilot.pause()
             check_footer(app)
         await open_result(pilot, app, own_run)
-        for number in range(1, len(TABS) + 1):
+        for number in range(1, len(USUAL_TABS) + 1):
             await pilot.press(str(number))
             await pilot.pause()
             check_footer(app)

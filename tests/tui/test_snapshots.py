@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.result.screen import TABS
+from sysbench.tui.screens.result.registry import USUAL_TABS
 from sysbench.tui.screens.run.screen import RunScreen
 
 from .conftest import CannedSampler, open_tab, until
@@ -80,7 +80,7 @@ def test_live_screen(
     assert snap_compare(app, terminal_size=size, run_before=follow)
 
 
-@pytest.mark.parametrize("tab", [tab for tab in TABS if tab != "log"])
+@pytest.mark.parametrize("tab", [tab for tab in USUAL_TABS if tab != "log"])
 @at_both_sizes
 def test_result_screen(
     snap_compare: Compare,

@@ -134,7 +134,7 @@ async def test_an_export_has_a_tab_of_what_only_nsys_knows(
         for _ in tab.tables:
             await pilot.press("w")
             seen.append(tab.tables[tab.view].name)
-        assert set(seen) == {table.name for table in tab.tables}
+        assert set(seen) == {table.name for table in tab.tables.values()}
         assert set(screen.explanations()) <= EXPLANATIONS.keys()
 
 

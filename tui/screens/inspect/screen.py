@@ -26,10 +26,11 @@ from ...text import decoding_words, file_words
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.tab_bar import TabBar
 from ...widgets.inputs.path_suggester import PathSuggester
+from ..result.registry import STYLES, TABS
 from ..result.tabbed import TabbedScreen
 
-TABS = ("kernels", "nsys", "memory")
-"""Blocks of an inspection that have a tab."""
+INSPECTED = tuple(tab for tab in TABS.values() if hasattr(Inspection, tab.block))
+"""The tabs whose block an inspection may have."""
 
 INTRODUCTION = (
     f"Name {READABLE}, of any program and any machine. Its content tells what it is. It is "
@@ -41,7 +42,7 @@ class InspectScreen(TabbedScreen):
     """A path above; below it what decoding is at, why it failed, or the tabs."""
 
     AREA = "inspect"
-    CSS_PATH: ClassVar[list[str | PurePath]] = ["../result/screen.tcss", "screen.tcss"]
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES, "screen.tcss"]
     AUTO_FOCUS = "#file"
     BINDING_GROUP_TITLE = "Inspect"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -57,7 +58,7 @@ class InspectScreen(TabbedScreen):
                 id=f"inspect.tab-{number}",
                 tooltip="The tab of that number",
             )
-            for number in range(1, len(TABS) + 1)
+            for number in range(1, len(INSPECTED) + 1)
         ),
     ]
 
@@ -160,7 +161,9 @@ class InspectScreen(TabbedScreen):
 
     async def _show_tables(self, decoding: Decoding, found: Inspection) -> None:
         self._run, self.record = decoding.entry.as_run, found.as_record()
-        self.bar.names = tuple(name for name in TABS if getattr(found, name) is not None)
+        self.bar.names = tuple(
+            tab.name for tab in INSPECTED if getattr(found, tab.block) is not None
+        )
         self.query_one("#heading", Static).update(
             Content.assemble(
                 (f"✓ {file_words(found)}  ", "$success"),

@@ -17,27 +17,29 @@ from ....core.runs.builder import settled_record
 from ....core.spec.command_line import command_line
 from ...text import day_and_time, headline, outcome_glyph, outcome_words
 from ...widgets.bars.command_line import CommandLine
-from ...widgets.bars.tab_bar import TabBar
+from ...widgets.bars.tab_bar import KEYS, TabBar
+from .registry import STYLES, TABS, USUAL_TABS, Tab
 from .tabbed import TabbedScreen
-
-TABS = ("summary", "timing", "kernels", "memory", "compile", "telemetry", "log", "export")
-
-
-MORE_TABS = ("nsys",)
-"""Of passes that are rarely asked for: shown where the run had one."""
 
 
 class ResultScreen(TabbedScreen):
     """The record of one run, tab by tab."""
 
     AREA = "result"
-    CSS_PATH: ClassVar[list[str | PurePath]] = ["screen.tcss", "tabs/compile.tcss"]
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES]
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Result"
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
-            Binding(str(number), f"tab('{name}')", name.title(), show=False, id=f"result.{name}")
-            for number, name in enumerate((*TABS, *MORE_TABS), 1)
+            Binding(
+                key,
+                f"tab('{tab.name}')",
+                tab.name.title(),
+                show=False,
+                id=f"result.{tab.name}",
+                tooltip=tab.about,
+            )
+            for key, tab in zip(KEYS, TABS.values(), strict=False)
         ),
         Binding(
             "e", "tab('export')", "Export", show=False, id="result.take", tooltip="Take it home"
@@ -47,7 +49,7 @@ class ResultScreen(TabbedScreen):
 
     def body(self) -> ComposeResult:
         yield Static(id="heading", markup=False)
-        yield TabBar(TABS)
+        yield TabBar(USUAL_TABS)
         yield Container(id="place")
         yield CommandLine()
 
@@ -76,11 +78,11 @@ class ResultScreen(TabbedScreen):
         except SysbenchError as error:
             self.query_one("#heading", Static).update(Content(f"✗ {error}"))
             return
-        self.bar.names = (*TABS, *filter(self.record.pass_named, MORE_TABS))
+        self.bar.names = tuple(tab.name for tab in TABS.values() if _has(self.record, tab))
         self.bar.refresh()
         self.query_one("#heading", Static).update(heading(self.record))
         self.query_one(CommandLine).show(self.command())
-        await self.action_tab(TABS[0])
+        await self.action_tab(USUAL_TABS[0])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "tab":
@@ -107,6 +109,10 @@ class ResultScreen(TabbedScreen):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         again = ("result: Run again", "form with this spec", self.action_again)
         return [*([again] if self.record is not None else []), *super().palette_commands()]
+
+
+def _has(record: Record, tab: Tab) -> bool:
+    return not tab.is_rare or record.pass_named(tab.name) is not None
 
 
 def heading(record: Record) -> Content:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.containers import Vertical
 from textual.widgets import Static
@@ -10,36 +10,31 @@ from textual.widgets import Static
 from ....core.record.record import Record
 from ....core.runs.directory import RunDirectory
 from ...text import outcome_words
+from .registry import Tab
 
 
 class ResultTab(Vertical):
     """The base of the tabs. Subclasses compose from `self.record` and may override the rest."""
 
-    EXPLAINS: ClassVar[tuple[str, ...]] = ()
-    BLOCK: ClassVar[str] = ""
-    """The block of the record that the tab shows; "" for tabs that always have something."""
-    PASS: ClassVar[str] = ""
-    """The pass that would have filled the block."""
-
-    def __init__(self, run: RunDirectory, record: Record) -> None:
+    def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
         super().__init__()
+        self.row = row
         self.run = run
         self.record = record
 
     @property
     def is_blank(self) -> bool:
         """Whether the record has nothing for this tab."""
-        return bool(self.BLOCK) and getattr(self.record, self.BLOCK) is None
+        return bool(self.row.block) and getattr(self.record, self.row.block) is None
 
     def blank(self) -> Static:
         """Why there is nothing to show."""
-        return Static(
-            blank_reason(self.record, self.BLOCK, self.PASS), classes="blank", markup=False
-        )
+        reason = blank_reason(self.record, self.row.block, self.row.filled_by)
+        return Static(reason, classes="blank", markup=False)
 
     def start_focus(self) -> None:
         """Put the focus where the keys of the tab work."""
-        first = next((one for one in self.query("*") if one.focusable), None)
+        first = next((widget for widget in self.query("*") if widget.focusable), None)
         if first is not None:
             first.focus()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 from typing import Any
 
@@ -11,8 +10,10 @@ from textual.containers import Container
 
 from ....core.record.record import Record
 from ....core.runs.directory import RunDirectory
+from ...loading import load_class
 from ...widgets.bars.tab_bar import TabBar
 from ..base import WorkScreen
+from .registry import TABS
 from .tab import ResultTab
 
 
@@ -45,8 +46,8 @@ class TabbedScreen(WorkScreen):
         # Painted once it is whole, not in pieces as they come.
         with self.app.batch_update():
             if name not in self._built:
-                module = importlib.import_module(f".tabs.{name}", __package__)
-                self._built[name] = module.TAB(self._run, self.record)
+                row = TABS[name]
+                self._built[name] = load_class(row.shown_by)(row, self._run, self.record)
                 await self.place.mount(self._built[name])
             for other, tab in self._built.items():
                 tab.display = other == name
@@ -62,7 +63,7 @@ class TabbedScreen(WorkScreen):
         return (self.tab.copyable() if self.tab else None) or super().copyable()
 
     def explanations(self) -> list[str]:
-        return list(self.tab.EXPLAINS) if self.tab else []
+        return list(self.tab.row.explains) if self.tab else []
 
     def action_explain(self) -> None:
         from ..dialogs.explain import ExplainScreen
@@ -73,7 +74,7 @@ class TabbedScreen(WorkScreen):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands: list[tuple[str, str, Any]] = list(self.tab.palette_commands() if self.tab else [])
         commands += [
-            (f"{self.AREA}: Show {name}", "", partial(self.action_tab, name))
+            (f"{self.AREA}: Show {name}", TABS[name].about, partial(self.action_tab, name))
             for name in self.bar.names
             if self.tab is not None and name != self.bar.active
         ]

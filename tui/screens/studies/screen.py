@@ -20,6 +20,7 @@ from ....core.studies.report.text import study_command
 from ....core.studies.run.grid import Cell, with_variant
 from ...live.study_watch import StudyWatch
 from ...widgets.bars.command_line import CommandLine
+from ...widgets.bars.tab_bar import after
 from ..base import WorkScreen
 from .axes import Arrangement, arrange
 from .choice import Choice, choices, suggested_variant
@@ -260,7 +261,7 @@ class StudiesScreen(WorkScreen):
             return
         study = self.followed.study
         names = ["", *study.variants]
-        self.open(self._choices[self._key], names[(names.index(study.variant) + 1) % len(names)])
+        self.open(self._choices[self._key], after(names, study.variant))
 
     def action_start(self) -> None:
         """Fill the cells without a value, in a process that outlives this one."""

@@ -12,7 +12,7 @@ from textual.widgets import Static
 from ....core.studies.report.report import Report
 from ....core.tables.chart import Figure
 from ....core.tables.table import Table
-from ...widgets.bars.tab_bar import ViewBar
+from ...widgets.bars.tab_bar import ViewBar, after
 from ...widgets.charts.line_plot import LinePlot
 from ...widgets.tables.table_view import TableView
 from .text import introduction, literal_lines, said
@@ -56,9 +56,8 @@ class StudyViews(Vertical):
 
     def turn(self) -> None:
         """Go to the next view."""
-        names = self.bar.names
-        if names:
-            self.bar.active = names[(names.index(self.bar.active) + 1) % len(names)]
+        if self.bar.names:
+            self.bar.active = after(self.bar.names, self.bar.active)
             self._show()
 
     @property

@@ -11,6 +11,9 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
+KEYS = "1234567890"
+"""Of the tabs, by their place; further ones have none."""
+
 
 class TabBar(Widget):
     """``[1 Summary] 2 Timing …``: the active tab in brackets; a click posts `Chosen`."""
@@ -38,8 +41,8 @@ class TabBar(Widget):
         letters = sum(map(len, self.names))
         room = (self.size.width - letters) // max(1, len(self.names))
         space, joint = (" " if room >= cells else "" for cells in (4, 3))
-        for number, name in enumerate(self.names, 1):
-            label = f"{number}{joint}{name.title()}"
+        for place, name in enumerate(self.names):
+            label = f"{KEYS[place : place + 1]}{joint}{name.title()}"
             yield name, f"[{label}]" if name == self.active else f" {label}{space}"
 
     def render(self) -> Content:
@@ -84,3 +87,8 @@ class ViewBar(TabBar):
 
 def _width(labels: list[tuple[str, str]]) -> int:
     return sum(len(label) for _, label in labels)
+
+
+def after(names: Sequence[str], name: str) -> str:
+    """The name that follows; after the last one the first."""
+    return names[(names.index(name) + 1) % len(names)]

@@ -10,7 +10,7 @@ from sysbench.core.record.record import PassRecord
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.dialogs.explain import ExplainScreen
-from sysbench.tui.screens.result.screen import TABS
+from sysbench.tui.screens.result.registry import USUAL_TABS
 from sysbench.tui.screens.result.tabs.kernels import KernelsTab
 from sysbench.tui.screens.result.tabs.memory import MemoryTab
 from sysbench.tui.screens.result.tabs.memory_view import cursor_text
@@ -123,7 +123,7 @@ async def test_names_with_markup_and_escapes_are_literal(
             await pilot.press("down")
             await pilot.pause()
             assert str(tab.query_one("#detail", Static).content).isprintable()
-        for name in TABS:
+        for name in USUAL_TABS:
             await open_tab(pilot, app, gpu_run, name)
         await pilot.press("7")
         await pilot.pause()

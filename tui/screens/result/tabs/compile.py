@@ -27,7 +27,7 @@ from ....text import milliseconds, significant
 from ....theme import swatch
 from ....widgets.charts.stack_bar import Part, StackBar
 from ....widgets.tables.table_view import TableView
-from ..tab import ResultTab
+from ..views import View, ViewsTab
 
 GENERATED_ORDER = (
     *("exclusive_ns", "name", "module", "calls", "per_call_bytes", "phase", "ops", "sources"),
@@ -43,11 +43,9 @@ TALL = 36
 """From this height on there is room for the code beside the kernels."""
 
 
-class CompileTab(ResultTab):
+class CompileTab(ViewsTab):
     """The badge, seconds by stage, gaps if any, generated kernels, and the code of one."""
 
-    BLOCK, PASS = "compile", "timing"
-    EXPLAINS = ("compile.extent", "compile.seconds", "compile.break-even", "compile.generated")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "code", "Code", id="compile.code", tooltip="Code of the kernel in view"),
     ]
@@ -73,8 +71,18 @@ class CompileTab(ResultTab):
             yield gaps
         table = TableView(flexible="name", order=GENERATED_ORDER, id="generated")
         table.add_class("panel")
-        yield table
-        yield Static(id="detail", markup=False)
+        yield from self.declare(
+            [
+                View(
+                    name="generated",
+                    widget=table,
+                    markdown=lambda: self._markdown(block),
+                    copied="the tables",
+                    subject=self._sources,
+                )
+            ]
+        )
+        yield self.detail_line()
         with VerticalScroll(id="code", classes="panel"):
             yield Static(markup=False)
 
@@ -97,16 +105,11 @@ class CompileTab(ResultTab):
     def generated(self) -> TableView:
         return self.query_one("#generated", TableView)
 
-    def start_focus(self) -> None:
-        if not self.is_blank:
-            self.generated.focus()
-
     def _show_generated(self) -> None:
         """The kernels, or why there are none."""
         kernels = self.record.kernels
         if kernels is None or not kernels.generated:
             self.generated.border_title = "Generated kernels: none known"
-            self.query_one("#detail", Static).update(Content(self._why_none()))
             return
         self.generated.border_title = "Generated kernels"
         self.generated.show(generated_table(kernels), sort="exclusive_ns")
@@ -141,10 +144,6 @@ class CompileTab(ResultTab):
         self._show_code()
 
     @on(DataTable.RowHighlighted, "#generated")
-    def _show_detail(self) -> None:
-        self.query_one("#detail", Static).update(Content(self.subject()))
-        self._show_code()
-
     def _show_code(self) -> None:
         panel, row = self.query_one("#code", VerticalScroll), self._row()
         if not panel.display or not row:
@@ -165,19 +164,20 @@ class CompileTab(ResultTab):
             return {}
         return table.mapping(index)
 
-    def subject(self) -> str:
+    def detail(self) -> str:
+        """The sources of the kernel under the cursor, or why there is no kernel."""
+        return self.subject() if self.generated.table else self._why_none()
+
+    def _sources(self) -> str:
         row = self._row()
         return literal(f"{row['ops']} · {row['module']} · {row['sources']}") if row else ""
 
-    def copyable(self) -> tuple[str, str] | None:
-        block = self.record.compile
-        if block is None:
-            return None
+    def _markdown(self, block: Compile) -> str:
         tables: list[Table] = [compile_table(block, getattr(self, "worth", None))]
         tables += [gaps_table(block)] if self.query("#gaps") else []
         if self.generated.table is not None:
             tables.append(self.generated.table)
-        return "the tables as Markdown", "\n\n".join(map(table_as_markdown, tables))
+        return "\n\n".join(map(table_as_markdown, tables))
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         if self.is_blank:
@@ -241,6 +241,3 @@ def worth_line(worth: BreakEven) -> Content:
         f"{milliseconds(worth.eager_ms)}; ",
         after,
     )
-
-
-TAB = CompileTab

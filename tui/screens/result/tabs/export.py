@@ -85,6 +85,3 @@ def _label(kind: str) -> Content:
     return Content.assemble(
         (f"{kind:<{KIND_WIDTH}}", "bold"), (EXPORTS[kind].purpose, "$foreground 70%")
     )
-
-
-TAB = ExportTab

@@ -62,6 +62,3 @@ class LogTab(ResultTab):
 
     def copyable(self) -> tuple[str, str] | None:
         return f"the {list(self.sources)[self.at]} log", self.text()
-
-
-TAB = LogTab

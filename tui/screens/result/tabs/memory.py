@@ -9,8 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
-from textual.widgets import DataTable, Static
+from textual.widgets import Static
 
 from .....core.analysis.memory.difference import memory_difference
 from .....core.errors import SysbenchError
@@ -22,7 +21,7 @@ from .....core.tables.table import Table
 from ....widgets.bars.tab_bar import ViewBar
 from ....widgets.charts.timeline import TimelineView
 from ....widgets.tables.table_view import TableView
-from ..tab import ResultTab
+from ..views import View, ViewsTab, show_table, view_bindings
 from .memory_view import Shown, cursor_text, shown_of
 
 ROOMY = 150
@@ -34,19 +33,11 @@ FLEXIBLE = {
 DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 
-class MemoryTab(ResultTab):
+class MemoryTab(ViewsTab):
     """Timeline with a cursor, what lives at the cursor, and the tables by turns."""
 
-    BLOCK, PASS = "memory", "memory"
-    EXPLAINS = (
-        "memory.peak",
-        "memory.ledger",
-        "memory.stacks",
-        "memory.resident",
-        "memory.difference",
-    )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("v,w", "view", "View", id="memory.view", tooltip="Ledger, stacks, modules, …"),
+        *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
         Binding("d", "against", "Against", id="memory.against", tooltip="Against another run"),
     ]
 
@@ -64,8 +55,8 @@ class MemoryTab(ResultTab):
         if shown is None:
             yield self.blank()
             return
-        self.tables = dict(shown.tables)
-        self.view = next(iter(self.tables), "")
+        tables = dict(shown.tables)
+        widgets = self.declare(_view(name, table, table.title) for name, table in tables.items())
         yield Static(shown.head, classes="head", markup=False)
         with Horizontal(id="upper"):
             with Vertical(classes="panel", id="timeline") as panel:
@@ -78,70 +69,35 @@ class MemoryTab(ResultTab):
             with Vertical(classes="panel", id="cursor") as beside:
                 beside.border_title = "At the cursor"
                 yield Static(id="at-cursor", markup=False)
-        yield ViewBar([*self.tables])
+        yield ViewBar([*self.views])
         with Horizontal(id="tables"):
-            for name in self.tables:
-                yield self._shown(name)
-        yield Static(id="detail", markup=False)
-
-    def _shown(self, name: str) -> TableView:
-        shown = TableView(flexible=FLEXIBLE.get(name, ""), id=_id(name))
-        shown.add_class("panel")
-        shown.border_title = self.tables[name].title
-        return shown
-
-    def on_mount(self) -> None:
-        if self.is_blank:
-            return
-        for name, table in self.tables.items():
-            self._view_of(name).show(table)
-        self._turn(self.view)
-
-    def _view_of(self, name: str) -> TableView:
-        return self.query_one(f"#{_id(name)}", TableView)
-
-    @property
-    def table(self) -> TableView:
-        return self._view_of(self.view)
+            yield from widgets
+        yield self.detail_line()
 
     def start_focus(self) -> None:
-        if self.is_blank:
+        for timeline in self.query(TimelineView):
+            timeline.focus()
             return
-        timelines = [*self.query(TimelineView)]
-        (timelines[0] if timelines else self.table).focus()
+        super().start_focus()
 
-    def action_view(self) -> None:
-        """The next table; it takes the focus if the one before had it."""
-        if not self.is_blank and self.tables:
-            names = [*self.tables]
-            self._go(names[(names.index(self.view) + 1) % len(names)])
-
-    @on(ViewBar.Chosen)
-    def _clicked(self, event: ViewBar.Chosen) -> None:
-        event.stop()
-        self._go(event.name)
-
-    def _go(self, name: str) -> None:
-        had_focus = self.table.has_focus
-        self._turn(name)
+    def turn_to(self, name: str) -> None:
+        """Show a table; it takes the focus if the one before had it, else the timeline keeps it."""
+        had_focus = self.active.has_focus
+        self.show_view(name)
         if had_focus:
-            self.table.focus()
+            self.active.focus()
 
-    def _turn(self, name: str) -> None:
+    def show_view(self, name: str) -> None:
         """Show one table; where there is room, the ledger beside the others."""
-        if not self.tables:
-            return
-        first, *others = self.tables
+        first, *others = self.views
         roomy = self.app.size.width >= ROOMY
-        self.view = others[0] if roomy and others and name == first else name
-        self.query_one(ViewBar).active = self.view
-        for each in self.tables:
-            self._view_of(each).display = each == self.view or (roomy and each == first)
-        self._show_detail()
+        super().show_view(others[0] if roomy and others and name == first else name)
+        if roomy:
+            self.views[first].widget.display = True
 
     def on_resize(self) -> None:
-        if not self.is_blank:
-            self._turn(self.view)
+        if self.views:
+            self.show_view(self.view)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "against":
@@ -182,20 +138,18 @@ class MemoryTab(ResultTab):
 
     async def _show_differences(self, run_id: str, tables: list[Table]) -> None:
         for name in DIFFERENCES:
-            if self.tables.pop(name, None) is not None:
-                await self._view_of(name).remove()
+            if name in self.views:
+                await self.views.pop(name).widget.remove()
         for name, table in zip(DIFFERENCES, tables, strict=True):
             if table.rows:
-                self.tables[name] = table
-                shown = self._shown(name)
-                shown.border_title = f"{table.title} · A is {run_id}"
-                await self.query_one("#tables").mount(shown)
-                shown.show(table)
+                view = self.views[name] = _view(name, table, f"{table.title} · A is {run_id}")
+                await self.query_one("#tables").mount(view.widget)
+                show_table(view)
         bar = self.query_one(ViewBar)
-        bar.names = [*self.tables]
+        bar.names = [*self.views]
         bar.refresh()
-        self._turn(next(name for name in DIFFERENCES if name in self.tables))
-        self.table.focus()
+        self.show_view(next(name for name in DIFFERENCES if name in self.views))
+        self.active.focus()
 
     @on(TimelineView.Moved)
     def _show_cursor(self, event: TimelineView.Moved) -> None:
@@ -204,40 +158,35 @@ class MemoryTab(ResultTab):
         text = cursor_text(timeline, event.sample, room)
         self.query_one("#at-cursor", Static).update(text)
 
-    @on(DataTable.RowHighlighted)
-    def _show_detail(self) -> None:
-        detail = self.query_one("#detail", Static)
-        detail.update(Content(self.subject()))
-        detail.display = bool(self.subject())
-
-    def subject(self) -> str:
-        """The row under the table's cursor in full, where it does not fit: stacks are long."""
-        if self.is_blank or self.view not in FLEXIBLE or self.table.selected is None:
-            return ""
-        texts = cells_as_text(self.tables[self.view])[self.table.selected]
-        columns = self.tables[self.view].columns
-        pairs = zip(columns, texts, strict=True)
-        return " · ".join(f"{heading(name)} {text}" for name, text in pairs if text)
-
-    def copyable(self) -> tuple[str, str] | None:
-        if self.is_blank or not self.tables:
-            return None
-        return f"{self.view} as Markdown", self.table.markdown()
-
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        if self.is_blank:
-            return []
-        commands: list[tuple[str, str, Any]] = [
-            ("memory: Show next table", ", ".join(self.tables), self.action_view)
-        ]
-        if self.check_action("against", ()):
+        commands = super().palette_commands()
+        if self.views and self.check_action("against", ()):
             about = "what grew, by row and stack"
             commands.append(("memory: Against another run", about, self.action_against))
         return commands
 
 
+def _view(name: str, table: Table, title: str) -> View:
+    shown = TableView(flexible=FLEXIBLE.get(name, ""), id=_id(name))
+    shown.add_class("panel")
+    shown.border_title = title
+
+    def row_in_full() -> str:
+        """The row under the cursor, where it does not fit: stacks are long."""
+        if name not in FLEXIBLE or shown.selected is None:
+            return ""
+        pairs = zip(table.columns, cells_as_text(table)[shown.selected], strict=True)
+        return " · ".join(f"{heading(column)} {text}" for column, text in pairs if text)
+
+    return View(
+        name=name,
+        widget=shown,
+        markdown=shown.markdown,
+        copied=name,
+        subject=row_in_full,
+        table=table,
+    )
+
+
 def _id(name: str) -> str:
     return f"view-{name.replace('Δ ', 'change-')}"
-
-
-TAB = MemoryTab

@@ -54,8 +54,6 @@ class Findings(Static):
 class SummaryTab(ResultTab):
     """Findings, key figures, trust, passes, machine."""
 
-    EXPLAINS = ("timing.step", "memory.peak", "trust.perturbation")
-
     def compose(self) -> ComposeResult:
         record = self.record
         with VerticalScroll():
@@ -164,6 +162,3 @@ def machine(record: Record) -> list[Pair]:
     """The first facts of the environment table, as its own cells say them."""
     rows = cells_as_text(environment_table(record))[:TELLING_FACTS]
     return [(name, " ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]
-
-
-TAB = SummaryTab

@@ -20,9 +20,6 @@ from ..tab import ResultTab
 class TelemetryTab(ResultTab):
     """Sparklines of every recorded sample above the table of the measured part."""
 
-    BLOCK, PASS = "telemetry", "timing"
-    EXPLAINS = ("telemetry.series",)
-
     def compose(self) -> ComposeResult:
         telemetry = self.record.telemetry
         if telemetry is None:
@@ -78,6 +75,3 @@ class TelemetryTab(ResultTab):
         if self.is_blank:
             return None
         return "the summary as Markdown", self.query_one(TableView).markdown()
-
-
-TAB = TelemetryTab

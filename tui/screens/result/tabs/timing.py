@@ -30,14 +30,6 @@ COLUMNS = (
 class TimingTab(ResultTab):
     """Samples plot, spread table, histogram, speed."""
 
-    BLOCK, PASS = "timing", "timing"
-    EXPLAINS = (
-        "timing.step",
-        "timing.phases",
-        "timing.first",
-        "timing.throughput",
-    )
-
     def compose(self) -> ComposeResult:
         timing = self.record.timing
         if timing is None:
@@ -114,6 +106,3 @@ def _pairs(table: Table) -> list[Pair]:
     """The rows of a table of quantities: its name; its value with the note."""
     rows = cells_as_text(table)
     return [(name, "  ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]
-
-
-TAB = TimingTab

@@ -1,0 +1,123 @@
+"""The tabs of a result, one row each: what the tab bar, the keys, help, palette and Inspect read.
+
+A tab is a row here, a class, and if it has looks of its own a ``.tcss`` in ``tabs/``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tab:
+    """A tab of a result.
+
+    Attributes:
+        name: On the bar, in lower case.
+        about: What it shows, for help and palette.
+        shown_by: ``module:Class`` of the tab, the module as seen from ``sysbench.tui``.
+        block: The block of the record that it shows; "" where there is always something.
+        filled_by: The pass that fills the block.
+        explains: Keys of `sysbench.tui.explanations.EXPLANATIONS` for its numbers.
+        is_rare: Whether it is shown only where the run had a pass of its name.
+    """
+
+    name: str
+    about: str
+    shown_by: str
+    block: str = ""
+    filled_by: str = ""
+    explains: tuple[str, ...] = ()
+    is_rare: bool = False
+
+
+_TABS = "screens.result.tabs"
+
+TABS = {
+    tab.name: tab
+    for tab in (
+        Tab(
+            name="summary",
+            about="verdict, why, what next",
+            shown_by=f"{_TABS}.summary:SummaryTab",
+            explains=("timing.step", "memory.peak", "trust.perturbation"),
+        ),
+        Tab(
+            name="timing",
+            about="samples, phases, speed",
+            shown_by=f"{_TABS}.timing:TimingTab",
+            block="timing",
+            filled_by="timing",
+            explains=("timing.step", "timing.phases", "timing.first", "timing.throughput"),
+        ),
+        Tab(
+            name="kernels",
+            about="what ran, as table, tree, answers, roofline",
+            shown_by=f"{_TABS}.kernels:KernelsTab",
+            block="kernels",
+            filled_by="trace",
+            explains=(
+                *("kernels.row", "kernels.sum", "kernels.tree", "trust.coverage"),
+                "trust.perturbation",
+            ),
+        ),
+        Tab(
+            name="memory",
+            about="what was resident, when, and whose",
+            shown_by=f"{_TABS}.memory:MemoryTab",
+            block="memory",
+            filled_by="memory",
+            explains=(
+                *("memory.peak", "memory.ledger", "memory.stacks", "memory.resident"),
+                "memory.difference",
+            ),
+        ),
+        Tab(
+            name="compile",
+            about="what was compiled, what it cost, the kernels it made",
+            shown_by=f"{_TABS}.compile:CompileTab",
+            block="compile",
+            filled_by="timing",
+            explains=(
+                *("compile.extent", "compile.seconds", "compile.break-even"),
+                "compile.generated",
+            ),
+        ),
+        Tab(
+            name="telemetry",
+            about="clocks, power, heat over the whole run",
+            shown_by=f"{_TABS}.telemetry:TelemetryTab",
+            block="telemetry",
+            filled_by="timing",
+            explains=("telemetry.series",),
+        ),
+        Tab(
+            name="log",
+            about="what the processes printed",
+            shown_by=f"{_TABS}.log:LogTab",
+        ),
+        Tab(
+            name="export",
+            about="files and tables to take home",
+            shown_by=f"{_TABS}.export:ExportTab",
+        ),
+        Tab(
+            name="nsys",
+            about="NVTX ranges and NVIDIA's own summaries",
+            shown_by=f"{_TABS}.nsys:NsysTab",
+            block="nsys",
+            filled_by="nsys",
+            explains=("nsys.range",),
+            is_rare=True,
+        ),
+    )
+}
+"""By name, in the order of the bar; the rare ones last."""
+
+USUAL_TABS = tuple(tab.name for tab in TABS.values() if not tab.is_rare)
+"""Names of the tabs that every result has."""
+
+_HERE = Path(__file__).parent
+STYLES = (_HERE / "screen.tcss", *sorted((_HERE / "tabs").glob("*.tcss")))
+"""The looks of all tabs."""
