@@ -6,6 +6,7 @@ import asyncio
 import re
 import signal
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
@@ -13,10 +14,12 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 
 from ..core.runs.directory import RunDirectory
+from . import modes
 from .live.sensors import StripSampler
 from .live.session import Session
 from .live.terminal import has_hung_up
-from .modes import SCREENS_BY_MODE, palette
+from .loading import load_class
+from .screens.base import WorkScreen
 from .theme import DARK, AsciiFilter, OnceParsed, ascii_only
 
 if TYPE_CHECKING:
@@ -27,32 +30,24 @@ REFRESH_SECONDS = 0.5
 
 
 class SysbenchApp(App[None]):
-    """One mode a job: Run, Live, Result, Library, Studies, Inspect."""
+    """One mode a job; `modes.MODES` has them all."""
 
     TITLE = "sysbench-tui"
     CSS_PATH = "app.tcss"
-    COMMANDS: ClassVar[set[Any]] = {palette}
-    MODES: ClassVar[dict[str, Any]] = SCREENS_BY_MODE
+    COMMANDS: ClassVar[set[Any]] = {partial(load_class, "palette:WorkstationCommands")}
+    MODES: ClassVar[dict[str, Any]] = {name: mode.make_screen for name, mode in modes.MODES.items()}
     DEFAULT_MODE = "run"
     BINDING_GROUP_TITLE = "Everywhere"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f2,r", "mode('run')", "Run", id="mode.run", tooltip="Choose what to measure"),
-        Binding("f3,v", "mode('live')", "Live", id="mode.live", tooltip="Watch the live run"),
-        Binding("f4,t", "mode('result')", "Result", id="mode.result", tooltip="Read a result"),
-        Binding("f5,l", "mode('library')", "Library", id="mode.library", tooltip="All runs"),
-        Binding(
-            "f6,s",
-            "mode('studies')",
-            "Studies",
-            id="mode.studies",
-            tooltip="Grids of runs, and the tables that they fill",
-        ),
-        Binding(
-            "f7,i",
-            "mode('inspect')",
-            "Inspect",
-            id="mode.inspect",
-            tooltip="Anyone's trace, memory snapshot or nsys export",
+        *(
+            Binding(
+                mode.keys,
+                f"mode('{mode.name}')",
+                mode.title,
+                id=f"mode.{mode.name}",
+                tooltip=mode.tooltip,
+            )
+            for mode in modes.MODES.values()
         ),
         Binding("f1", "help", "Help", id="help", tooltip="Every key of this screen"),
         Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Leave; asks if a run is live"),
@@ -130,8 +125,6 @@ class SysbenchApp(App[None]):
             self.session.follow(newcomer)
             if not self.session.is_study_live():
                 self.notify(f"{newcomer.id} was started elsewhere. F3 shows it.", markup=False)
-        from .screens.base import WorkScreen
-
         # On the way out the last screen goes before the timer does.
         for screen in self.screen_stack[-1:]:
             if isinstance(screen, WorkScreen) and screen.is_mounted:
@@ -155,8 +148,8 @@ class SysbenchApp(App[None]):
         name = parameters[0]
         if name == self.current_mode:
             return self._outdated_result() is not None
-        absent = {"live": self.watch_run is None, "result": self.shown is None}
-        return not absent.get(str(name), False)
+        needs = modes.MODES[str(name)].needs
+        return not needs or getattr(self, needs) is not None
 
     def _outdated_result(self) -> ResultScreen | None:
         """The present screen if it shows another run than the one that ended since."""

@@ -1,62 +1,93 @@
-"""The modes and what shows them: each screen is imported when it is first needed."""
+"""The modes, one row each: what the app's keys, help and the palette read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from textual.command import Provider
 from textual.screen import Screen
 
-
-def _run() -> Screen[Any]:
-    from .screens.run.screen import RunScreen
-
-    return RunScreen()
+from .loading import load_class
 
 
-def _live() -> Screen[Any]:
-    from .screens.live.screen import LiveScreen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """A mode of the workstation: one job, one screen.
 
-    return LiveScreen()
+    Attributes:
+        name: In lower case; its title is the name with a capital.
+        keys: That lead to it from everywhere, with commas.
+        tooltip: What one does there, for the footer and the palette.
+        about: What it is for, for help.
+        shown_by: ``module:Class`` of its screen, the module as seen from ``sysbench.tui``.
+        needs: The attribute of the app without which there is nothing to show; "" for none.
+    """
 
+    name: str
+    keys: str
+    tooltip: str
+    about: str
+    shown_by: str
+    needs: str = ""
 
-def _result() -> Screen[Any]:
-    from .screens.result.screen import ResultScreen
+    @property
+    def title(self) -> str:
+        """The name as it is shown."""
+        return self.name.title()
 
-    return ResultScreen()
-
-
-def _library() -> Screen[Any]:
-    from .screens.library.screen import LibraryScreen
-
-    return LibraryScreen()
-
-
-def _inspect() -> Screen[Any]:
-    from .screens.inspect.screen import InspectScreen
-
-    return InspectScreen()
-
-
-def _studies() -> Screen[Any]:
-    from .screens.studies.screen import StudiesScreen
-
-    return StudiesScreen()
-
-
-def palette() -> type[Provider]:
-    """The provider of the command palette."""
-    from .palette import WorkstationCommands
-
-    return WorkstationCommands
+    def make_screen(self) -> Screen[Any]:
+        """Make the screen; its module is imported when it is first needed."""
+        screen: Screen[Any] = load_class(self.shown_by)()
+        return screen
 
 
-SCREENS_BY_MODE: dict[str, Callable[[], Screen[Any]]] = {
-    "run": _run,
-    "live": _live,
-    "result": _result,
-    "library": _library,
-    "studies": _studies,
-    "inspect": _inspect,
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode(
+            name="run",
+            keys="f2,r",
+            tooltip="Choose what to measure",
+            about="choose a model and read what will happen before it does",
+            shown_by="screens.run.screen:RunScreen",
+        ),
+        Mode(
+            name="live",
+            keys="f3,v",
+            tooltip="Watch the live run",
+            about="watch step times settle; the run does not need this terminal",
+            shown_by="screens.live.screen:LiveScreen",
+            needs="watch_run",
+        ),
+        Mode(
+            name="result",
+            keys="f4,t",
+            tooltip="Read a result",
+            about="verdict first, then timing, kernels, memory, telemetry, log, export",
+            shown_by="screens.result.screen:ResultScreen",
+            needs="shown",
+        ),
+        Mode(
+            name="library",
+            keys="f5,l",
+            tooltip="All runs",
+            about="every run of this machine; filter as you type",
+            shown_by="screens.library.screen:LibraryScreen",
+        ),
+        Mode(
+            name="studies",
+            keys="f6,s",
+            tooltip="Grids of runs, and the tables that they fill",
+            about="experiments as grids of runs, and the tables that they fill",
+            shown_by="screens.studies.screen:StudiesScreen",
+        ),
+        Mode(
+            name="inspect",
+            keys="f7,i",
+            tooltip="Anyone's trace, memory snapshot or nsys export",
+            about="anyone's chrome trace, memory snapshot or nsys export",
+            shown_by="screens.inspect.screen:InspectScreen",
+        ),
+    )
 }
+"""By name, in the order of the footer."""

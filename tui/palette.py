@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from .app import SysbenchApp
+from .modes import MODES
 from .screens.base import WorkScreen
 
 UNASKED = "theme: "
@@ -45,9 +46,10 @@ class WorkstationCommands(Provider):
         if isinstance(screen, WorkScreen):
             for title, help, call in screen.palette_commands():
                 yield Command(title, help, call)
-        for name in app.MODES:
-            if app.check_action("mode", (name,)):
-                yield Command(f"go: Open {name.title()}", "", partial(app.action_mode, name))
+        for mode in MODES.values():
+            if app.check_action("mode", (mode.name,)):
+                open_mode = partial(app.action_mode, mode.name)
+                yield Command(f"go: Open {mode.title}", mode.tooltip, open_mode)
         yield Command("app: Show keys", "every key of this screen", app.action_help)
         for theme in sorted(app.available_themes):
             if theme != app.theme:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import getters
 from textual.app import ComposeResult
@@ -10,16 +10,18 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.screen import Screen
 
-from ..app import SysbenchApp
 from ..widgets.bars.key_bar import KeyBar
 from ..widgets.bars.strip import LiveStrip
+
+if TYPE_CHECKING:
+    from ..app import SysbenchApp
 
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
 HEIGHTS = [(0, "-short"), (36, "-tall")]
 
 
 class WorkScreen(Screen[None]):
-    """The base of the four modes. Subclasses fill `body` and may override the rest."""
+    """The base of the modes' screens. Subclasses fill `body` and may override the rest."""
 
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
@@ -30,7 +32,9 @@ class WorkScreen(Screen[None]):
         Binding("question_mark", "explain", "Explain", id="explain", tooltip="Where it comes from"),
     ]
 
-    app = getters.app(SysbenchApp)
+    if TYPE_CHECKING:
+        # The app imports this module.
+        app = getters.app(SysbenchApp)
 
     def compose(self) -> ComposeResult:
         yield LiveStrip(self.app.session.strip)

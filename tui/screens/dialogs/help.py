@@ -12,16 +12,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from ...modes import MODES
 from ...widgets.tables.facts import DIALOG_EDGES, DIALOG_WIDTH, hanging
 
-ABOUT = (
-    ("Run", "choose a model and read what will happen before it does"),
-    ("Live", "watch step times settle; the run does not need this terminal"),
-    ("Result", "verdict first, then timing, kernels, memory, telemetry, log, export"),
-    ("Library", "every run of this machine; filter as you type"),
-    ("Studies", "experiments as grids of runs, and the tables that they fill"),
-    ("Inspect", "anyone's chrome trace, memory snapshot or nsys export"),
-)
 KEY_WIDTH = 10
 
 
@@ -43,8 +36,8 @@ class HelpScreen(ModalScreen[None]):
 
     def _lines(self) -> Iterator[Content]:
         width = min(self.app.size.width, DIALOG_WIDTH) - DIALOG_EDGES
-        for name, what in ABOUT:
-            yield from hanging(_key(name, "bold $accent"), what, width)
+        for mode in MODES.values():
+            yield from hanging(_key(mode.title, "bold $accent"), mode.about, width)
         for title, keys in self._groups().items():
             yield Content("")
             yield Content.styled(title, "bold")

@@ -1,0 +1,65 @@
+"""The rows of the modes: each has its screen, its keys are its own, help and palette read it."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+from textual.binding import Binding
+from textual.widgets import Static
+
+from sysbench import tui
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.modes import MODES
+from sysbench.tui.palette import WorkstationCommands
+from sysbench.tui.screens import result
+from sysbench.tui.screens.base import WorkScreen
+
+SCREENS = Path(result.__path__[0]).parent
+
+
+def test_every_screen_has_a_row_and_every_row_its_screen() -> None:
+    screens = {mode.name: mode.make_screen() for mode in MODES.values()}
+    assert all(isinstance(screen, WorkScreen) for screen in screens.values())
+    assert {path.parent.name for path in SCREENS.glob("*/screen.py")} <= set(screens)
+
+
+def test_no_key_leads_to_two_modes() -> None:
+    keys = Counter(key for mode in MODES.values() for key in mode.keys.split(","))
+    keys.update(b.key for b in SysbenchApp.BINDINGS if isinstance(b, Binding) and b.id == "quit")
+    assert set(keys.values()) == {1}
+
+
+async def test_a_mode_is_offered_where_the_app_has_what_it_needs(app: SysbenchApp) -> None:
+    needed = {mode.name for mode in MODES.values() if mode.needs}
+    assert needed == {"live", "result"}
+    async with app.run_test(size=(100, 40)) as pilot:
+        await pilot.pause()
+        allowed = {name for name in MODES if app.check_action("mode", (name,))}
+        assert allowed == MODES.keys() - needed - {app.current_mode}
+        offered = [str(hit.text) async for hit in WorkstationCommands(app.screen).discover()]
+        opened = {title.removeprefix("go: Open ") for title in offered if title.startswith("go: ")}
+        assert opened == {MODES[name].title for name in allowed}
+
+
+async def test_help_says_what_each_mode_is_for(app: SysbenchApp) -> None:
+    async with app.run_test(size=(120, 60)) as pilot:
+        await pilot.press("f1")
+        await pilot.pause()
+        text = " ".join(str(app.screen.query_one(Static).content).split())
+        assert all(
+            f"{mode.title} {' '.join(mode.about.split())}" in text for mode in MODES.values()
+        )
+
+
+def test_nothing_that_the_app_imports_imports_the_app() -> None:
+    """The app is named for type checkers only; the palette is loaded when it is called."""
+    root = Path(tui.__file__).parent
+    importers = [
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ImportFrom) and node.level and (node.module or "") == "app"
+    ]
+    assert importers == ["palette.py"]
