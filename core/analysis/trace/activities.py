@@ -1,4 +1,8 @@
-"""What ran, when, and whose it was: the kernels of a device, or the operators of a host."""
+"""Pieces of work with their phase, module and operator: a device's kernels or a host's operators.
+
+A piece has a start and an end; one call of a host operator may be several pieces, since the
+operators inside it are cut out.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,11 @@ COMPUTE, COMMUNICATION, MEMORY = range(3)
 class Activities:
     """Pieces of work as columns of equal length, in no order.
 
-    ``name`` and ``operator`` are indices of the names, ``phase`` and ``module`` of theirs.
-    ``rank`` decides whose an instant is when several run: computation before communication
-    before copies. ``call`` numbers the call that a piece is part of. ``launched`` is when
-    the host asked for it, -1 if that is not in the trace (then ``linked`` is false);
-    ``in_graph`` is what the launch of a CUDA graph asked for.
+    ``name`` and ``operator`` are indices of the names, ``phase`` of the phases and ``module``
+    of the modules. ``rank`` decides which piece an instant counts for when several run:
+    computation before communication before copies. ``call`` numbers the call that a piece is
+    part of. ``launched`` is the time of the launch on the host, -1 if the trace does not hold
+    it (then ``linked`` is false). ``in_graph`` marks pieces that a CUDA graph launched.
     """
 
     name: Index
@@ -43,19 +47,20 @@ class Activities:
 
     @property
     def linked(self) -> NDArray[np.bool_]:
-        """Whose launch is in the trace."""
+        """Mask of the pieces whose launch is in the trace."""
         return np.asarray(self.launched != NONE)
 
     def clipped(self, low: int, high: int) -> Activities:
-        """What lies in [low, high)."""
+        """The parts of the pieces that lie in [low, high)."""
         start, end = np.clip(self.start, low, high), np.clip(self.end, low, high)
+        # A piece without length covers no time but is a call: it stays unless clipping moved it.
         inside = np.flatnonzero((end > start) | ((self.start == self.end) & (start == self.start)))
         columns = {field.name: getattr(self, field.name)[inside] for field in fields(self)}
         return Activities(**columns | {"start": start[inside], "end": end[inside]})
 
 
 def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
-    """What one device ran; phase, module and operator by the call that launched it."""
+    """The work of one device; phase, module and operator are those of the call that launched it."""
     events = trace.device
     events = events.take(events.device == device)
     launch = launches_of(events, scopes.events)
@@ -77,28 +82,31 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
 
 def launches_of(events: DeviceEvents, host: HostEvents) -> Index:
     """For each device event the index of the runtime call with its correlation id, or -1."""
+    # Id 0 links nothing, like -1.
     calls = np.flatnonzero((host.kind == Kind.RUNTIME) & (host.correlation > 0))
     ids, first = np.unique(host.correlation[calls], return_index=True)
     if not len(ids):
         return np.full(len(events), NONE)
-    place = np.minimum(np.searchsorted(ids, events.correlation), len(ids) - 1)
-    return np.where(ids[place] == events.correlation, calls[first[place]], NONE)
+    # An id beyond the largest would be found past the end; the comparison rejects it.
+    position = np.minimum(np.searchsorted(ids, events.correlation), len(ids) - 1)
+    return np.where(ids[position] == events.correlation, calls[first[position]], NONE)
 
 
 def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities]:
     """The operators of all host threads, each without the operators inside it.
 
     Returns:
-        The trace's names, what the autograd engine does around each node under one; and
-        the pieces of work.
+        The trace's names, with one more for the work of the autograd engine around each
+        node; and the pieces of work.
     """
     names = scopes.names
     owner, start, end = self_times(scopes.events, scopes.parent)
     is_operator = (scopes.events.kind == Kind.OPERATOR) & ~names.is_range[scopes.events.name]
-    kept = is_operator[owner]
-    owner, start, end = owner[kept], start[kept], end[kept]
+    owned = is_operator[owner]
+    owner, start, end = owner[owned], start[owned], end[owned]
     name = scopes.events.name[owner]
     return [*trace.names, ENGINE_NAME], Activities(
+        # The engine's events are named by their node: one added name stands for all of them.
         name=np.where(names.is_engine[name], len(trace.names), name),
         start=start,
         end=end,
@@ -107,16 +115,17 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
         phase=scopes.phase[owner],
         module=scopes.module[owner],
         operator=scopes.operator[owner],
-        launched=start,
+        launched=start,  # an operator is its own launch, so every piece is linked
         in_graph=np.zeros(len(owner), dtype=bool),
     )
 
 
 def _ranks(trace: Trace, events: DeviceEvents) -> Index:
+    # Classifying is a search by many patterns: once per name that the device ran.
     used = np.unique(events.name)
-    of_name = np.full(len(trace.names), COMPUTE)
-    of_name[used] = [
+    rank_of_name = np.full(len(trace.names), COMPUTE)
+    rank_of_name[used] = [
         COMMUNICATION if classify(trace.names[name]) == "communication" else COMPUTE
         for name in used.tolist()
     ]
-    return np.where(events.kind == Kind.KERNEL, of_name[events.name], MEMORY)
+    return np.where(events.kind == Kind.KERNEL, rank_of_name[events.name], MEMORY)

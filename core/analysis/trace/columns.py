@@ -1,7 +1,7 @@
 """The columns of a `Trace` from its JSON events, chunk by chunk, with times as exact nanoseconds.
 
-A float64 near 1.7e15 µs (the Unix epoch) steps by 0.25 µs, so numbers with a fraction come
-here as their JSON text.
+A float64 near 1.7e15 µs (a time of today since the Unix epoch) steps by 0.25 µs, so numbers
+with a fraction arrive as their JSON text.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
         return np.zeros(0, dtype=np.int64)
     try:
         joined = ",".join(values)  # type: ignore[arg-type]
-    except TypeError:
+    except TypeError:  # whole microseconds are decoded as integers
         joined = ",".join(map(str, values))
     parsed = _parse_plain(joined.encode(), len(values))
     if parsed is None:
-        parsed = np.fromiter(map(_parse_one, map(str, values)), dtype=np.int64, count=len(values))
+        texts = map(str, values)
+        parsed = np.fromiter(map(_parse_number, texts), dtype=np.int64, count=len(values))
     return parsed
 
 
@@ -51,31 +52,35 @@ def _parse_plain(joined: bytes, count: int) -> NDArray[np.int64] | None:
     characters = np.frombuffer(joined, dtype=np.uint8)
     points = np.flatnonzero(characters == POINT)
     ends = np.append(np.flatnonzero(characters == COMMA), len(joined))
-    is_digit = (characters - DIGIT_0) <= 9  # unsigned: what is below "0" wraps around
+    is_digit = (characters - DIGIT_0) <= 9  # unsigned: a character below "0" wraps around
+    # Digits, points and commas make up the whole text: no sign, exponent or space is left.
     if len(ends) != count or np.count_nonzero(is_digit) + len(points) + count - 1 != len(joined):
         return None
     points_before = np.searchsorted(points, ends)
-    has_point = np.diff(points_before, prepend=0)
+    point_count = np.diff(points_before, prepend=0)
     decimals = np.zeros(count, dtype=np.int64)
-    inside = has_point == 1
-    decimals[inside] = ends[inside] - points[points_before[inside] - 1] - 1
-    whole = np.diff(ends, prepend=-1) - 1 - has_point - decimals
+    with_point = point_count == 1
+    # The last point before a number's end is its own: `points_before - 1`, counted from 0.
+    decimals[with_point] = ends[with_point] - points[points_before[with_point] - 1] - 1
+    # As if a comma stood at -1: a number lies strictly between the commas around it.
+    whole_digits = np.diff(ends, prepend=-1) - 1 - point_count - decimals
     if (
-        has_point.max() > 1
+        point_count.max() > 1
         or decimals.max() > LONGEST_FRACTION
-        or whole.min() < 1
-        or whole.max() > LONGEST_WHOLE
+        or whole_digits.min() < 1
+        or whole_digits.max() > LONGEST_WHOLE
     ):
         return None
+    # Without its point a number counts units of 10**-decimals µs: integers, so nothing is rounded.
     digits = np.fromstring(joined.replace(b".", b""), dtype=np.int64, sep=",")
     scale = 10 ** (3 - decimals)
-    if (digits > LATEST_US * 1000 // scale).any():
+    if (digits > LATEST_US * 1000 // scale).any():  # before the product, which must fit 63 bits
         return None
     result: NDArray[np.int64] = digits * scale
     return result
 
 
-def _parse_one(text: str) -> int:
+def _parse_number(text: str) -> int:
     """Any JSON number, like -1.5 or 1e-05."""
     try:
         value = Decimal(text)
@@ -103,7 +108,7 @@ KIND_OF = {
     "gpu_memset": Kind.FILL,
     "Memset": Kind.FILL,
 }
-"""By the event's ``cat``; the capitalised ones are of torch before 2.0."""
+"""By the event's ``cat``; torch before 2.0 wrote the capitalised ones."""
 ON_HOST = {category: int(kind) for category, kind in KIND_OF.items() if kind < Kind.KERNEL}
 ON_DEVICE = {category: int(kind) for category, kind in KIND_OF.items() if kind >= Kind.KERNEL}
 PYTHON = "python_function"
@@ -121,7 +126,7 @@ MOST_CHARACTERS = 2**28
 
 
 class PackedColumns(msgspec.Struct, frozen=True):
-    """What one process tells another of a part's events; columns are of 64-bit integers."""
+    """The events of a file's part on their way between processes; columns of 64-bit integers."""
 
     seen: int
     names: list[str]
@@ -134,7 +139,7 @@ class PackedColumns(msgspec.Struct, frozen=True):
 
 
 class _Numbers(dict[Any, int]):
-    """Numbers values in the order in which they appear."""
+    """Numbers values in the order in which they appear; ``characters`` is their total length."""
 
     characters = 0
 
@@ -162,7 +167,7 @@ class Collector:
         self.kept = 0
 
     def add(self, events: list[JsonEvent]) -> None:
-        """Add the events that say where time goes.
+        """Add the events that take time: host ranges and calls, and device work.
 
         Raises:
             ValueError: A number is out of range, or there is too much.
@@ -181,7 +186,7 @@ class Collector:
         self._check_size()
 
     def packed(self) -> bytes:
-        """All that was added, for `add_packed` in another process."""
+        """All events added so far, for `add_packed` in another process."""
         columns = [
             {name: getattr(events, name).tobytes() for name in events.__slots__}
             for events in (_joined(self.host), _joined(self.device))
@@ -202,20 +207,21 @@ class Collector:
         """Add what another process collected.
 
         Raises:
-            ValueError: It is not whole, or there is too much.
+            ValueError: The bytes are incomplete, or there is too much.
         """
         part = msgspec.msgpack.decode(packed, type=PackedColumns)
         host, device = (
             {name: np.frombuffer(values, dtype=np.int64) for name, values in columns.items()}
             for columns in (part.host, part.device)
         )
+        # The part numbered its values from 0: index its columns by the numbers given here.
         names = self.names.of(part.names)
         process, thread = self.processes.of(part.processes), self.threads.of(part.threads)
         host["thread"] = (
             process[host["thread"] >> THREAD_BITS] << THREAD_BITS
             | thread[host["thread"] % 2**THREAD_BITS]
         )
-        operands = np.r_[self.operands.of(part.operands), NONE]  # the last for -1
+        operands = np.r_[self.operands.of(part.operands), NONE]  # index -1 reads the last
         host |= {"name": names[host["name"]], "operands": operands[host["operands"]]}
         self.host.append(HostEvents(**host))
         self.device.append(DeviceEvents(**device | {"name": names[device["name"]]}))
@@ -248,7 +254,7 @@ class Collector:
         )
 
     def _operands_of(self, args: list[Args]) -> NDArray[np.int64]:
-        """What the profiler noted of each operator's inputs, where it was asked to."""
+        """Numbers of the operators' inputs; -1 where the profiler recorded no shapes."""
         if all(arg.dims is None for arg in args):
             return np.full(len(args), NONE)
         texts = [b"" if arg.dims is None else operands_text(arg) for arg in args]
@@ -273,11 +279,11 @@ class Collector:
         )
 
     def finished(self) -> Trace:
-        """The columns as one, times from the first event on."""
+        """The chunks joined, times counted from the first event."""
         host, device = _joined(self.host), _joined(self.device)
         starts = [int(events.start.min()) for events in (host, device) if len(events)]
         base_ns = min(starts, default=0)
-        for events in (host, device):
+        for events in (host, device):  # joining copied the columns, so they may change in place
             events.start[:] -= base_ns
             events.end[:] -= base_ns
         return Trace(
@@ -291,18 +297,20 @@ class Collector:
 
 
 def _fields(events: list[JsonEvent]) -> list[tuple[Any, ...]]:
-    """The values of each field: quicker than to ask each event for each field."""
+    """One tuple of values per field; quicker than reading each field of each event."""
     return list(zip(*map(astuple, events), strict=True)) or [()] * len(JsonEvent.__struct_fields__)
 
 
 def _joined(chunks: list[AnyColumns]) -> AnyColumns:
     kind = type(chunks[0])
     names = kind.__slots__
-    return kind(**{name: np.concatenate([getattr(one, name) for one in chunks]) for name in names})
+    return kind(
+        **{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names}
+    )
 
 
 def _durations(values: Sequence[float]) -> Times:
-    """Microseconds to nanoseconds; a float holds them exactly.
+    """Microseconds to nanoseconds; below the limit a float64 resolves them.
 
     Raises:
         ValueError: Longer than eleven days.
@@ -315,9 +323,11 @@ def _durations(values: Sequence[float]) -> Times:
 
 
 def _integers(values: list[Any]) -> NDArray[np.int64]:
-    """Integers as they are; anything else, which only a foreign trace has, as -1."""
+    """Integers unchanged; any other value, which only a foreign trace has, as -1."""
     try:
         return np.fromiter(values, dtype=np.int64, count=len(values))
     except (TypeError, ValueError, OverflowError):
-        known = (value if isinstance(value, int) and abs(value) < 2**63 else -1 for value in values)
-        return np.fromiter(known, dtype=np.int64, count=len(values))
+        checked = (
+            value if isinstance(value, int) and abs(value) < 2**63 else -1 for value in values
+        )
+        return np.fromiter(checked, dtype=np.int64, count=len(values))

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from .intervals import Times
 
 MODULE_PREFIX = "nn.Module: "
-"""How torch.profiler begins the name of a module's range."""
+"""Prefix of the names of torch.profiler's module ranges."""
 
 
 class Kind(IntEnum):
-    """What an event of a trace is. Kinds from KERNEL on run on a device."""
+    """Kind of a trace's event. Kinds from KERNEL on run on a device."""
 
     OPERATOR = 0
     ANNOTATION = 1
@@ -28,7 +28,7 @@ class Kind(IntEnum):
 
 
 class Columns:
-    """Events as columns of equal length: what the dataclasses below have in common."""
+    """Events as columns of equal length: the base of the dataclasses below."""
 
     __slots__: tuple[str, ...] = ()
     kind: NDArray[np.int64]
@@ -37,7 +37,7 @@ class Columns:
         return len(self.kind)
 
     def take(self, index: NDArray[np.integer] | NDArray[np.bool_]) -> Self:
-        """Some of the events, in the order of the index."""
+        """The events at an index or in a mask, in the order of the index."""
         return type(self)(**{name: getattr(self, name)[index] for name in self.__slots__})
 
 
@@ -46,10 +46,10 @@ class HostEvents(Columns):
     """Operators, annotations, modules and runtime calls.
 
     ``name`` is an index of `Trace.names`, threads are numbered as they appear, times are
-    nanoseconds since `Trace.base_ns`. ``correlation`` is what a runtime call shares with
-    the work that it launched, ``sequence`` the number of the autograd node that an operator
-    makes, or that runs; -1 where there is none. ``operands`` is an index of
-    `Trace.operands`, -1 where the profiler noted no shapes.
+    nanoseconds since `Trace.base_ns`. ``correlation`` is the id that a runtime call shares
+    with the work it launched. ``sequence`` is the number of the autograd node that an operator
+    creates or that runs. Both are -1 where there is none. ``operands`` is an index of
+    `Trace.operands`, -1 where the profiler recorded no shapes.
     """
 
     kind: NDArray[np.int64]
@@ -76,10 +76,11 @@ class DeviceEvents(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """The timed events of a trace that say where time goes; the others are left out.
+    """The events of a trace that take time; the others are left out.
 
-    ``operands`` are the different inputs that operators had, as `core.analysis.operands`
-    reads them; ``devices`` are the devices' names by number, where the file has them.
+    ``operands`` are the distinct inputs of operators, in the form that
+    `core.analysis.costs.operands` parses; ``devices`` are the devices' names by number, where
+    the file has them.
     """
 
     names: list[str]
@@ -93,33 +94,39 @@ class Trace:
 Index = NDArray[np.int64]
 NONE = -1
 ROUNDS = 100
-"""Each brings an event up one level, or past twice as many that are over."""
+"""A round lifts an event one level, or past twice as many finished events as the one before."""
 
 
 def by_thread(events: HostEvents) -> HostEvents:
-    """Each thread's events by start, an event before what is inside of it."""
+    """Each thread's events by start, an event before the events inside it."""
+    # lexsort's last key comes first. Of equal starts the longest encloses the others; of equal
+    # events the order of the file stays, as lexsort is stable.
     return events.take(np.lexsort((-events.end, events.start, events.thread)))
 
 
 def parents(events: HostEvents) -> Index:
     """For events in `by_thread` order the index of the innermost event around each, or -1.
 
-    That is the last before it on its thread that ends after it began: ranges that overlap
-    without nesting (a profiler's step may end inside another range) count as inside while
-    they begin inside.
+    That is the last event before it on its thread that ends after it began. Ranges that overlap
+    without nesting (a profiler's step may end inside another range) count as inside if they
+    begin inside.
     """
     start, end = events.start, events.end
     around = np.arange(-1, len(events) - 1)
     around[_first_of_thread(events)] = NONE
     pending = np.arange(len(events))
-    for _ in range(ROUNDS):  # all that lies between an event and its candidate is over
+    # Pointer jumping. Every event between an event and its candidate has ended before it began,
+    # so a candidate that has ended, too, can be replaced by that candidate's own.
+    for _ in range(ROUNDS):
         candidate = around[pending]
         pending = pending[(candidate != NONE) & (end[candidate] <= start[pending])]
         if not len(pending):
             return around
         around[pending] = around[around[pending]]
     first = _first_of_thread(events)
-    for index in pending.tolist():  # endlessly nested: one after the other takes linear time
+    # A hostile trace nests without end: one event after the other takes linear time. Events
+    # before `index` are final, as their parents precede them.
+    for index in pending.tolist():
         above = NONE if first[index] else index - 1
         while above != NONE and end[above] <= start[index]:
             above = int(around[above])
@@ -134,14 +141,14 @@ def _first_of_thread(events: HostEvents) -> NDArray[np.bool_]:
 
 
 def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:
-    """For each event itself if wanted, else its innermost wanted ancestor, else -1."""
+    """For each event its own index if wanted, else its innermost wanted ancestor's, else -1."""
     result = np.where(wanted, np.arange(len(parent)), parent)
     while True:
         open_ = np.flatnonzero(result >= 0)
         open_ = open_[~wanted[result[open_]]]
         if not len(open_):
             return result
-        result[open_] = result[result[open_]]  # jumps double: ancestors jump too
+        result[open_] = result[result[open_]]  # jumps double, as the ancestors jump too
 
 
 def follow(index: Index, values: NDArray[np.int64], missing: int = NONE) -> NDArray[np.int64]:
@@ -159,8 +166,10 @@ def self_times(events: HostEvents, parent: Index) -> tuple[Index, Times, Times]:
         thread are disjoint where its events nest.
     """
     begin, finish = events.start.tolist(), events.end.tolist()
-    free_from = begin.copy()  # what lies before it is a child's, or already cut
+    free_from = begin.copy()  # time before it belongs to a child, or is a piece already
     pieces: list[tuple[int, int, int]] = []
+    # Children come by start, so an event's free time begins where the last child so far ended;
+    # `max`, because an overlapping child may end before an earlier one.
     for child, mother in enumerate(parent.tolist()):
         if mother < 0:
             continue

@@ -12,7 +12,7 @@ Times = NDArray[np.int64]
 
 
 class Cover:
-    """The union of a set of intervals, and how much of any other interval it covers.
+    """The union of a set of intervals, and its overlap with any other interval.
 
     Attributes:
         start, end: The union as disjoint, ascending intervals, none empty.
@@ -23,12 +23,14 @@ class Cover:
         start, end = start[order], end[order]
         reached = np.maximum.accumulate(end)
         opens = np.ones(len(start), dtype=bool)
-        opens[1:] = start[1:] > reached[:-1]
+        opens[1:] = start[1:] > reached[:-1]  # touching intervals become one
         first = np.flatnonzero(opens)
         start = start[first]
+        # A run of intervals ends at the furthest end before the next run's first, the last run
+        # at the furthest of all.
         end = reached[np.r_[first[1:] - 1, -1]] if len(first) else end
         self.start, self.end = start[end > start], end[end > start]
-        self._before = np.r_[0, np.cumsum(self.end - self.start)]
+        self._before = np.r_[0, np.cumsum(self.end - self.start)]  # one more than intervals
 
     @property
     def total(self) -> int:
@@ -37,6 +39,7 @@ class Cover:
 
     def before(self, time: Times) -> Times:
         """Covered length before each instant."""
+        # Intervals begun until then; one that begins at the instant counts, with no length.
         index = np.searchsorted(self.start, time, side="right")
         if not len(self.start):
             return np.zeros(len(time), dtype=np.int64)
@@ -50,7 +53,8 @@ class Cover:
         return self.before(end) - self.before(start)
 
     def gaps(self, low: int, high: int) -> tuple[Times, Times]:
-        """What of [low, high) is not covered, as ascending intervals, none empty."""
+        """The parts of [low, high) that are not covered, as ascending intervals, none empty."""
+        # A gap lies from each end to the next start; clipping empties those outside.
         start = np.r_[low, np.clip(self.end, low, high)]
         end = np.r_[np.clip(self.start, low, high), high]
         empty = end <= start
@@ -58,20 +62,22 @@ class Cover:
 
 
 def exclusive(start: Times, end: Times, rank: NDArray[np.integer]) -> Times:
-    """Give each instant to one interval: the lengths that result add up to the union's.
+    """The length of each interval that counts for it alone; they add up to the union's.
 
-    An instant belongs to the lowest rank that covers it, and there to the interval that
-    started first (of equal starts, to the first in the arrays).
+    An instant counts for the lowest rank that covers it, and within the rank for the interval
+    that started first (of equal starts, for the first in the arrays).
     """
     result = np.zeros(len(start), dtype=np.int64)
     taken = Cover(start[:0], end[:0])
     for level in np.unique(rank):
         member = np.flatnonzero(rank == level)
-        member = member[np.argsort(start[member], kind="stable")]
+        member = member[np.argsort(start[member], kind="stable")]  # stable: ties by position
         begins, ends = start[member], end[member]
+        # Within a rank an interval begins where all earlier ones have ended, which makes them
+        # disjoint; one that lies inside an earlier one becomes empty.
         reached = np.maximum.accumulate(ends)
         begins[1:] = np.maximum(begins[1:], reached[:-1])
         begins = np.minimum(begins, ends)
-        result[member] = ends - begins - taken.within(begins, ends)
+        result[member] = ends - begins - taken.within(begins, ends)  # less lower ranks
         taken = Cover(np.r_[taken.start, begins], np.r_[taken.end, ends])
     return result

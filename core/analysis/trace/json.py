@@ -1,7 +1,7 @@
 """The events of a chrome trace's JSON, a megabyte of text at a time.
 
 Two forms exist: an object whose ``traceEvents`` holds the events, and a bare list (whose
-closing bracket may be missing). Memory does not grow with the file, but for its longest event.
+closing bracket may be missing). Memory grows with the longest event, not with the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 CHUNK_BYTES = 2**20
-"""What is decoded of it stays in a core's cache until it is in columns."""
+"""Small enough for the decoded events to stay in a core's cache until they are columns."""
 LONGEST_PENDING_BYTES = 64 * 2**20
 TAIL_BYTES = 2**15
 CUTS_TRIED = 3
@@ -29,13 +29,13 @@ BETWEEN_EVENTS = re.compile(rb"\}\s*(,)\s*\{")
 
 
 class Readable(Protocol):
-    """A binary file, as far as it is needed here."""
+    """The one method of a binary file that is needed here."""
 
     def readinto(self, buffer: memoryview, /) -> int | None: ...
 
 
 class Args(msgspec.Struct, gc=False):
-    """What is read of an event's arguments; anyone's file, so any JSON value."""
+    """The arguments of an event that are used; any JSON value, as the file may be anyone's."""
 
     correlation: Any = -1
     device: Any = -1
@@ -47,7 +47,7 @@ class Args(msgspec.Struct, gc=False):
 
 
 class JsonEvent(msgspec.Struct, gc=False):
-    """One event as it stands; a ``ts`` with a fraction is kept as text, to lose no digit."""
+    """One event as written; a ``ts`` with a fraction stays text, so that no digit is lost."""
 
     ph: str = ""
     name: str = ""
@@ -66,15 +66,15 @@ class Document(msgspec.Struct, gc=False):
     devices: Any = msgspec.field(name="deviceProperties", default=None)
 
 
-# Called with the text of each number that has a fraction: str.strip gives it back as it is,
-# at half the cost of calling a type like str.
+# Called with the text of each number that has a fraction: str.strip returns it unchanged, at
+# half the cost of calling a type like str.
 _TEXT = str.strip
 _LIST = msgspec.json.Decoder(list[JsonEvent], float_hook=_TEXT)
 _OBJECT = msgspec.json.Decoder(Document, float_hook=_TEXT)
 
 
 class Ending(Enum):
-    """What follows the last event: of a file in the object form, in the list form, of a part."""
+    """The text after the last event: of a file in the object or the list form, or of a part."""
 
     OBJECT = "object"
     LIST = "list"
@@ -92,10 +92,10 @@ def read_events(text: Text) -> Iterator[list[JsonEvent]]:
 
 
 class Text:
-    """What is not decoded yet of a file, at the begin of a buffer that is used again.
+    """The part of a file that is read but not decoded yet, at the start of a reused buffer.
 
     Attributes:
-        devices: Names of the devices by number, as far as they stood in what was decoded.
+        devices: Names of the devices by number, from the text decoded so far.
     """
 
     def __init__(self, file: Readable, length: int = sys.maxsize) -> None:
@@ -109,11 +109,11 @@ class Text:
         return self._length
 
     def all(self) -> bytes:
-        """All of it."""
+        """The pending text."""
         return bytes(self._buffer[: self._length])
 
     def read_more(self) -> bool:
-        """Whether there was more."""
+        """Read on; false at the end of the file or part."""
         if self._length == len(self._buffer):
             self._buffer *= 2
         end = min(len(self._buffer), self._length + self._left)
@@ -124,20 +124,21 @@ class Text:
         return count > 0
 
     def drop(self, count: int) -> None:
-        """Move what follows to the begin."""
+        """Drop this many bytes and move the rest to the start."""
         self._buffer[: self._length - count] = self._buffer[count : self._length]
         self._length -= count
 
     def open_list(self) -> None:
-        """Turn the comma before the next event into a list's bracket."""
+        """Turn the comma before the next event into a list's opening bracket."""
         self._buffer[0] = OPEN
 
     def take_front(self) -> list[JsonEvent]:
         """Decode all but the last events and drop their text; none if that fails.
 
-        What looks like the border of two events may lie deeper or in a string; but if the
-        text before it decodes as a list, then it is the border, as the text began with an
-        event. The comma there closes the one list and opens the next: nothing is copied.
+        A match of `BETWEEN_EVENTS` may lie deeper or in a string. If the text before it
+        decodes as a list, it is a border of two events, since the text began with an event.
+        The comma there becomes the bracket that closes this list, then the one that opens the
+        next: nothing is copied.
         """
         for border in self._borders(self._length - TAIL_BYTES) or self._borders(0):
             self._buffer[border] = CLOSE
@@ -155,13 +156,13 @@ class Text:
         return []
 
     def _borders(self, start: int) -> list[int]:
-        """The last places from the start on that look like borders, the last first."""
-        found = BETWEEN_EVENTS.finditer(self._buffer, max(start, 0), self._length)
-        return [match.start(1) for match in deque(found, CUTS_TRIED)][::-1]
+        """Offsets of the last commas after ``start`` that look like borders, the last first."""
+        matches = BETWEEN_EVENTS.finditer(self._buffer, max(start, 0), self._length)
+        return [match.start(1) for match in deque(matches, CUTS_TRIED)][::-1]
 
 
 def find_list(text: Text) -> Ending:
-    """Drop what is before the list's bracket; tell the file's form by what will follow.
+    """Drop the text before the list's bracket and return the file's form.
 
     Raises:
         msgspec.DecodeError: There is no list of events.
@@ -173,7 +174,7 @@ def find_list(text: Text) -> Ending:
             text.drop(len(begin) - len(plain))
             return Ending.LIST
         if key := EVENTS_KEY.search(plain):
-            # That this is whole shows that the key is at the top, not nested.
+            # Decodes only if the key is at the top, not nested.
             document = _OBJECT.decode(plain[: key.end()] + b"]}")
             text.devices |= _device_names(document.devices)
             text.drop(len(begin) - len(plain) + key.end() - 1)
@@ -187,7 +188,7 @@ def take_events(text: Text, ending: Ending) -> Iterator[list[JsonEvent]]:
     """The events of a text that begins with the list's bracket.
 
     Raises:
-        msgspec.DecodeError: Damaged, or it does not end so.
+        msgspec.DecodeError: The text is damaged, or has another ending.
     """
     while text.read_more():
         if events := text.take_front():
@@ -206,12 +207,12 @@ def take_events(text: Text, ending: Ending) -> Iterator[list[JsonEvent]]:
 
 
 def _device_names(properties: Any) -> dict[int, str]:
-    """Of ``deviceProperties``; anyone's file, so any JSON value."""
-    devices = properties[:MOST_DEVICES] if isinstance(properties, list) else []
-    found = ((one.get("id"), one.get("name")) for one in devices if isinstance(one, dict))
+    """Names by number from ``deviceProperties``; any JSON value, as the file may be anyone's."""
+    entries = properties[:MOST_DEVICES] if isinstance(properties, list) else []
+    devices = ((entry.get("id"), entry.get("name")) for entry in entries if isinstance(entry, dict))
     return {
         number: name
-        for number, name in found
+        for number, name in devices
         if isinstance(number, int) and isinstance(name, str) and len(name) <= LONGEST_DEVICE_NAME
     }
 

@@ -1,9 +1,9 @@
 """A big trace read by a few processes, each a part of the file.
 
-The file is cut at what looks like the border of two events. Whether it is one shows when the
-part before it is read: that part began with an event, so if it decodes as a list of events,
-it ends with one too. Where anything goes wrong, nothing is lost but time: the caller reads the
-whole by itself, and finds what is wrong with it.
+The file is cut where the text looks like the border of two events. Reading the part before a
+cut checks it: that part began with an event, so if it decodes as a list of events, it also ends
+with one. A failure costs only time: the caller then reads the whole file by itself and reports
+the error.
 
 Run as a program: ``python -P -m sysbench.core.analysis.trace.parts PATH BEGIN END ENDING``
 writes the columns of one part to standard output.
@@ -33,17 +33,19 @@ MOST_PARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of a file, from 0 or the comma before an event on."""
+    """The bytes [begin, end) of a file; ``begin`` is 0 or at the comma before an event."""
 
     begin: int
     end: int
     ending: Ending
 
-    def read(self, file: BufferedReader, collector: Collector, tell: Callable[[], None]) -> None:
-        """Collect the part's events.
+    def read(
+        self, file: BufferedReader, collector: Collector, advanced: Callable[[], None]
+    ) -> None:
+        """Collect the part's events; ``advanced`` is called after each list of them.
 
         Raises:
-            msgspec.DecodeError: It is damaged, or not a part.
+            msgspec.DecodeError: The bytes are damaged, or were not cut between events.
         """
         file.seek(self.begin)
         text = Text(file, self.end - self.begin)
@@ -54,18 +56,18 @@ class Part:
             find_list(text)
         for events in take_events(text, self.ending):
             collector.add(events)
-            tell()
+            advanced()
         collector.devices |= text.devices
 
 
 def processes() -> int:
-    """How many may run at once here."""
+    """Number of processes that can run at once on this machine."""
     allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     return allowed or 1
 
 
 def cut(path: Path, count: int) -> list[Part]:
-    """At most so many parts of about equal size.
+    """At most ``count`` parts of about equal size.
 
     Raises:
         msgspec.DecodeError: There is no list of events.
@@ -75,10 +77,10 @@ def cut(path: Path, count: int) -> list[Part]:
         ending = find_list(Text(file))
         begins = [0]
         for index in range(1, count):
-            place = size * index // count
-            file.seek(place)
+            offset = size * index // count
+            file.seek(offset)
             if border := BETWEEN_EVENTS.search(file.read(TAIL_BYTES)):
-                begins.append(place + border.start(1))
+                begins.append(offset + border.start(1))
     ends = [*begins[1:], size]
     return [
         Part(begin, end, ending if end == size else Ending.BORDER)
@@ -86,8 +88,8 @@ def cut(path: Path, count: int) -> list[Part]:
     ]
 
 
-def read_in_parts(path: Path, tell: Callable[[int, int], None]) -> Collector | None:
-    """Read a plain file in parts, the first of them here; None if that does not pay, or fails."""
+def read_in_parts(path: Path, progress: Callable[[int, int], None]) -> Collector | None:
+    """Read a plain file in parts, the first in this process; None if not worth it or failed."""
     size = path.stat().st_size
     count = min(processes(), MOST_PARTS, size // SMALLEST_PART_BYTES)
     if count < 2:
@@ -97,24 +99,24 @@ def read_in_parts(path: Path, tell: Callable[[int, int], None]) -> Collector | N
         first, *others = cut(path, count)
         with ExitStack() as stack, path.open("rb") as file:
             helpers = [stack.enter_context(_helper(path, part)) for part in others]
-            # The others are about as far in theirs.
-            first.read(file, collector, lambda: tell(file.tell() * size // first.end, size))
+            # The helpers have read about the same share of their parts.
+            first.read(file, collector, lambda: progress(file.tell() * size // first.end, size))
             for helper in helpers:
                 output, _ = helper.communicate()
                 if helper.returncode:
                     return None
                 collector.add_packed(output)
     except (OSError, ValueError, TypeError, MemoryError, RecursionError, msgspec.MsgspecError):
-        return None  # the caller finds out by itself
+        return None  # the caller reads the file again, and reports the error
     return collector
 
 
 @contextmanager
 def _helper(path: Path, part: Part) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that reads one part; it is gone afterwards."""
-    numbers = (str(part.begin), str(part.end), part.ending.value)
+    """A process that reads one part; killed at the end of the block."""
+    arguments = (str(part.begin), str(part.end), part.ending.value)
     with subprocess.Popen(
-        python_child(__spec__.name, str(path), *numbers),
+        python_child(__spec__.name, str(path), *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Reads chrome traces of torch.profiler, ours or anyone's, plain or gzip'd."""
+"""Reader of torch.profiler's chrome traces, from this product or elsewhere, plain or gzip'd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .parts import read_in_parts
 GZIP_MAGIC = b"\x1f\x8b"
 
 Progress = Callable[[int, int], None]
-"""Told the bytes of the file read so far, and all of them."""
+"""Called with the bytes of the file read so far and its size."""
 
 
 def read_trace(path: Path, progress: Progress | None = None) -> Trace:
@@ -33,19 +33,19 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
             memory there is.
     """
     collector = Collector()
-    tell = progress or _tell_nobody
+    report = progress or _ignore_progress
     try:
         with path.open("rb") as file, _without_garbage_collection():
             plain: Readable = file
             if file.peek()[:2] == GZIP_MAGIC:
                 plain = gzip.GzipFile(fileobj=file)
-            elif parts := read_in_parts(path, tell):
+            elif parts := read_in_parts(path, report):
                 return parts.finished()
             size = path.stat().st_size
             text = Text(plain)
             for events in read_events(text):
                 collector.add(events)
-                tell(file.tell(), size)
+                report(file.tell(), size)
             collector.devices = text.devices
             return collector.finished()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -64,7 +64,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         TypeError,
         ValueError,
     ) as error:
-        # The decoder counts bytes and events from the last chunk's begin.
+        # The decoder counts bytes from the start of the last chunk, not of the file.
         reason = re.sub(r" \(byte \d+\)$", "", str(error))
         if isinstance(error, EOFError) or "truncated" in reason:
             reason = "it is cut off (copy it again, or record it anew)"
@@ -72,13 +72,13 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         raise DamagedFileError(f"{path} is not a whole chrome trace: {reason}{where}") from error
 
 
-def _tell_nobody(done: int, size: int) -> None:
+def _ignore_progress(done: int, size: int) -> None:
     pass
 
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Decoding makes a million objects and no cycle: looking for garbage doubles its time."""
+    """Decoding makes a million objects and no cycle; the collector would double its time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,9 @@
 """Phase, module and operator of each instant of a host thread, eager or compiled.
 
 A launch inside the forward pass takes the module whose range encloses it. A backward node
-carries the sequence number of the forward operator that made it, and takes that operator's
-module. Gradients' accumulation has no such number and is named as such.
+carries the sequence number of the forward operator that created it, and takes that operator's
+module. The accumulation of gradients has no such number: it is a module by itself,
+`GRAD_ACCUMULATE`.
 """
 
 from __future__ import annotations
@@ -29,30 +30,32 @@ from .events import (
 from .intervals import Times
 
 PART_RANGE = "part:"
-"""Opens a range in generated code. One graph serves every layer, so its path starts at the
-module that was compiled: which one, the ranges around the call or the forward node say."""
+"""Prefix of a range in generated code. One graph serves every layer, so the path in its name
+starts at the compiled module; the ranges around the call, or the forward node, give the rest."""
 
 
 def with_parts(
     names: list[str], events: HostEvents, parent: Index, modules: list[str], module: Index
 ) -> Index:
-    """Give what lies in a part's range the part's module; appends to ``modules``."""
+    """Give events in a part's range the part's module; appends to ``modules``."""
     is_part = np.array([name.startswith(PART_RANGE) for name in names], dtype=np.bool_)
     if not is_part.any():
         return module
     part = follow(nearest(is_part[events.name], parent), events.name)
     inside = np.flatnonzero(part != NONE)
+    # Paths are texts: join them once per pair of module and part, not once per event.
     pairs, which = np.unique(np.stack((module[inside], part[inside])), axis=1, return_inverse=True)
-    known = {path: index for index, path in enumerate(modules)}
-    ids = []
+    number_of = {path: index for index, path in enumerate(modules)}
+    numbers = []
     for outer, inner in pairs.T.tolist():
         around = modules[outer] if outer != NONE else WHOLE_MODEL
         path = _joined(around, names[inner].removeprefix(PART_RANGE))
-        ids.append(known.setdefault(path, len(modules)))
-        if ids[-1] == len(modules):
+        numbers.append(number_of.setdefault(path, len(modules)))
+        if numbers[-1] == len(modules):
             modules.append(path)
     result = module.copy()
-    result[inside] = np.array(ids, dtype=np.int64)[which.reshape(-1)]
+    # The inverse has two axes in numpy 2.0 only.
+    result[inside] = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
     return result
 
 
@@ -71,15 +74,15 @@ UNKNOWN_PHASE = "unknown"
 OTHER_PHASE = "other"
 
 LONGEST_PATH = 500
-"""Characters: in a hostile trace modules nest without end."""
+"""Characters of a module's path; in a hostile trace modules nest without end."""
 RANGES = (MODULE_RANGE, PHASE_RANGE, STEPS_RANGE, PART_RANGE)
 WRAPPERS = ("## Call CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction")
-"""Operators that enclose a whole compiled graph: the operator inside says more."""
+"""Operators that enclose a whole compiled graph; the operator inside is more specific."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseRanges:
-    """The workload's own phase ranges, in order of time; ``phase`` is an index of ``names``."""
+    """The workload's phase ranges, in order of time; ``phase`` is an index of ``names``."""
 
     names: list[str]
     phase: Index
@@ -89,7 +92,7 @@ class PhaseRanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scopes:
-    """Host events in `by_thread` order, and what each is part of.
+    """Host events in `by_thread` order, with the phase, module and operator of each.
 
     ``phase``, ``module`` and ``operator`` are indices of ``phases``, ``modules`` and the
     trace's names; -1 where there is none. ``operator`` is the outermost one.
@@ -170,7 +173,8 @@ def _phase_ranges(trace: Trace, names: Names) -> PhaseRanges:
 
 
 def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Index:
-    """Index of the name of the outermost operator; a backward node's own if it has none."""
+    """Index of the name of the outermost operator; of the backward node where there is none."""
+    # Ranges, wrappers and nodes are recorded as operators but contain the operators that count.
     scaffold = names.is_range | names.is_wrapper | names.is_engine | names.is_node
     is_operator = (events.kind == Kind.OPERATOR) & ~scaffold[events.name]
     above = follow(parent, nearest(is_operator, parent))
@@ -180,7 +184,8 @@ def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Ind
 
 
 def _phases_by_range(events: HostEvents, ranges: PhaseRanges) -> tuple[list[str], Index]:
-    """By time alone: the autograd engine has threads of its own, without ranges."""
+    """Phases by time alone, as the autograd engine's threads have no ranges."""
+    # Ranges are half-open and do not overlap. Index -1 reads the last end; the mask drops it.
     index = np.searchsorted(ranges.start, events.start, side="right") - 1
     inside = (index >= 0) & (events.start < ranges.end[index])
     phase = np.where(inside, ranges.phase[index], len(ranges.names))
@@ -190,7 +195,7 @@ def _phases_by_range(events: HostEvents, ranges: PhaseRanges) -> tuple[list[str]
 def _phases_by_scope(
     events: HostEvents, parent: Index, names: Names, engine: Index, operator: Index
 ) -> tuple[list[str], Index]:
-    """In a foreign trace: by what encloses the event."""
+    """Phases by the ranges and operators around an event, for a foreign trace."""
     phases = ["forward", "backward", "optimizer", "zero-grad", OTHER_PHASE, UNKNOWN_PHASE]
     optimizer = nearest(names.steps_optimizer[events.name], parent) >= 0
     zeroing = nearest(names.zeroes_grads[events.name], parent) >= 0
@@ -203,8 +208,8 @@ def _modules(
 ) -> tuple[list[str], Index]:
     """Paths of modules, and the path of the module around each event.
 
-    Our ranges hold the whole path. The profiler's own say class and number only: there the
-    path is made of all modules around.
+    The trace pass's ranges hold the whole path. The profiler's hold class and number only:
+    their path is joined from all modules around.
     """
     is_module = names.is_module[events.name]
     around = nearest(is_module, parent)
@@ -223,29 +228,29 @@ def _modules(
         path_of[index] = ids.setdefault(path, len(ids))
         if path_of[index] == len(paths):
             paths.append(path)
-    own = np.full(len(events), NONE)
+    path_at = np.full(len(events), NONE)
     for index, path_id in path_of.items():
         if index >= 0:
-            own[index] = path_id
-    return paths, follow(around, own)
+            path_at[index] = path_id
+    return paths, follow(around, path_at)
 
 
 def _backward_modules(
     events: HostEvents, names: Names, engine: Index, modules: list[str], module: Index
 ) -> Index:
-    """Give what runs inside a backward node the module of the operator that made the node."""
+    """Give events inside a backward node the module of the operator that created the node."""
     forward = np.flatnonzero((events.sequence >= 0) & (engine == NONE))
-    # The last operator with a number is the one that made the node: those before it saw the
-    # number that would come next, and made none.
+    # The last operator with a number created the node: those before it recorded the number
+    # that would come next, and created none. Reversed, unique's first is that last one.
     forward = forward[::-1]
     numbers, last = np.unique(events.sequence[forward], return_index=True)
-    place = np.searchsorted(numbers, events.sequence)
-    place[place == len(numbers)] = NONE
-    known = follow(place, numbers) == events.sequence
-    of_node = np.where(known, follow(place, follow(forward[last], module)), NONE)
+    position = np.searchsorted(numbers, events.sequence)
+    position[position == len(numbers)] = NONE  # beyond the largest number
+    matches = follow(position, numbers) == events.sequence
+    module_of_node = np.where(matches, follow(position, follow(forward[last], module)), NONE)
     modules.append(GRAD_ACCUMULATE)
-    of_node[names.accumulates[events.name]] = len(modules) - 1
-    return np.where(module == NONE, follow(engine, of_node), module)
+    module_of_node[names.accumulates[events.name]] = len(modules) - 1
+    return np.where(module == NONE, follow(engine, module_of_node), module)
 
 
 def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
