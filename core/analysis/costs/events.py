@@ -1,4 +1,4 @@
-"""The cost of each operator call in a trace, from the shapes noted in it or in another one."""
+"""The cost of each operator call in a trace, from the shapes in that trace or in another one."""
 
 from __future__ import annotations
 
@@ -17,36 +17,39 @@ from .operators import COUNTED_CATEGORIES, Cost, operator_cost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventCosts:
-    """The different costs, and which of them each host event has; -1 for none."""
+    """The distinct costs, and for each host event the index of its cost; -1 for none."""
 
     costs: list[Cost]
     cost: Index
 
     def flag(self, name: str) -> NDArray[np.bool_]:
-        """A yes or no of every event's cost; no where it has none."""
-        of_cost = np.array([getattr(cost, name) for cost in self.costs], dtype=bool)
-        return np.asarray(follow(self.cost, of_cost.astype(np.int64), 0) == 1)
+        """A boolean attribute of every event's cost; false where it has none."""
+        flag_of_cost = np.array([getattr(cost, name) for cost in self.costs], dtype=bool)
+        return np.asarray(follow(self.cost, flag_of_cost.astype(np.int64), 0) == 1)
 
     def counting(self, parent: Index) -> EventCosts:
-        """The same without what would count twice: the outermost known operator counts.
+        """The same costs without duplicates: of nested operators the outermost counts.
 
-        Where an operator that yields has known ones inside, these count in its place.
+        Where a composite operator has operators with a cost inside, these count instead of it.
         """
-        known, yields = self.cost != NONE, self.flag("yields")
-        above = follow(parent, nearest(known & ~yields, parent))
-        counts = known & ~yields & (above == NONE)
-        below = nearest(counts, parent) != NONE
-        alone = known & yields & ~_around(counts, parent) & ~below
-        counts |= alone & (follow(parent, nearest(alone, parent)) == NONE)
+        has_cost, is_composite = self.cost != NONE, self.flag("is_composite")
+        # `nearest` includes the event itself: read at the parent it is the nearest above.
+        above = follow(parent, nearest(has_cost & ~is_composite, parent))
+        counts = has_cost & ~is_composite & (above == NONE)
+        # A composite counts only where nothing counts inside it or around it: on this device it
+        # was one kernel. Composites may nest in each other: then, too, the outermost.
+        inside_counted = nearest(counts, parent) != NONE
+        undivided = has_cost & is_composite & ~_around(counts, parent) & ~inside_counted
+        counts |= undivided & (follow(parent, nearest(undivided, parent)) == NONE)
         return EventCosts(costs=self.costs, cost=np.where(counts, self.cost, NONE))
 
 
 def _around(inside: NDArray[np.bool_], parent: Index) -> NDArray[np.bool_]:
-    """Events with one of these inside, at any depth."""
+    """Mask of the events that enclose one of these, at any depth."""
     result = np.zeros(len(parent), dtype=bool)
     above = parent[inside]
     while len(above := np.unique(above[above != NONE])):
-        above = above[~result[above]]
+        above = above[~result[above]]  # what is above a marked event is marked, too
         result[above] = True
         above = parent[above]
     return result
@@ -56,28 +59,33 @@ def noted_costs(trace: Trace, scopes: Scopes, list_item_bytes: int | None = None
     """Costs from the shapes in the trace itself, in the order of the scopes' events."""
     events = scopes.events
     parsed = [parse_operands(text) for text in trace.operands]
+    # One integer for each pair of name and operands, which `divmod` takes apart again; operands
+    # of -1 take the place 0. A cost is reckoned once per pair: a trace has few of them.
     count = len(parsed) + 1
     pairs, which = np.unique(events.name * count + events.operands + 1, return_inverse=True)
     costs: list[Cost] = []
-    of_pair = []
+    cost_of_pair = []
     for pair in pairs.tolist():
         name, index = divmod(pair, count)
         operands = parsed[index - 1] if index else None
         cost = operator_cost(trace.names[name], operands, list_item_bytes) if operands else None
-        of_pair.append(NONE if cost is None else len(costs))
+        cost_of_pair.append(NONE if cost is None else len(costs))
         if cost is not None:
             costs.append(cost)
     is_operator = events.kind == Kind.OPERATOR
-    found = np.array(of_pair, dtype=np.int64)[which]
-    return EventCosts(costs=costs, cost=np.where(is_operator, found, NONE))
+    cost_of_event = np.array(cost_of_pair, dtype=np.int64)[which]
+    return EventCosts(costs=costs, cost=np.where(is_operator, cost_of_event, NONE))
 
 
 def uncounted(trace: Trace, scopes: Scopes, costs: EventCosts) -> list[str]:
-    """Names of operators that multiply matrices, have shapes, and whose cost is not known."""
+    """Names of operators that multiply matrices, have shapes, but no known cost.
+
+    An operator inside or around one with a cost is left out: its work is counted there.
+    """
     events = scopes.events
-    known = nearest(costs.cost != NONE, scopes.parent) != NONE
+    covered = nearest(costs.cost != NONE, scopes.parent) != NONE
     around = _around(costs.cost != NONE, scopes.parent)
-    open_ = (events.operands != NONE) & (events.kind == Kind.OPERATOR) & ~known & ~around
+    open_ = (events.operands != NONE) & (events.kind == Kind.OPERATOR) & ~covered & ~around
     names = {trace.names[name] for name in np.unique(events.name[open_]).tolist()}
     return sorted(
         name
@@ -95,7 +103,7 @@ class ShapeCensus:
 
 
 def census(trace: Trace, scopes: Scopes, costs: EventCosts) -> ShapeCensus:
-    """All operator calls of a trace of one step, with the costs that count."""
+    """All operator calls of a trace of one step, with their costs."""
     calls = {key: costs.cost[places] for key, places in _calls(trace, scopes).items()}
     return ShapeCensus(costs=costs.costs, calls=calls)
 
@@ -103,11 +111,13 @@ def census(trace: Trace, scopes: Scopes, costs: EventCosts) -> ShapeCensus:
 def borrowed_costs(
     trace: Trace, scopes: Scopes, shapes: ShapeCensus, steps: int, window: tuple[int, int]
 ) -> tuple[EventCosts, list[str]]:
-    """Costs of a trace without shapes of equal steps: the k-th call of a name in a phase costs
-    what it cost in the census.
+    """Costs of a trace without shapes, whose steps are equal, from one step that has them.
+
+    The k-th call of a name in a phase of each step gets the cost of the k-th such call in
+    ``shapes``.
 
     Returns:
-        The costs, and the names whose calls are not as many: theirs stay unknown.
+        The costs, and the names with another number of calls, whose costs stay unknown.
     """
     cost = np.full(len(scopes.events), NONE)
     unlike = set()
@@ -115,6 +125,7 @@ def borrowed_costs(
     for key, counted in shapes.calls.items():
         places = traced.get(key, np.array([], dtype=np.int64))
         if len(places) == steps * len(counted):
+            # The calls are in order of time, so all of one step come before those of the next.
             cost[places] = np.tile(counted, steps)
         elif (counted != NONE).any():
             unlike.add(key[1])
@@ -124,14 +135,14 @@ def borrowed_costs(
 def _calls(
     trace: Trace, scopes: Scopes, window: tuple[int, int] | None = None
 ) -> dict[tuple[str, str], Index]:
-    """Operator events by phase and name, in order of time whatever their thread."""
+    """Indices of operator events by phase and name, in order of time across threads."""
     events = scopes.events
     wanted = events.kind == Kind.OPERATOR
-    if window is not None:
+    if window is not None:  # half-open, like every interval
         wanted &= (events.start >= window[0]) & (events.start < window[1])
     chosen: Times = np.flatnonzero(wanted)
     phase, name = scopes.phase[chosen], events.name[chosen]
-    order = np.lexsort((events.start[chosen], name, phase))
+    order = np.lexsort((events.start[chosen], name, phase))  # by phase, name, then start
     chosen, phase, name = chosen[order], phase[order], name[order]
     ends = np.flatnonzero((np.diff(phase) != 0) | (np.diff(name) != 0)) + 1
     groups = np.split(np.arange(len(chosen)), ends) if len(chosen) else []

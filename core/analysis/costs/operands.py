@@ -1,4 +1,4 @@
-"""The inputs of an operator as torch.profiler notes them with ``record_shapes``."""
+"""The inputs of an operator as torch.profiler records them with ``record_shapes``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ITEM_BYTES = {
 FLOATING = ("double", "float", "c10::Half", "c10::BFloat16")
 TENSORS = "TensorList"
 LARGEST = 2**50
-"""Elements: a hostile trace may claim anything."""
+"""Elements of a tensor; a hostile trace may claim any number."""
 
 Shape = tuple[int, ...]
 
@@ -40,10 +40,9 @@ class Operand:
     """One argument of an operator.
 
     Attributes:
-        shapes: Of the tensor, of each tensor of a list, or none for a number.
-        type: As the profiler writes it: ``float``, ``TensorList``, ``Scalar``, ``""``.
-        stored: Elements of the tensors that have a place of their own in memory: along an
-            expanded dimension there is one.
+        shapes: Shape of the tensor, or of each tensor of a list; empty for a number.
+        type: Name as the profiler writes it: ``float``, ``TensorList``, ``Scalar``, ``""``.
+        stored: Distinct elements of the tensors in memory: an expanded dimension holds one.
         value: A number or a list of numbers as text, else empty.
     """
 
@@ -54,17 +53,17 @@ class Operand:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is one tensor of a type that is known."""
+        """Whether it is one tensor of a known type."""
         return self.type in ITEM_BYTES
 
     @property
     def shape(self) -> Shape:
-        """Of a single tensor."""
+        """Shape of a single tensor."""
         return self.shapes[0]
 
     @property
     def elements(self) -> int:
-        """Elements of all its tensors, places in memory or not."""
+        """Elements of all its tensors, expanded dimensions in full."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     @property
@@ -79,18 +78,18 @@ class Operand:
 
 
 def operands_text(args: Args) -> bytes:
-    """What an event says of its inputs, as one JSON text by which equal ones are known."""
+    """The inputs of an event as one JSON text; equal inputs have equal texts."""
     return msgspec.json.encode((args.dims, args.types, args.strides, args.values))
 
 
 def parse_operands(text: bytes) -> list[Operand] | None:
-    """The operands in such a text; None if they make no sense."""
+    """The operands in a text of `operands_text`; None if they are inconsistent."""
     try:
         dims, types, strides, values = msgspec.json.decode(text)
         count = len(dims)
         strides = strides or [None] * count
         values = values or [""] * count
-        return [_operand(*one) for one in zip(dims, types, strides, values, strict=True)]
+        return [_operand(*fields) for fields in zip(dims, types, strides, values, strict=True)]
     except (ValueError, TypeError, msgspec.DecodeError, RecursionError):
         return None
 
@@ -109,9 +108,10 @@ def _operand(dims: Any, type: Any, strides: Any, value: Any) -> Operand:
 
 
 def _shape(dims: Any) -> Shape:
-    """
+    """The dimensions as a tuple.
+
     Raises:
-        ValueError: Not a shape.
+        ValueError: They are no shape, or one larger than any memory.
     """
     if not isinstance(dims, list) or not all(type(n) is int and n >= 0 for n in dims):
         raise ValueError("not a shape")
@@ -125,18 +125,20 @@ def _stored(shape: Shape, strides: Any) -> int:
         return math.prod(shape)
     if 0 in shape:
         return 0
+    # An expanded dimension has stride 0: all its elements are the same place in memory.
     return math.prod(size for size, stride in zip(shape, strides, strict=True) if stride != 0)
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The shape that tensors of these shapes have together.
+    """The shape that tensors of these shapes broadcast to.
 
     Raises:
-        ValueError: They do not fit.
+        ValueError: The shapes do not broadcast.
     """
     result: list[int] = []
-    for place in range(1, max(map(len, shapes), default=0) + 1):
-        sizes = {shape[-place] for shape in shapes if len(shape) >= place} - {1}
+    # Shapes are aligned at their last dimension: count from the end.
+    for from_end in range(1, max(map(len, shapes), default=0) + 1):
+        sizes = {shape[-from_end] for shape in shapes if len(shape) >= from_end} - {1}
         if len(sizes) > 1:
             raise ValueError(f"shapes {shapes} do not broadcast")
         result.append(sizes.pop() if sizes else 1)
@@ -144,10 +146,11 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def result_bytes(tensors: Sequence[Operand]) -> int:
-    """Bytes of an element of what arithmetic on these gives.
+    """Bytes per element of the result of arithmetic on these tensors, by torch's promotion.
 
-    Floats go before whole numbers and tensors before single numbers; of unlike ones the wider.
+    Floats take precedence over integers and tensors over zero-dimensional ones; of the rest
+    the widest type is the result's.
     """
-    several = [one for one in tensors if one.shape] or tensors
-    floating = [one for one in several if one.type in FLOATING] or several
-    return max(one.item_bytes for one in floating)
+    dimensioned = [tensor for tensor in tensors if tensor.shape] or tensors
+    candidates = [tensor for tensor in dimensioned if tensor.type in FLOATING] or dimensioned
+    return max(tensor.item_bytes for tensor in candidates)

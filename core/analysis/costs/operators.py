@@ -1,4 +1,4 @@
-"""What one call of an operator must compute and move, from the shapes of its inputs.
+"""FLOPs and bytes that one call of an operator must cost, from the shapes of its inputs.
 
 FLOPs: two per multiply-add of a matrix product; attention counted in full, its masked half
 included, and backward with the scores that fused kernels compute again; one per element of
@@ -6,8 +6,8 @@ the result of elementwise work, one per element that a reduction reads, five per
 softmax (maximum, difference, exponential, sum, quotient), four of its backward.
 
 Bytes: every input once and every output once, as if the cache held everything within the
-operator and nothing between operators; an expanded input counts the elements it has in
-memory, what is written in place counts as read and written.
+operator and nothing between operators. An expanded input counts the elements it has in memory;
+a tensor changed in place counts as read and as written.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from .operands import TENSORS, Operand, broadcast, result_bytes
 COUNTED_CATEGORIES = ("gemm", "attention", "convolution")
 MOVES_ONLY = ("roll", "flip", "tril", "triu", "where", "masked_fill")
 BOOLEAN = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite")
-"""Elementwise operators whose result is a byte per element."""
+"""Elementwise operators with a result of one byte per element."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one call. ``flops`` is None where it is not known.
+    """The least work of one call: ``flops`` (None where not known) and bytes moved.
 
     Attributes:
-        is_product: Matrix products: what peaks are quoted for and closed forms count.
-        yields: On some devices the operator is made of others; those count then, not it.
+        is_product: A matrix product, for which peaks are quoted and which closed forms count.
+        is_composite: Made of other operators on some devices; there these count instead.
     """
 
     flops: float | None
     moved_bytes: float
     is_product: bool = False
-    yields: bool = False
+    is_composite: bool = False
 
 
 Rule = Callable[[Sequence[Operand]], Cost]
@@ -52,8 +52,8 @@ def operator_cost(
     Args:
         name: As in the trace, ``aten::mm``.
         operands: Its inputs.
-        list_item_bytes: Of the tensors in lists, whose type the profiler does not note: the
-            optimizer's. None where nobody knows.
+        list_item_bytes: Bytes per element of the tensors in lists (the optimizer's), whose
+            type the profiler does not record. None where not known.
     """
     plain = name.removeprefix("aten::")
     try:
@@ -71,7 +71,7 @@ def _product(rows: int, inner: int, columns: int, batch: int, used: Sequence[Ope
     """``batch`` products of (rows, inner) with (inner, columns)."""
     written = batch * rows * columns * result_bytes(used)
     flops = 2.0 * batch * rows * inner * columns
-    return Cost(flops, written + sum(one.stored_bytes for one in used), is_product=True)
+    return Cost(flops, written + sum(tensor.stored_bytes for tensor in used), is_product=True)
 
 
 def _mm(operands: Sequence[Operand]) -> Cost:
@@ -112,22 +112,23 @@ def _attention(operands: Sequence[Operand]) -> Cost:
     written = batch * heads * context * value_width * q.item_bytes
     return Cost(
         2.0 * scores * (width + value_width),
-        written + sum(one.stored_bytes for one in (q, k, v)),
+        written + sum(tensor.stored_bytes for tensor in (q, k, v)),
         is_product=True,
     )
 
 
 def _attention_backward(operands: Sequence[Operand]) -> Cost:
-    """The gradient of the result, q, k, v, then what forward kept.
+    """Operands: the gradient of the result, q, k, v, then the tensors saved by forward.
 
     Five products: the scores again, and the gradients of v, of the weights, of q and of k.
     """
     q, k, v = operands[1:4]
     scores, width, value_width = _scores(q, k, v)
-    written = sum(one.elements * one.item_bytes for one in (q, k, v))
+    written = sum(tensor.elements * tensor.item_bytes for tensor in (q, k, v))
     return Cost(
+        # Scores, gradients of q and of k have a query's width; of v and of the weights a value's.
         2.0 * scores * (3 * width + 2 * value_width),
-        written + sum(one.stored_bytes for one in operands if one.is_tensor),
+        written + sum(operand.stored_bytes for operand in operands if operand.is_tensor),
         is_product=True,
     )
 
@@ -139,26 +140,27 @@ def _scores(q: Operand, k: Operand, v: Operand) -> tuple[int, int, int]:
 
 
 def _elementwise(plain: str, operands: Sequence[Operand]) -> Cost:
-    tensors = [one for one in operands if one.is_tensor]
-    elements = math.prod(broadcast([one.shape for one in tensors]))
+    tensors = [operand for operand in operands if operand.is_tensor]
+    elements = math.prod(broadcast([tensor.shape for tensor in tensors]))
     item_bytes = 1 if plain in BOOLEAN else result_bytes(tensors)
-    read = sum(one.stored_bytes for one in tensors)
+    read = sum(tensor.stored_bytes for tensor in tensors)
     return Cost(0.0 if plain in MOVES_ONLY else float(elements), read + elements * item_bytes)
 
 
 def _reduction(operands: Sequence[Operand]) -> Cost:
-    """The first list of whole numbers says along which dimensions; without one along all."""
+    """A reduction along the dimensions in the first list of integers, along all without one."""
     tensor = operands[0]
-    lists = [one.value for one in operands[1:] if one.type == "ScalarList"]
+    lists = [operand.value for operand in operands[1:] if operand.type == "ScalarList"]
     along = ast.literal_eval(lists[0]) if lists and lists[0] else []
-    kept = math.prod(tensor.shape[dim] for dim in along) or 1 if along else tensor.elements or 1
-    written = tensor.elements // kept * tensor.item_bytes
+    # Elements that one result is made of; at least 1, as it divides.
+    reduced = math.prod(tensor.shape[dim] for dim in along) or 1 if along else tensor.elements or 1
+    written = tensor.elements // reduced * tensor.item_bytes
     return Cost(float(tensor.elements), tensor.stored_bytes + written)
 
 
 def _softmax(operands: Sequence[Operand]) -> Cost:
     tensor = operands[0]
-    item_bytes = 4 if operands[2].value == "True" else tensor.item_bytes  # half to float
+    item_bytes = 4 if operands[2].value == "True" else tensor.item_bytes  # ``half_to_float``
     return Cost(5.0 * tensor.elements, tensor.stored_bytes + tensor.elements * item_bytes)
 
 
@@ -178,14 +180,14 @@ def _fill(operands: Sequence[Operand]) -> Cost:
 
 
 def _index_select(operands: Sequence[Operand]) -> Cost:
-    """Rows of a table by their numbers."""
+    """Rows of a table by index: each is read and written once."""
     table, dim, index = operands[:3]
     moved = index.elements * (table.elements // table.shape[int(dim.value)]) * table.item_bytes
     return Cost(0.0, 2 * moved + index.stored_bytes)
 
 
 def _embedding_backward(operands: Sequence[Operand]) -> Cost:
-    """A gradient for each token, summed into a table of so many rows."""
+    """A gradient for each token, summed into a table of ``rows`` rows."""
     gradient, index, rows = operands[:3]
     written = int(rows.value) * gradient.shape[-1] * gradient.item_bytes
     read = gradient.stored_bytes + index.stored_bytes
@@ -193,24 +195,25 @@ def _embedding_backward(operands: Sequence[Operand]) -> Cost:
 
 
 def _norm(operands: Sequence[Operand]) -> Cost:
-    """Forward, and backward without the gains' gradient: all is read, one tensor written."""
-    read = sum(one.stored_bytes for one in operands if one.is_tensor)
+    """Forward, and backward without the gradient of the gains: all read, one tensor written."""
+    read = sum(operand.stored_bytes for operand in operands if operand.is_tensor)
     written = operands[0].elements * operands[0].item_bytes
-    return Cost(None, read + written, yields=True)
+    return Cost(None, read + written, is_composite=True)
 
 
 def _list_cost(plain: str, operands: Sequence[Operand], item_bytes: int | None) -> Cost | None:
     """Many tensors at once: the optimizers and the clipping of gradients."""
-    lists = [one.elements for one in operands if one.type == TENSORS]
+    lists = [operand.elements for operand in operands if operand.type == TENSORS]
     if item_bytes is None or not lists:
         return None
     if plain.startswith("_fused_adam"):
-        # Parameters, gradients, two or three moments; the step counts are a number each.
+        # Parameters, gradients, two or three moments; the step counts are a number each. All
+        # are read, and all but the gradients written.
         read = sum(lists[:5])
-        return Cost(None, (read + read - lists[1]) * item_bytes, yields=True)
+        return Cost(None, (read + read - lists[1]) * item_bytes, is_composite=True)
     read = sum(lists[1:] if plain == "_foreach_copy_" else lists)
     written = len(operands[0].shapes) if plain == "_foreach_norm" else lists[0]
-    return Cost(float(lists[0]), (read + written) * item_bytes, yields=True)
+    return Cost(float(lists[0]), (read + written) * item_bytes, is_composite=True)
 
 
 FUSED_ATTENTION = (

@@ -1,8 +1,8 @@
-"""How near to the device's ceilings work came: the roofline model, and MFU.
+"""The roofline model, and MFU: work against the device's peak and bandwidth.
 
-Time at the roof is the longer of FLOPs over the peak and bytes over the bandwidth; what was
-reached is that time over the time taken. FLOPs that are no matrix products are not held
-against the peak, which is quoted for these.
+Time at the roof is the longer of FLOPs over the peak and bytes over the bandwidth; the part of
+the roof that was reached is that time over the time taken. Only FLOPs of matrix products are
+compared with the peak, since peaks are quoted for these.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Bound = Literal["compute", "memory"]
 class RoofPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A group of rows in the roofline plot, per step.
 
-    ``ns`` is the time of the rows whose bytes are known and ``known`` its part of the group's;
-    ``share`` is the group's of the step.
+    ``ns`` is the time of the rows with known bytes and ``known`` its part of the group's time.
+    ``share`` is the group's part of the step.
     """
 
     label: str
@@ -48,17 +48,17 @@ class RoofPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flops_per_second(self) -> float:
-        """Reached."""
+        """The rate reached, per second."""
         return self.flops / self.ns * 1e9 if self.ns else 0.0
 
     @property
     def bytes_per_second(self) -> float:
-        """Reached."""
+        """The rate reached, per second."""
         return self.moved_bytes / self.ns * 1e9 if self.ns else 0.0
 
     @property
     def of_roof(self) -> float | None:
-        """Part of the binding roof that was reached."""
+        """The part of the binding roof that was reached; None where it is not known."""
         return self.at_roof_ns / self.ns if self.at_roof_ns is not None and self.ns else None
 
 
@@ -68,9 +68,9 @@ def at_roof(
     """The least nanoseconds that work can take and what binds; None where that is not known.
 
     Args:
-        flops, moved_bytes: Of the work; None where not known.
+        flops, moved_bytes: The work; None where not known.
         is_compute: Whether the FLOPs are of matrix products.
-        roof: The device's.
+        roof: The device's peak and bandwidth.
     """
     times: list[tuple[float, Bound]] = []
     if flops is not None and is_compute:
@@ -81,7 +81,7 @@ def at_roof(
 
 
 def with_roof(kernels: Kernels, roof: Roof | None, reason: str = "") -> Kernels:
-    """The table with each row's part of the roof; without a roof the reason is kept."""
+    """The table with each row's part of the roof; without a roof, with the reason for that."""
     if roof is None:
         return msgspec.structs.replace(
             kernels, roof=None, missing=kernels.missing | {"roof": reason}
@@ -94,7 +94,7 @@ def with_roof(kernels: Kernels, roof: Roof | None, reason: str = "") -> Kernels:
     ]
     missing = {name: why for name, why in kernels.missing.items() if name != "roof"}
     if roof.bandwidth is None:
-        missing |= {"bandwidth": "nobody says how fast the memory is; see --peak"}
+        missing |= {"bandwidth": "the memory's bandwidth is not known; see --peak"}
     return msgspec.structs.replace(kernels, rows=rows, roof=roof, missing=missing)
 
 
@@ -107,8 +107,8 @@ def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float
 
     Args:
         timing: As the worker reported it.
-        roof: Of the device and precision, or None with the reason.
-        causal_flops: Of a step, without attention's masked half.
+        roof: Peak of the device in the precision, or None with the reason.
+        causal_flops: FLOPs of a step without attention's masked half.
     """
     seconds = timing.step.median_ms / 1e3
     missing = {name: why for name, why in timing.missing.items() if name != "mfu"}
@@ -133,25 +133,25 @@ def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float
 
 
 def group_of(row: KernelRow) -> str:
-    """Where a row stands in the plot: its category, attention's own products apart."""
+    """The group of a row in the plot: its category, but attention's products are a group."""
     return ATTENTION_PRODUCTS if is_product(row) else row.category
 
 
 def roof_points(kernels: Kernels, *, by_phase: bool = False) -> list[RoofPoint]:
-    """The groups of work whose bytes are known, the longest first."""
+    """The groups of rows with known bytes, the longest first."""
     groups: dict[tuple[str, str], list[KernelRow]] = {}
     for row in kernels.rows:
         key = (group_of(row), row.phase if by_phase else "")
         groups.setdefault(key, []).append(row)
     points = [_point(*key, rows, kernels.roof) for key, rows in groups.items()]
-    return sorted((one for one in points if one.moved_bytes), key=lambda one: -one.ns)
+    return sorted((point for point in points if point.moved_bytes), key=lambda point: -point.ns)
 
 
 def _point(label: str, phase: str, rows: Iterable[KernelRow], roof: Roof | None) -> RoofPoint:
     rows = list(rows)
-    known = [row for row in rows if row.moved_bytes is not None]
-    known_ns, all_ns = (fsum(row.total_ns for row in some) for some in (known, rows))
-    best = [at for row in known if roof and (at := _row_at_roof(row, roof))]
+    with_bytes = [row for row in rows if row.moved_bytes is not None]
+    known_ns, all_ns = (fsum(row.total_ns for row in group) for group in (with_bytes, rows))
+    best = [least for row in with_bytes if roof and (least := _row_at_roof(row, roof))]
     times = {bound: fsum(ns for ns, b in best if b == bound) for bound in ("compute", "memory")}
     return RoofPoint(
         label=label,
@@ -159,8 +159,9 @@ def _point(label: str, phase: str, rows: Iterable[KernelRow], roof: Roof | None)
         ns=known_ns,
         share=fsum(row.share for row in rows),
         known=known_ns / all_ns if all_ns else 0.0,
-        flops=fsum(row.flops or 0.0 for row in known),
-        moved_bytes=fsum(row.moved_bytes or 0.0 for row in known),
-        at_roof_ns=fsum(times.values()) if len(best) == len(known) and best else None,
+        flops=fsum(row.flops or 0.0 for row in with_bytes),
+        moved_bytes=fsum(row.moved_bytes or 0.0 for row in with_bytes),
+        # The sum stands only if every row has its part in it.
+        at_roof_ns=fsum(times.values()) if len(best) == len(with_bytes) and best else None,
         bound=("memory" if times["memory"] > times["compute"] else "compute") if best else None,
     )

@@ -1,4 +1,4 @@
-"""Gives the cost of operators to the rows of a kernel table: each once, to what did the work."""
+"""FLOPs and bytes of a kernel table's rows: each operator's cost goes once, to its main work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ...formatting import percent
 from ...record.record import KernelRow, Kernels
 from ..kernels.classify import classify
-from ..kernels.table import fold_layers
+from ..kernels.table import fold_layer_numbers
 from ..kernels.time_ledger import TimeLedger, Window, steps_window
 from ..trace.activities import launches_of
 from ..trace.events import NONE, Index, Kind, Trace, follow, nearest
@@ -25,12 +25,12 @@ RowKey = tuple[str, str, str, str]
 
 
 class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Per step.
+    """FLOPs and bytes per step.
 
     Attributes:
         rows: FLOPs (None where not known) and bytes by row.
-        products: FLOPs of matrix products by phase, whoever ran them.
-        reasons: Why some are not known, by the name of what is missing.
+        products: FLOPs of matrix products by phase, those in no row included.
+        reasons: Why some are not known, by the name of the missing value.
     """
 
     rows: dict[RowKey, tuple[float | None, float]]
@@ -39,7 +39,7 @@ class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def noted_work(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
-    """From the shapes in the trace itself, as anyone's may have; None where it has none."""
+    """Costs from the shapes in the trace itself; None where it has none."""
     if not trace.operands:
         return None
     scopes = host_scopes(trace)
@@ -50,13 +50,13 @@ def noted_work(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
 def borrowed_work(
     trace: Trace, ledger: TimeLedger, shapes: Trace, list_item_bytes: int
 ) -> WorkCosts:
-    """From the shapes of another trace, of one more step of the same program."""
-    scopes, other = host_scopes(trace), host_scopes(shapes)
-    known = noted_costs(shapes, other, list_item_bytes)
+    """Costs from the shapes of another trace, of one more step of the same program."""
+    scopes, shape_scopes = host_scopes(trace), host_scopes(shapes)
+    shape_costs = noted_costs(shapes, shape_scopes, list_item_bytes)
     window = (ledger.window.low, ledger.window.high)
-    steps = census(shapes, other, known)
-    costs, unlike = borrowed_costs(trace, scopes, steps, ledger.window.steps, window)
-    left_out = uncounted(shapes, other, known)
+    one_step = census(shapes, shape_scopes, shape_costs)
+    costs, unlike = borrowed_costs(trace, scopes, one_step, ledger.window.steps, window)
+    left_out = uncounted(shapes, shape_scopes, shape_costs)
     return work_costs(trace, scopes, ledger, costs, sorted({*left_out, *unlike}))
 
 
@@ -65,9 +65,9 @@ def work_costs(
 ) -> WorkCosts:
     """Sums of the ledger's window by row; ``left_out`` names operators without a cost.
 
-    On a device an operator's cost goes to one kernel of those it launched: where it multiplies
-    matrices to one that does, and there to the longest. On the host it goes to the operator
-    itself, or to the one inside it that takes the time of all such calls.
+    On a device an operator's cost goes to the longest of the kernels it launched, for a matrix
+    product to the longest that multiplies matrices. On the host it goes to the operator itself,
+    or to the operator inside it that takes most of the time of all such calls.
     """
     counting = costs.counting(scopes.parent)
     root = nearest(counting.cost != NONE, scopes.parent)
@@ -106,7 +106,7 @@ def _reasons(left_out: list[str], placed: float, products: float) -> dict[str, s
     if placed < products * (1 - 1e-9):
         reasons["flops"] = (
             f"{percent(1 - placed / products)} of the FLOPs are in no row: what ran them "
-            "could not be told"
+            "is not known"
         )
     return reasons
 
@@ -114,15 +114,16 @@ def _reasons(left_out: list[str], placed: float, products: float) -> dict[str, s
 def with_costs(kernels: Kernels, costs: WorkCosts | None) -> Kernels:
     """The table with FLOPs and bytes in its rows, layers folded as the table has them.
 
-    Without costs it says why there are none.
+    Without costs it has the reason for that.
     """
     if costs is None:
         reason = "the trace has no shapes: record it with record_shapes=True"
         return msgspec.structs.replace(kernels, missing=kernels.missing | {"flops": reason})
+    # The costs are by layer; a label that the table lacks was folded there.
     labels = {row.module for row in kernels.rows}
     sums: dict[RowKey, tuple[float | None, float]] = {}
     for (name, phase, module, operator), (flops, moved) in costs.rows.items():
-        label = module if module in labels else fold_layers(module)
+        label = module if module in labels else fold_layer_numbers(module)
         key = (name, phase, label, operator)
         before = sums.get(key, (0.0, 0.0))
         both = None if flops is None or before[0] is None else flops + before[0]
@@ -159,31 +160,42 @@ def _keys(ledger: TimeLedger, pieces: Index) -> Iterator[RowKey]:
 def _kernels_of(
     trace: Trace, scopes: Scopes, ledger: TimeLedger, costs: EventCosts, root: Index
 ) -> tuple[Index, Index]:
-    """Pieces of work that stand for an operator, and the operators."""
+    """One piece of work for each operator with a cost, and the operators (host events)."""
     work = ledger.work
     events = trace.device
+    # `work.call` numbers the events of the ledger's device alone.
     events = events.take(np.isin(events.device, ledger.other_devices, invert=True))
     launch = launches_of(events, scopes.events)[work.call]
-    of_root = follow(launch, root)
+    root_of_piece = follow(launch, root)
     multiplies = np.array(
         [classify(name) in COUNTED_CATEGORIES for name in ledger.names], dtype=bool
     )[work.name] & (events.kind[work.call] == Kind.KERNEL)
-    fits = multiplies == costs.flag("is_product")[of_root]
-    pieces = np.flatnonzero(of_root != NONE)
-    order = np.lexsort((work.end[pieces] - work.start[pieces], fits[pieces], of_root[pieces]))
-    return _last_of_each(pieces[order], of_root[pieces[order]])
+    # A root of -1 reads the last flag; `pieces` leaves it out.
+    fits = multiplies == costs.flag("is_product")[root_of_piece]
+    pieces = np.flatnonzero(root_of_piece != NONE)
+    # By root, then those that fit last, then by duration: the last of a root is its choice.
+    roots = root_of_piece[pieces]
+    order = np.lexsort((work.end[pieces] - work.start[pieces], fits[pieces], roots))
+    return _last_of_each(pieces[order], roots[order])
 
 
 def _carriers(scopes: Scopes, ledger: TimeLedger, root: Index) -> tuple[Index, Index]:
-    """The same for operators of the host."""
+    """One piece of work for each host operator with a cost, and the operators.
+
+    The choice is by name, from the time of all calls: every ``aten::linear`` gives its cost to
+    the same row, even if in one call another piece took longer.
+    """
     work = ledger.work
-    of_root = root[work.call]
-    pieces = np.flatnonzero(of_root != NONE)
-    pair = scopes.events.name[of_root[pieces]] * len(ledger.names) + work.name[pieces]
+    root_of_piece = root[work.call]  # on the host a call is its event
+    pieces = np.flatnonzero(root_of_piece != NONE)
+    roots = root_of_piece[pieces]
+    # One integer for each pair of names, the operator's and the piece's.
+    pair = scopes.events.name[roots] * len(ledger.names) + work.name[pieces]
     _, which = np.unique(pair, return_inverse=True)
     time = _summed(which, ledger.exclusive[pieces])
-    order = np.lexsort((-work.start[pieces], time[which], of_root[pieces]))
-    return _last_of_each(pieces[order], of_root[pieces[order]])
+    # By root, then by the time of the pair; of one name in a call the first piece comes last.
+    order = np.lexsort((-work.start[pieces], time[which], roots))
+    return _last_of_each(pieces[order], roots[order])
 
 
 def _summed(index: Index, values: Times) -> Times:
@@ -193,14 +205,16 @@ def _summed(index: Index, values: Times) -> Times:
 
 
 def _last_of_each(pieces: Index, group: Index) -> tuple[Index, Index]:
-    """The last piece of each group; groups are in order."""
-    last = np.flatnonzero(np.diff(group, append=-1) != 0)
+    """The last piece of each group, and its group; members of a group are adjacent."""
+    last = np.flatnonzero(np.diff(group, append=-1) != 0)  # no group is -1
     return pieces[last], group[last]
 
 
 def _products(scopes: Scopes, marked: Window | None, costs: EventCosts) -> dict[str, float]:
-    """FLOPs of matrix products by phase, per marked step; in a foreign trace of all of it,
-    whose window begins with the device's work and not with the host's."""
+    """FLOPs of matrix products by phase, per marked step; in a foreign trace, of the whole trace.
+
+    A foreign trace's window begins with the device's work, after the host launched some of it.
+    """
     start = scopes.events.start
     is_counted = costs.flag("is_product")
     if marked is not None:

@@ -18,7 +18,7 @@ import msgspec
 from ...record.record import GeneratedKernel, KernelRow, Kernels
 from ..memory.owners import WHOLE_MODEL
 from .classify import FUSED
-from .table import fold_layers
+from .table import fold_layer_numbers
 
 GRAPH_PREFIX = re.compile(r"^graph_\d+_(?=cpp_fused_)")
 """The CPU's kernels announce themselves to the profiler with the number of their graph."""
@@ -94,7 +94,7 @@ def generated_kernels(graphs: Iterable[GeneratedGraph], root: str = "") -> list[
     groups: dict[tuple[str, ...], list[tuple[GeneratedGraph, GeneratedCall]]] = defaultdict(list)
     for graph in graphs:
         for call in graph.calls:
-            module = fold_layers(under(root, call.module))
+            module = fold_layer_numbers(under(root, call.module))
             key = (graph.file, graph.phase, call.name, module, *call.ops)
             groups[key].append((graph, call))
     return [_kernel(members, root) for members in groups.values()]
@@ -109,14 +109,14 @@ def _kernel(members: Sequence[tuple[GeneratedGraph, GeneratedCall]], root: str) 
     graph, first = members[0]
     calls = [call for _, call in members]
     moved = [call.moved_bytes for call in calls if call.moved_bytes is not None]
-    modules = (fold_layers(under(root, path)) for call in calls for path in call.modules)
+    modules = (fold_layer_numbers(under(root, path)) for call in calls for path in call.modules)
     sources = dict.fromkeys(line for call in calls for line in call.sources)
     return GeneratedKernel(
         name=first.name,
         phase=graph.phase,
         fused=bool(FUSED.search(first.name)),
         ops=list(first.ops),
-        module=fold_layers(under(root, first.module)),
+        module=fold_layer_numbers(under(root, first.module)),
         modules=sorted(set(modules)),
         sources=list(sources)[:SOURCES_KEPT],
         sites=len(calls),
@@ -149,7 +149,7 @@ def row_key(row: KernelRow) -> tuple[str, str]:
 
 
 def _decoded(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> KernelRow:
-    here = [one for one in kernels if one.module == fold_layers(row.module)] or kernels
+    here = [one for one in kernels if one.module == fold_layer_numbers(row.module)] or kernels
     if not here:
         return row
     ops = dict.fromkeys(op for kernel in here for op in kernel.ops)
@@ -169,7 +169,7 @@ def _module(traced: str, known: set[str]) -> str:
         return traced
     if traced in ("", WHOLE_MODEL):
         return inner
-    outer = fold_layers(traced)
+    outer = fold_layer_numbers(traced)
     return traced + inner.removeprefix(outer) if inner.startswith(f"{outer}.") else traced
 
 

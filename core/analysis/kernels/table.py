@@ -18,7 +18,7 @@ LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
 MODEL_PHASES = ("forward", "loss", "backward")
 
 
-def fold_layers(module: str) -> str:
+def fold_layer_numbers(module: str) -> str:
     """``blocks.3.attention`` to ``blocks.*.attention``."""
     return LAYER_NUMBER.sub("*", module)
 
@@ -58,7 +58,7 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
     _, first, call = np.unique(work.call, return_index=True, return_inverse=True)
     duration = _sums(call, work.end - work.start, len(first))
     exclusive = _sums(call, ledger.exclusive, len(first))
-    labels, label = _merged(ledger.modules if by_layer else map(fold_layers, ledger.modules))
+    labels, label = _merged(ledger.modules if by_layer else map(fold_layer_numbers, ledger.modules))
     keys = np.stack(
         (
             work.name[first],

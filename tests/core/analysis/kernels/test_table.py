@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.kernels.table import fold_layers, kernel_table
+from sysbench.core.analysis.kernels.table import fold_layer_numbers, kernel_table
 from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 
@@ -21,7 +21,7 @@ from sysbench.core.analysis.trace.reader import read_trace
     ],
 )
 def test_layers_fold_by_their_numbers(module: str, folded: str) -> None:
-    assert fold_layers(module) == folded
+    assert fold_layer_numbers(module) == folded
 
 
 def test_rows_tell_apart_place_and_kernel_and_fold_layers(writer: Any) -> None:
