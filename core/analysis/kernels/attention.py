@@ -1,4 +1,4 @@
-"""Softmax against the two matrix products of attention, and the form of an answer in words."""
+"""Softmax against the two matrix products of attention, and the type of an answer in words."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Numbers: TypeAlias = dict[str, float | int | str]
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A question, and a sentence made of numbers.
 
-    ``numbers`` has every figure of the sentence: milliseconds where the name says so, shares
-    of one, counts per step, names. ``rows`` are the names of the kernels that they were
-    summed of; ``commands`` would measure what is not known yet.
+    ``numbers`` has every figure of the sentence: milliseconds (names in ``_ms``), shares of
+    one, counts per step, names. ``rows`` are the names of the kernels they were summed from;
+    ``commands`` would measure what is not known yet.
     """
 
     question: str
@@ -34,7 +34,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def command_for(record: Record, step: str) -> list[str]:
-    """The command that traces the same spec with another kind of step; none if it has none."""
+    """The command that traces the same spec with another kind of step, or an empty list."""
     try:
         spec = msgspec.convert(record.spec, RunSpec).changed(step=step)
     except (msgspec.ValidationError, SpecError):
@@ -43,27 +43,27 @@ def command_for(record: Record, step: str) -> list[str]:
 
 
 ATTENTION = re.compile(r"(attention|attn)(_(\d+|\*))?$", re.IGNORECASE)
-"""Modules that compute attention: what runs in them and in no module below."""
+"""Modules that compute attention: matches work in them but in no module below."""
 
 WRITTEN_OUT = {f"aten::{name}" for name in ("amax", "max", "sub", "exp", "sum", "div")}
-"""Operators of a softmax that is written out; ``div`` scales the scores, too."""
+"""Operators of a softmax in single operators; ``div`` scales the scores, too."""
 
 SOFTMAX_OPERATIONS = 5
-"""A score's part in the softmax: maximum, difference, exponential, sum, quotient."""
+"""FLOPs of the softmax per score: maximum, difference, exponential, sum, quotient."""
 
 KEYS = ("softmax", "matmul")
 QUESTION = "How does softmax compare with attention's matrix products, in time and in FLOPs?"
 
 
 def softmax_against_matmuls(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """Both in forward. FLOPs of the products are the rows' own where those are known."""
+    """Softmax and products in forward; the products' FLOPs from the rows if all have them."""
     forward = [row for row in kernels.rows if row.phase == "forward"]
     products = [row for row in forward if is_product(row)]
     softmax = [row for row in forward if is_softmax(row)]
     fused = [row for row in forward if row.category == "attention"]
     numbers = attention_flops(record, products)
     if not products or not softmax:
-        return _untold(fused, numbers)
+        return _not_separable(fused, numbers)
     softmax_ns = fsum(row.exclusive_ns for row in softmax)
     product_ns = fsum(row.exclusive_ns for row in products)
     ratio = softmax_ns / product_ns if product_ns else 0.0
@@ -89,21 +89,21 @@ def attention_flops(record: Record, products: Sequence[KernelRow]) -> Numbers:
     """
     spec = record.spec
     scores = spec["batch"] * spec["context"] ** 2 * spec["layers"]
-    known = [row.flops for row in products if row.flops is not None]
+    counted = [row.flops for row in products if row.flops is not None]
     closed_form = 4.0 * scores * spec["d_model"]
-    own = fsum(known) if known and len(known) == len(products) else closed_form
+    matmul = fsum(counted) if counted and len(counted) == len(products) else closed_form
     softmax = float(SOFTMAX_OPERATIONS * scores * spec["heads"])
-    return {"matmul_flops": own, "softmax_flops": softmax, "flops_ratio": softmax / own}
+    return {"matmul_flops": matmul, "softmax_flops": softmax, "flops_ratio": softmax / matmul}
 
 
 def is_product(row: KernelRow) -> bool:
-    """Whether a row is of attention's own two products, not of a projection."""
+    """Whether a row is one of attention's two products, not a projection."""
     batched = "bmm" in row.op or "bmm" in row.name
     return row.category == "gemm" and (batched or ATTENTION.search(row.module) is not None)
 
 
 def is_softmax(row: KernelRow) -> bool:
-    """Whether a row is of attention's softmax: one kernel, written out, or generated."""
+    """Whether a row is part of attention's softmax: one kernel, written out, or generated."""
     if row.fused:
         return any("softmax" in op for op in row.ops) or {"exp", "sum"} <= set(row.ops)
     if row.category == "softmax":
@@ -116,7 +116,7 @@ def _operator(row: KernelRow) -> str:
 
 
 def _arithmetic(numbers: Numbers) -> str:
-    """The second half of a sentence."""
+    """The second half of the answer: FLOPs of both, and their ratio."""
     softmax, products = (format_count(float(numbers[f"{key}_flops"])) for key in KEYS)
     ratio = float(numbers["flops_ratio"])
     return (
@@ -125,11 +125,11 @@ def _arithmetic(numbers: Numbers) -> str:
     )
 
 
-def _untold(fused: Sequence[KernelRow], numbers: Numbers) -> Answer:
-    """One kernel does both, or the rows do not tell them apart."""
+def _not_separable(fused: Sequence[KernelRow], numbers: Numbers) -> Answer:
+    """The answer where one kernel does both, or no row is known to be of either."""
     arithmetic = _arithmetic(numbers)
     if not fused:
-        sentence = f"The trace does not tell softmax and products apart; {arithmetic}."
+        sentence = f"The trace does not distinguish softmax from products; {arithmetic}."
         return Answer(question=QUESTION, sentence=sentence, numbers=numbers)
     fused_ns = fsum(row.exclusive_ns for row in fused)
     return Answer(

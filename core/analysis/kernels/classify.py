@@ -1,14 +1,14 @@
 """Categories of work, from the names of kernels, host operators and compiler-fused kernels.
 
-Every rule is about a family: a library's way of naming, or a word for the work. The first
-that matches wins, so a rule may be broad where the rules before it took the exceptions.
+Every rule is about a family: a library's naming scheme, or a word for the work. The first match
+wins, so a rule may be broad if the rules before it took the exceptions.
 
 Inductor names a kernel ``triton_<kind>_fused_<operators>_<number>`` (on the CPU
-``cpp_fused_…``), the operators sorted and joined by underscores, which they may hold
-themselves.
+``cpp_fused_…``). The operators are sorted and joined by underscores, which their names may
+contain, too.
 
-For the tables of a CPU, where operators stand in for kernels. Views, allocations and other
-bookkeeping that touches no element are ``other``.
+Host operators are classified for the tables of a CPU, where they stand in for kernels. Views,
+allocations and other bookkeeping that touches no element are ``other``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ REDUCTION = re.compile(r"^(sum|mean|amax|amin|max|min|prod|var|var_mean|argmax|a
 
 @cache
 def fused_operators(name: str) -> tuple[str, ...]:
-    """The operators of a generated kernel, as its name tells; empty for any other kernel."""
+    """The operators in the name of a generated kernel; empty for any other kernel."""
     match = FUSED.search(name)
     return tuple(OPERATOR.findall(match["operators"])) if match else ()
 
@@ -73,18 +73,18 @@ def fused_category(name: str) -> str | None:
         return None
     kind, operators = match["kind"] or "cpp", fused_operators(name)
     if kind == "tem":
-        if any("attention" in one for one in operators):
+        if any("attention" in operator for operator in operators):
             return "attention"
-        return "convolution" if any("conv" in one for one in operators) else "gemm"
-    if kind == "for" or any("foreach" in one for one in operators):
+        return "convolution" if any("conv" in operator for operator in operators) else "gemm"
+    if kind == "for" or any("foreach" in operator for operator in operators):
         return "optimizer"
     for category, pattern in (("softmax", SOFTMAX), ("norm", NORM), ("embedding", EMBEDDING)):
-        if any(pattern.search(one) for one in operators):
+        if any(pattern.search(operator) for operator in operators):
             return category
-    if operators and all(RANDOM.search(one) for one in operators):
+    if operators and all(RANDOM.search(operator) for operator in operators):
         return "random"
     reduces = kind in ("per", "red", "mix", "spl") or (
-        kind == "cpp" and any(REDUCTION.search(one) for one in operators)
+        kind == "cpp" and any(REDUCTION.search(operator) for operator in operators)
     )
     return "reduce" if reduces else "elementwise"
 
@@ -147,7 +147,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"miopen.*(conv|sp3)|igemm_(fwd|bwd|wrw)",
         ),
     ),
-    # What sounds like a product: Gemma's norms, and weights laid out anew for one.
+    # Names that contain a product's word: Gemma's norms, and weights repacked for a product.
     ("norm", (r"splitk.*norm|gemma\w*norm",)),
     ("elementwise", (r"_repack",)),
     (
@@ -189,7 +189,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"copy_blocks|swap_blocks",
         ),
     ),
-    # Tokens moved to their experts and back: rows by an index, though it was found by sorting.
+    # Tokens moved to their experts and back: rows by an index, even if a sort made the index.
     ("embedding", (r"unpermute|moe_?permute|^_permute_kernel|sort_chunks|(input|shuffle)_?rows",)),
     (
         "reduce",

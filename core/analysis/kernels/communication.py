@@ -1,9 +1,9 @@
-"""What the ranks of one step were doing: computing, waiting for the slowest, moving data.
+"""A step of several ranks split into computing, waiting for the slowest rank, moving data.
 
-Every rank notes when it reached each collective and when that was done, by the one monotonic
-clock of the host. A collective can move data only from its last arrival on, wherever that was.
-So on each rank the time from the last arrival to the end is transfer, and time before it, in
-which the rank stood still, is waiting for the slowest rank.
+Every rank records when it reached each collective and when that was done, by the one monotonic
+clock of the host. A collective can move data only after its last arrival, on whatever rank. So
+on each rank the time from the last arrival to the end is transfer; time before it, in which the
+rank stood still, is waiting for the slowest rank.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class RankStep(msgspec.Struct, frozen=True):
 
     Attributes:
         step_ns: From its first phase to the end of its last.
-        collectives: In the order in which they were asked for, which all ranks share.
+        collectives: In the order of their launch, which all ranks share.
         blocked: Intervals (begin, end) in which computing stood still for communication;
-            None where that cannot be seen.
+            None where they cannot be observed.
     """
 
     step_ns: int
@@ -45,7 +45,7 @@ class Split(msgspec.Struct, frozen=True):
     """One step of one rank, in nanoseconds: step = compute + waiting + transfer.
 
     ``communication_ns`` is all the time in which the rank's collectives could move data,
-    behind computing or not. The three parts are None where ``blocked`` was.
+    overlapped with computing or not. The three parts are None where ``blocked`` was.
     """
 
     step_ns: int
@@ -56,7 +56,7 @@ class Split(msgspec.Struct, frozen=True):
 
     @property
     def exposed_ns(self) -> int | None:
-        """Time in which computing stood still."""
+        """Nanoseconds in which computing stood still."""
         return None if self.compute_ns is None else self.step_ns - self.compute_ns
 
 
@@ -72,43 +72,47 @@ def split_step(ranks: Sequence[RankStep]) -> list[Split]:
 
 
 def last_counts(ranks: Sequence[RankStep]) -> list[int]:
-    """How many of the step's collectives each rank was the last to reach."""
+    """The number of the step's collectives that each rank was the last to reach."""
     arrived = _arrivals(ranks)
     return [int(count) for count in np.bincount(arrived.argmax(axis=0), minlength=len(ranks))]
 
 
 def disorder_ns(ranks: Sequence[RankStep]) -> int:
-    """The most by which an all-reduce ended before its last arrival: an error of the clocks."""
+    """The most by which an all-reduce ended before its last arrival: the error of the clocks."""
     last = _arrivals(ranks).max(axis=0)
     return max(
         (
-            int(arrival) - one.done_ns
+            int(arrival) - collective.done_ns
             for rank in ranks
-            for one, arrival in zip(rank.collectives, last, strict=True)
-            if one.kind == "all-reduce" and one.done_ns < arrival
+            for collective, arrival in zip(rank.collectives, last, strict=True)
+            if collective.kind == "all-reduce" and collective.done_ns < arrival
         ),
         default=0,
     )
 
 
 def _arrivals(ranks: Sequence[RankStep]) -> Times:
-    """A row a rank, a column a collective."""
-    known = [[(one.kind, one.bytes) for one in rank.collectives] for rank in ranks]
-    if any(one != known[0] for one in known):
+    """Nanoseconds of arrival: a row per rank, a column per collective."""
+    sequences = [
+        [(collective.kind, collective.bytes) for collective in rank.collectives] for rank in ranks
+    ]
+    if any(sequence != sequences[0] for sequence in sequences):
         raise ValueError("the ranks do not agree on their collectives")
     return np.array(
-        [[one.arrived_ns for one in rank.collectives] for rank in ranks], dtype=np.int64
+        [[collective.arrived_ns for collective in rank.collectives] for rank in ranks],
+        dtype=np.int64,
     )
 
 
 def _split(rank: RankStep, last: Times) -> Split:
-    done = np.array([one.done_ns for one in rank.collectives], dtype=np.int64)
-    # The root of a broadcast may be done before the last has come: nothing to wait for then.
+    done = np.array([collective.done_ns for collective in rank.collectives], dtype=np.int64)
+    # The root of a broadcast may be done before the last arrival: it moves nothing after that.
     moving = Cover(last, np.maximum(done, last))
     if rank.blocked is None:
         return Split(rank.step_ns, None, None, None, moving.total)
     bounds = np.array(rank.blocked, dtype=np.int64).reshape(-1, 2)
     blocked = Cover(bounds[:, 0], np.maximum(bounds[:, 0], bounds[:, 1]))
+    # Both covers are disjoint intervals, so no nanosecond counts twice and the parts add up.
     transfer = int(moving.within(blocked.start, blocked.end).sum())
     return Split(
         rank.step_ns,

@@ -1,4 +1,4 @@
-"""Modules as a tree of rows, and layers that are alike as one of them."""
+"""The tree of modules with their rows, and similar layers folded into one group."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ...record.record import KernelRow
 
 ODD_SHARE = 0.10
 ODD_DEVIATIONS = 5
-"""A layer is the odd one out when its time is farther from the median of its siblings than
-this share of it and than so many scaled median absolute deviations."""
+"""A layer is an outlier when its time differs from the median of its siblings by more than this
+share of the median and by more than this many scaled median absolute deviations."""
 
 DEEPEST = 40
-"""Levels of modules: in a hostile trace they nest without end."""
+"""Levels of modules; in a hostile trace they nest without end."""
 
 NUMBERED = re.compile(r"(?P<stem>|.*_)(?P<number>\d{1,9})")
 ANY_LAYER = "*"
-"""The number of layers whose rows were folded before."""
+"""Stands for a layer's number where the rows were folded before."""
 
 MOST_RANGES = 4
 
 
 class LayerSpread(msgspec.Struct, frozen=True, kw_only=True):
-    """How the times of folded layers lie: per layer and step. ``slowest`` is a number."""
+    """Times of folded layers, per layer and step; ``slowest`` is the number of a layer."""
 
     count: int
     median_ns: float
@@ -39,9 +39,9 @@ class LayerSpread(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Branch:
-    """A module: its own rows, and the modules in it. Folded layers are one branch.
+    """A module with its rows and the modules in it; folded layers are one branch.
 
-    ``paths`` are the modules that it stands for.
+    ``paths`` are those of the modules that the branch stands for.
     """
 
     paths: list[str] = field(default_factory=list)
@@ -49,19 +49,19 @@ class Branch:
     below: dict[str, Branch] = field(default_factory=dict)
 
     def all_rows(self) -> Iterator[KernelRow]:
-        """Own rows and those of every module below."""
+        """The rows of the module and of every module below."""
         yield from self.rows
         for child in self.below.values():
             yield from child.all_rows()
 
     @property
     def time_ns(self) -> float:
-        """Time of all rows."""
+        """Exclusive nanoseconds of all rows, per step."""
         return fsum(row.exclusive_ns for row in self.all_rows())
 
     @property
     def shape(self) -> Hashable:
-        """Equal for modules that hold the same modules and run the same operators."""
+        """A key that is equal for modules with the same modules in them and the same operators."""
         below = tuple(sorted((name, child.shape) for name, child in self.comparable.items()))
         return tuple(sorted({row.op for row in self.rows})), below
 
@@ -69,8 +69,9 @@ class Branch:
     def comparable(self) -> dict[str, Branch]:
         """The modules below under names that do not depend on the layer.
 
-        The profiler's own ranges number a class through the whole model: ``Linear_7`` is then
-        the first ``Linear`` of its layer, here ``Linear_*`` or, of several, ``Linear_*1``.
+        The profiler's ranges number a class through the whole model. If ``Linear_7`` is the
+        first ``Linear`` of its layer, its name here is ``Linear_*``, or ``Linear_*1`` if the
+        layer has several.
         """
         classes: dict[str, list[tuple[int, str]]] = {}
         for name in self.below:
@@ -84,16 +85,16 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Something to show below a module: one module, or layers that are alike."""
+class LayerGroup:
+    """A child to show below a module: one module, or similar layers as one."""
 
     name: str
     branch: Branch
     layers: LayerSpread | None = None
 
 
-def grown(rows: Iterable[KernelRow], root: str) -> Branch:
-    """The modules of the rows, one in another; ``root`` is the path of the outermost."""
+def module_tree(rows: Iterable[KernelRow], root: str) -> Branch:
+    """The modules of the rows as a tree; ``root`` is the path of the outermost."""
     trunk = Branch(paths=[root])
     for row in rows:
         branch, path = trunk, ""
@@ -104,44 +105,44 @@ def grown(rows: Iterable[KernelRow], root: str) -> Branch:
     return trunk
 
 
-def parts(branch: Branch) -> Iterator[Part]:
-    """What is directly below a module, layers folded.
+def fold_layers(branch: Branch) -> Iterator[LayerGroup]:
+    """The children of a module, similar layers folded.
 
-    A module that only holds layers, such as a list of blocks, gives way to them:
-    ``blocks.0–35`` stands where ``blocks`` was.
+    A module that only contains layers, such as a list of blocks, is replaced by them:
+    ``blocks.0–35`` instead of ``blocks``.
     """
-    for part in folded(branch.below):
-        inner = part.branch
+    for group in _fold_siblings(branch.below):
+        inner = group.branch
         if inner.below and not inner.rows and all(map(_is_layer, inner.below)):
-            for layer in folded(inner.below):
-                yield Part(f"{part.name}.{layer.name}", layer.branch, layer.layers)
+            for layers in _fold_siblings(inner.below):
+                yield LayerGroup(f"{group.name}.{layers.name}", layers.branch, layers.layers)
         else:
-            yield part
+            yield group
 
 
 def _is_layer(name: str) -> bool:
     return name == ANY_LAYER or NUMBERED.fullmatch(name) is not None
 
 
-def folded(below: Mapping[str, Branch]) -> Iterator[Part]:
-    """Siblings by name; those whose names end in a number and that are alike as one."""
+def _fold_siblings(below: Mapping[str, Branch]) -> Iterator[LayerGroup]:
+    """Siblings by name; those with a number and equal shape as one, but for the outliers."""
     groups: dict[tuple[str, Hashable], dict[int, Branch]] = {}
     for name, branch in below.items():
         match = NUMBERED.fullmatch(name)
         if match is None:
-            yield Part(name, branch)
+            yield LayerGroup(name, branch)
         else:
             group = groups.setdefault((match["stem"], branch.shape), {})
             group[int(match["number"])] = branch
     for (stem, _), group in groups.items():
-        odd = odd_ones({number: branch.time_ns for number, branch in group.items()})
-        for number in odd:
-            yield Part(f"{stem}{number}", group.pop(number))
-        yield _as_one(stem, group)
+        # At least half stay in the group: their deviation is at most the median one.
+        for number in odd_ones({number: branch.time_ns for number, branch in group.items()}):
+            yield LayerGroup(f"{stem}{number}", group.pop(number))
+        yield _layer_group(stem, group)
 
 
 def odd_ones(times: Mapping[int, float]) -> list[int]:
-    """Numbers of the layers that are farther from the median than siblings should be."""
+    """Numbers of the layers that are outliers by time, see `ODD_SHARE`; none below three."""
     if len(times) < 3:
         return []
     median = statistics.median(times.values())
@@ -150,10 +151,10 @@ def odd_ones(times: Mapping[int, float]) -> list[int]:
     return [number for number, time in times.items() if abs(time - median) > limit]
 
 
-def _as_one(stem: str, group: Mapping[int, Branch]) -> Part:
+def _layer_group(stem: str, group: Mapping[int, Branch]) -> LayerGroup:
     if len(group) == 1:
         ((number, branch),) = group.items()
-        return Part(f"{stem}{number}", branch)
+        return LayerGroup(f"{stem}{number}", branch)
     times = {number: branch.time_ns for number, branch in group.items()}
     spread = LayerSpread(
         count=len(times),
@@ -162,24 +163,24 @@ def _as_one(stem: str, group: Mapping[int, Branch]) -> Part:
         max_ns=max(times.values()),
         slowest=max(times, key=times.__getitem__),
     )
-    return Part(f"{stem}{ranges(sorted(group))}", merged(group.values()), spread)
+    return LayerGroup(f"{stem}{ranges(sorted(group))}", _merged(group.values()), spread)
 
 
-def merged(branches: Iterable[Branch]) -> Branch:
-    """Modules of one shape as one, level by level."""
-    whole = Branch()
+def _merged(branches: Iterable[Branch]) -> Branch:
+    """Modules of one shape as one branch, level by level."""
+    merged = Branch()
     below: dict[str, list[Branch]] = {}
     for branch in branches:
-        whole.paths += branch.paths
-        whole.rows += branch.rows
+        merged.paths += branch.paths
+        merged.rows += branch.rows
         for name, child in branch.comparable.items():
             below.setdefault(name, []).append(child)
-    whole.below = {name: merged(children) for name, children in below.items()}
-    return whole
+    merged.below = {name: _merged(children) for name, children in below.items()}
+    return merged
 
 
 def ranges(numbers: list[int]) -> str:
-    """Ascending numbers in short: ``0–16,18–35``."""
+    """Ascending numbers abbreviated: ``0–16,18–35``."""
     pieces: list[tuple[int, int]] = []
     for number in numbers:
         if pieces and pieces[-1][1] == number - 1:

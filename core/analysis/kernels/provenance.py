@@ -1,8 +1,8 @@
-"""What the kernels of compiled graphs are made of: operators, modules, source lines.
+"""The origin of compiled graphs' kernels: their operators, modules and source lines.
 
-The compiler counts its kernel calls in a graph and knows the operators of each; an operator
-knows the module and the line that it was traced from. Paths of modules are relative to the
-module that was compiled.
+The compiler numbers its kernel calls in a graph and records the operators of each; an operator
+has the module and the line that it was traced from. Paths of modules are relative to the
+compiled module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .classify import FUSED
 from .table import fold_layer_numbers
 
 GRAPH_PREFIX = re.compile(r"^graph_\d+_(?=cpp_fused_)")
-"""The CPU's kernels announce themselves to the profiler with the number of their graph."""
+"""Prefix with the number of the graph, which the profiler records for the CPU's kernels."""
 
 SUBSCRIPT = re.compile(r"\._modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
 SOURCES_KEPT = 12
@@ -32,12 +32,12 @@ class GeneratedCall:
     """One call of a kernel in a compiled graph.
 
     Attributes:
-        number: Its place in the graph's order of calls, from 1.
+        number: Position in the graph's order of calls, from 1.
         name: The kernel's name in the generated code.
         ops: Its operators in the order of the graph, each once.
-        modules: Paths of the modules they are from, "" the compiled module itself.
-        sources: ``file:line code`` of each, innermost lines outside of torch.
-        moved_bytes: What the compiler counts as read and written; None if it does not say.
+        modules: Paths of the operators' modules; "" is the compiled module itself.
+        sources: ``file:line code`` of each operator, the innermost line outside of torch.
+        moved_bytes: Bytes read and written by the compiler's count; None if it gives none.
     """
 
     number: int
@@ -49,7 +49,7 @@ class GeneratedCall:
 
     @property
     def module(self) -> str:
-        """The innermost module around all of them."""
+        """The innermost module around all operators."""
         return enclosing(self.modules)
 
 
@@ -65,12 +65,13 @@ class GeneratedGraph:
 def enclosing(modules: Iterable[str]) -> str:
     """The longest path that all paths lie in; "" is the root.
 
-    Those of the root itself tell nothing of where a kernel belongs beside others that do.
+    Paths of the root itself are left out, unless there are no others: an operator without a
+    module would move every kernel it was fused into to the root.
     """
     paths = [path.split(".") for path in dict.fromkeys(modules) if path]
     if not paths:
         return ""
-    shared = 0
+    shared = 0  # ends at the latest where the shortest path does
     while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
         shared += 1
     return ".".join(paths[0][:shared])
@@ -89,7 +90,7 @@ def generated_kernels(graphs: Iterable[GeneratedGraph], root: str = "") -> list[
 
     Args:
         graphs: Each distinct graph once.
-        root: Path of what was compiled: "" the model, ``blocks.*`` its blocks.
+        root: Path of the compiled module: "" the model, ``blocks.*`` its blocks.
     """
     groups: dict[tuple[str, ...], list[tuple[GeneratedGraph, GeneratedCall]]] = defaultdict(list)
     for graph in graphs:
@@ -126,16 +127,16 @@ def _kernel(members: Sequence[tuple[GeneratedGraph, GeneratedCall]], root: str) 
 
 
 def with_provenance(kernels: Kernels, generated: Sequence[GeneratedKernel]) -> Kernels:
-    """The kernel table with what the compiler knows of its own kernels filled in.
+    """The kernel table with the compiler's facts about its kernels filled in.
 
-    A fused row gets its operators, the bytes it moves, and its module where the trace only
-    knew a module around it and all of the kernel's call sites agree on one further inside.
+    A fused row gets its operators and the bytes it moves. It gets a module where the trace has
+    only a module around it and all call sites of the kernel agree on one further inside.
     """
-    known: dict[tuple[str, str], list[GeneratedKernel]] = defaultdict(list)
+    by_key: dict[tuple[str, str], list[GeneratedKernel]] = defaultdict(list)
     for kernel in generated:
         if kernel.fused:
-            known[kernel.name, kernel.phase].append(kernel)
-    rows = [_decoded(row, known[row_key(row)]) for row in kernels.rows]
+            by_key[kernel.name, kernel.phase].append(kernel)
+    rows = [_with_origin(row, by_key[row_key(row)]) for row in kernels.rows]
     missing = kernels.missing
     if not generated and any(row.fused for row in rows):
         missing = missing | {"generated": "this version of torch keeps no provenance of kernels"}
@@ -143,47 +144,51 @@ def with_provenance(kernels: Kernels, generated: Sequence[GeneratedKernel]) -> K
 
 
 def row_key(row: KernelRow) -> tuple[str, str]:
-    """Name in the generated code and phase of what may be a generated kernel."""
+    """Name in the generated code and phase of a row that may be a generated kernel."""
+    # A graph is of forward or backward; other phases, such as the loss, run forward graphs.
     phase = "backward" if row.phase == "backward" else "forward"
     return GRAPH_PREFIX.sub("", row.name), phase
 
 
-def _decoded(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> KernelRow:
-    here = [one for one in kernels if one.module == fold_layer_numbers(row.module)] or kernels
-    if not here:
+def _with_origin(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> KernelRow:
+    # A name may be generated in several modules: prefer those in the module of the trace.
+    module = fold_layer_numbers(row.module)
+    origins = [kernel for kernel in kernels if kernel.module == module] or kernels
+    if not origins:
         return row
-    ops = dict.fromkeys(op for kernel in here for op in kernel.ops)
+    ops = dict.fromkeys(op for kernel in origins for op in kernel.ops)
     return msgspec.structs.replace(
         row,
         fused=True,
         ops=list(ops),
-        module=_module(row.module, {kernel.module for kernel in here}),
-        moved_bytes=row.moved_bytes if row.moved_bytes is not None else _moved(row, here),
+        module=_module(row.module, {kernel.module for kernel in origins}),
+        moved_bytes=row.moved_bytes if row.moved_bytes is not None else _moved(row, origins),
     )
 
 
-def _module(traced: str, known: set[str]) -> str:
-    """The kernel's module if it is one and lies inside the one that the trace saw."""
-    (inner, *others) = known
+def _module(traced: str, modules: set[str]) -> str:
+    """The kernel's module if it is the only one and lies inside the one of the trace."""
+    (inner, *others) = modules
     if others or not inner:
         return traced
     if traced in ("", WHOLE_MODEL):
         return inner
+    # The compiler's path has its layers folded: keep the trace's numbers and append the rest.
     outer = fold_layer_numbers(traced)
     return traced + inner.removeprefix(outer) if inner.startswith(f"{outer}.") else traced
 
 
 def _moved(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> float | None:
-    """Bytes per step: the mean over the call sites, times the calls that were traced."""
-    known = [(kernel.bytes_per_call, kernel.sites) for kernel in kernels]
-    amounts = [size * sites for size, sites in known if size is not None]
-    if len(amounts) < len(known):
+    """Bytes per step: the mean over the call sites, times the traced calls per step."""
+    call_sites = [(kernel.bytes_per_call, kernel.sites) for kernel in kernels]
+    amounts = [size * sites for size, sites in call_sites if size is not None]
+    if len(amounts) < len(call_sites):
         return None
-    return sum(amounts) / sum(sites for _, sites in known) * row.calls
+    return sum(amounts) / sum(sites for _, sites in call_sites) * row.calls
 
 
 def kernel_source(code: str, name: str) -> str:
-    """The definition of one kernel in generated code; "" if it is defined elsewhere."""
+    """The source of one kernel's definition in generated code; "" if it is defined elsewhere."""
     start = re.compile(rf"^{re.escape(name)} = async_compile\.", re.MULTILINE).search(code)
     if start is None:
         return ""

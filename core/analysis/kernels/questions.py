@@ -1,8 +1,8 @@
 """The questions that write-ups ask of a profile, answered from its rows.
 
-Total forward time against the timer, the kernel with most time, what else matters, the share
-of matrix multiplication by kind of step, softmax against attention's matmuls. Every sentence
-is made of the numbers beside it.
+Total forward time against the timer, the kernel with most time, other notable kernels, the
+share of matrix multiplication by kind of step, softmax against attention's matmuls. The numbers
+of every sentence are in the answer's ``numbers``.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ class NamedTime(NamedTuple):
 
 
 def questions_of(record: Record, others: Sequence[Record] = ()) -> list[Answer]:
-    """The answers that a record has; empty without a kernel table, and for a foreign trace:
-    how many steps it holds is not known.
+    """The answers from a record; empty without a kernel table, and for a foreign trace.
+
+    The number of steps in a foreign trace is not known.
 
     Args:
-        record: The run asked about.
-        others: Runs of the same spec but for the kind of step, the newest first: where the
-            record's own step lacks a phase.
+        record: The run in question.
+        others: Runs of the same spec with other kinds of step, the newest first, for phases
+            that the record's step does not have.
     """
     kernels = record.kernels
     if kernels is None or not record.spec:
         return []
-    asked: list[Callable[[Record, Kernels, Sequence[Record]], Answer]]
-    asked = [forward_time, longest_kernel, notable_kernels, gemm_shares]
+    questions: list[Callable[[Record, Kernels, Sequence[Record]], Answer]]
+    questions = [forward_time, longest_kernel, notable_kernels, gemm_shares]
     if record.spec.get("workload", "transformer") == "transformer":
-        asked.append(softmax_against_matmuls)
-    return [answer(record, kernels, others) for answer in asked]
+        questions.append(softmax_against_matmuls)
+    return [answer(record, kernels, others) for answer in questions]
 
 
 def forward_time(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """Time of forward on the device beside the timing pass, and of the step beside the wall."""
+    """Time of forward in the trace and in the timing pass; GPU span and busy time of the step."""
     question = f"How long is forward {_where(kernels)}, against the timer?"
     traced_ns = kernels.phases_ns.get("forward")
     if traced_ns is None:
@@ -103,7 +104,7 @@ def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -
     forward = by_name(_in(kernels.rows, FORWARD))
     if not forward:
         return Answer(question=question, sentence=f"The trace has no {noun} in forward.")
-    top, total_ns = forward[0], fsum(one.ns for one in forward)
+    top, total_ns = forward[0], fsum(named.ns for named in forward)
     numbers: Numbers = {
         "name": top.name,
         "forward_ms": top.ns / 1e6,
@@ -114,7 +115,7 @@ def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -
         f"{shortened(top.name)}: {milliseconds(top.ns / 1e6)} of forward, "
         f"{percent_of(top.ns, total_ns)} of its {noun} time, in {top.calls:,.4g} calls."
     )
-    source = next((one for one in (record, *others) if _has_backward(one)), None)
+    source = next((run for run in (record, *others) if _has_backward(run)), None)
     if source is None or source.kernels is None:
         return Answer(
             question=question,
@@ -124,7 +125,7 @@ def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -
             commands=command_for(record, "forward+backward"),
         )
     both = by_name(_in(source.kernels.rows, FORWARD_BACKWARD))
-    first, all_ns = both[0], fsum(one.ns for one in both)
+    first, all_ns = both[0], fsum(named.ns for named in both)
     same = first.name == top.name
     numbers |= {
         "same": "yes" if same else "no",
@@ -148,10 +149,10 @@ def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) 
     noun = _noun(kernels)
     question = f"Which other {noun}s take a notable part of forward?"
     forward = by_name(_in(kernels.rows, FORWARD))
-    total_ns = fsum(one.ns for one in forward)
-    rest = [one for one in forward if one.category != "gemm"]
-    notable = [one for one in rest if one.ns >= NOTABLE_SHARE * total_ns > 0][:MOST_NAMED]
-    small_ns = fsum(one.ns for one in rest) - fsum(one.ns for one in notable)
+    total_ns = fsum(named.ns for named in forward)
+    rest = [named for named in forward if named.category != "gemm"]
+    notable = [named for named in rest if named.ns >= NOTABLE_SHARE * total_ns > 0][:MOST_NAMED]
+    small_ns = fsum(named.ns for named in rest) - fsum(named.ns for named in notable)
     if not notable:
         sentence = (
             f"None: no {noun} but matrix multiplications takes "
@@ -159,8 +160,8 @@ def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) 
         )
     else:
         listed = ", ".join(
-            f"{shortened(one.name)} {percent_of(one.ns, total_ns)} ({one.category})"
-            for one in notable
+            f"{shortened(named.name)} {percent_of(named.ns, total_ns)} ({named.category})"
+            for named in notable
         )
         count = len(rest) - len(notable)
         sentence = f"Besides matrix multiplication: {listed}"
@@ -168,8 +169,8 @@ def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) 
     return Answer(
         question=question,
         sentence=sentence,
-        numbers={one.name: one.ns / total_ns for one in notable},
-        rows=[one.name for one in notable],
+        numbers={named.name: named.ns / total_ns for named in notable},
+        rows=[named.name for named in notable],
     )
 
 
@@ -177,7 +178,7 @@ def gemm_shares(record: Record, kernels: Kernels, others: Sequence[Record]) -> A
     """Matrix multiplication's part of the time that anything ran, by kind of step."""
     noun = _noun(kernels)
     numbers: Numbers = {}
-    known, absent, commands = [], [], []
+    measured, absent, commands = [], [], []
     rows: set[str] = set()
     for step in GEMM_STEPS:
         source = _source_of(step, (record, *others))
@@ -197,9 +198,11 @@ def gemm_shares(record: Record, kernels: Kernels, others: Sequence[Record]) -> A
         if attention_ns:
             numbers[f"{step} fused attention"] = attention_ns / total_ns
             text += f" (and {percent_of(attention_ns, total_ns)} in fused attention)"
-        known.append(text)
+        measured.append(text)
         rows |= {row.name for row in gemms}
-    sentence = f"Of the {noun} time, {', '.join(known)}." if known else "No kind was measured."
+    sentence = (
+        f"Of the {noun} time, {', '.join(measured)}." if measured else "No kind was measured."
+    )
     if absent:
         sentence += f" Not measured: {', '.join(absent)}."
     return Answer(
@@ -226,15 +229,15 @@ def by_name(rows: Iterable[KernelRow]) -> list[NamedTime]:
         )
         for name, group in groups.items()
     ]
-    return sorted(times, key=lambda one: -one.ns)
+    return sorted(times, key=lambda named: -named.ns)
 
 
 def _source_of(step: str, records: Iterable[Record]) -> Record | None:
-    """The first run of that kind; the forward and backward of a train step will do, too."""
-    traced = [one for one in records if one.kernels is not None]
-    exact = next((one for one in traced if one.spec["step"] == step), None)
+    """The first run of that kind; for forward+backward, else the first one with a backward."""
+    traced = [run for run in records if run.kernels is not None]
+    exact = next((run for run in traced if run.spec["step"] == step), None)
     if exact is None and step == "forward+backward":
-        return next((one for one in traced if _has_backward(one)), None)
+        return next((run for run in traced if _has_backward(run)), None)
     return exact
 
 

@@ -1,4 +1,4 @@
-"""The kernel table of a trace: what ran, whose it was, and a sum that closes."""
+"""The kernel table of a trace: rows by name, phase, module and operator that sum to the step."""
 
 from __future__ import annotations
 
@@ -51,14 +51,16 @@ def kernel_table(ledger: TimeLedger, *, by_layer: bool = False) -> Kernels:
 
 
 def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
-    """Pieces to calls, calls to rows; every sum is of integers."""
+    """Pieces summed to calls, calls to rows; every sum is of integers, so none is rounded."""
     work = ledger.work
     if not len(work):
         return []
+    # The first piece of a call stands for it: name, phase and module are equal in all of them.
     _, first, call = np.unique(work.call, return_index=True, return_inverse=True)
     duration = _sums(call, work.end - work.start, len(first))
     exclusive = _sums(call, ledger.exclusive, len(first))
-    labels, label = _merged(ledger.modules if by_layer else map(fold_layer_numbers, ledger.modules))
+    modules = ledger.modules if by_layer else map(fold_layer_numbers, ledger.modules)
+    labels, label = _distinct(modules)
     keys = np.stack(
         (
             work.name[first],
@@ -68,6 +70,7 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
             work.linked[first],
         )
     )
+    # Sorted by all keys, the calls of a row are adjacent; `begins` is the first of each row.
     order = np.lexsort(keys)
     keys, duration, exclusive = keys[:, order], duration[order], exclusive[order]
     begins = np.flatnonzero(np.r_[True, (np.diff(keys) != 0).any(axis=0)])
@@ -124,7 +127,7 @@ def _categories(rows: list[KernelRow]) -> list[CategoryRow]:
 
 
 def _coverage(ledger: TimeLedger) -> Coverage:
-    """How much of the window is accounted for by work whose launch was recorded."""
+    """The part of the window that is explained by work with a recorded launch, and its counts."""
     work, length = ledger.work, ledger.window.length
     is_device = ledger.source == "kernels"
     unlinked = ~work.linked
@@ -162,8 +165,8 @@ def _sums(index: Index, values: Times, count: int) -> Times:
     return result
 
 
-def _merged(texts: Iterable[str]) -> tuple[list[str], Index]:
-    """The different texts, and for each text its place among them."""
+def _distinct(texts: Iterable[str]) -> tuple[list[str], Index]:
+    """The distinct texts, and for each text its index among them."""
     ids: dict[str, int] = {}
     index = np.array([ids.setdefault(text, len(ids)) for text in texts], dtype=np.int64)
     return list(ids), index

@@ -1,5 +1,6 @@
-"""Where the time of a trace went: busy, idle by cause, unattributed; integer nanoseconds that
-add up to the window.
+"""The time of a trace split into busy, idle by cause and unattributed.
+
+The parts are integer nanoseconds that add up to the window.
 """
 
 from __future__ import annotations
@@ -29,46 +30,49 @@ SYNC = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$")
 def idle_causes(trace: Trace, work: Activities, low: int, high: int) -> tuple[dict[str, int], int]:
     """Split the time of [low, high) in which nothing ran.
 
-    Up to the moment the host began to launch what ends a gap, the host is late; it is on a
-    sync if it was inside a synchronising call when the gap began. After that moment the
-    work was launched and had not started. From the launch of something that the trace never
-    shows running, a gap cannot be called idle.
+    Up to the moment the host began to launch the work that ends a gap, the host is late; it is
+    on a sync if it was inside a synchronising call when the gap began. After that moment the
+    work was launched and had not started. From the launch of work that the trace never shows
+    running, a gap cannot be called idle.
 
     Returns:
-        Nanoseconds by cause (they and the next sum to all gaps), unattributed nanoseconds.
+        Nanoseconds by cause, and unattributed nanoseconds; together they sum to all gaps.
     """
     host = trace.host
     begin, end = Cover(work.start, work.end).gaps(low, high)
-    lost = _until_lost_launch(lost_launches(trace), begin, end)
+    # A gap is split in up to three: begin … launch … idle_end … end.
+    idle_end = _until_lost_launch(lost_launches(trace), begin, end)
     order = np.argsort(work.start, kind="stable")
+    # The first work that starts at a gap's end or later is the one that ends the gap.
     following = np.searchsorted(work.start[order], end)
     has_next = following < len(order)
-    launched = np.full(len(end), high)
+    launched = np.full(len(end), high)  # nothing follows: the host is late until the end
     launched[has_next] = work.launched[order[following[has_next]]]
     is_sync = _named(trace, host, SYNC)
     syncs = Cover(host.start[is_sync], host.end[is_sync])
-    on_sync = syncs.within(begin, begin + 1) > 0
-    late = np.clip(launched, begin, lost) - begin
+    on_sync = syncs.within(begin, begin + 1) > 0  # the gap's first nanosecond lies in a sync
+    late = np.clip(launched, begin, idle_end) - begin
     unknown = has_next & (launched == NONE)
     causes = {
         HOST_LATE: late[~on_sync & ~unknown],
         ON_SYNC: late[on_sync & ~unknown],
-        BETWEEN: (lost - begin - late)[~unknown],
-        UNKNOWN: (lost - begin)[unknown],
+        BETWEEN: (idle_end - begin - late)[~unknown],
+        UNKNOWN: (idle_end - begin)[unknown],
     }
-    return {cause: int(part.sum()) for cause, part in causes.items()}, int((end - lost).sum())
+    return {cause: int(part.sum()) for cause, part in causes.items()}, int((end - idle_end).sum())
 
 
 def count_launches(trace: Trace, work: Activities, low: int, high: int) -> int:
-    """Calls in [low, high) that asked a device for work, and the earlier ones of work in it."""
+    """Number of launches in [low, high), and of earlier launches of work that runs in it."""
     host = trace.host
     low = int(work.launched[work.linked].min(initial=low))
     is_launch = _named(trace, host, LAUNCH) & (host.start >= low) & (host.start < high)
+    # A driver's call inside a runtime's may have the same id: one launch.
     return len(np.unique(host.correlation[is_launch]))
 
 
 def lost_launches(trace: Trace) -> Times:
-    """When the host launched what no device, as far as the trace tells, ever ran."""
+    """Times of launches whose work the trace shows on no device, each launch once."""
     host = trace.host
     launches = host.take(_named(trace, host, LAUNCH) & (host.correlation > 0))
     shown = np.isin(launches.correlation, trace.device.correlation)
@@ -77,11 +81,12 @@ def lost_launches(trace: Trace) -> Times:
 
 
 def _until_lost_launch(lost: Times, begin: Times, end: Times) -> Times:
-    """For each gap the first lost launch in it or shortly before it, or its end."""
+    """For each gap the first lost launch since the gap before it, but within it; else its end."""
     result = end.copy()
+    # The first gap that ends after the launch: it holds the launch, or follows while work runs.
     gap = np.searchsorted(end, lost, side="right")
     lost, gap = lost[gap < len(end)], gap[gap < len(end)]
-    np.minimum.at(result, gap, np.maximum(lost, begin[gap]))
+    np.minimum.at(result, gap, np.maximum(lost, begin[gap]))  # `at`: a gap may have several
     return result
 
 
@@ -95,7 +100,7 @@ MARKED_STEPS = re.compile(re.escape(STEPS_RANGE) + r"([1-9][0-9]{0,5})")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part of a trace that a ledger is about, in its time, and the steps in it."""
+    """The part [low, high) of a trace that a ledger accounts for, and the steps in it."""
 
     low: int
     high: int
@@ -109,11 +114,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLedger:
-    """``exclusive`` (of each piece of work), ``idle`` and ``unattributed`` sum to the window.
+    """The time of a window: ``exclusive``, ``idle`` and ``unattributed`` sum to its length.
 
-    All in nanoseconds over all steps of the window. ``launches`` counts the calls that asked
-    the device for work, ``dropped`` those of them whose work the trace never shows; 0 where
-    there is no device. ``device`` is the one that it is of, ``other_devices`` are left out.
+    All in nanoseconds over all steps of the window; ``exclusive`` is by piece of work.
+    ``launches`` counts the calls that launched work on the device, ``dropped`` those whose work
+    the trace never shows; both are 0 without a device. ``device`` is the device that the ledger
+    is of; ``other_devices`` are left out.
     """
 
     source: Literal["kernels", "operators"]
@@ -137,8 +143,8 @@ class TimeLedger:
 def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
     """Account for every nanosecond of the window.
 
-    Without a window it is the traced steps of our own passes, and in a foreign trace from
-    the first to the last piece of work. With several devices it is the busiest one's.
+    Without a window it is the steps that the trace pass marked, and in a foreign trace from
+    the first to the last piece of work. Of several devices the busiest is accounted for.
     """
     scopes = host_scopes(trace)
     devices = _devices_by_work(trace)
@@ -181,7 +187,7 @@ def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
 
 
 def steps_window(trace: Trace) -> Window | None:
-    """The window of the steps that our trace pass marked, None in a foreign trace."""
+    """The window of the steps that the trace pass marked, None in a foreign trace."""
     for index, name in enumerate(trace.names):
         if match := MARKED_STEPS.fullmatch(name):
             marked = trace.host.take(trace.host.name == index)
@@ -200,12 +206,13 @@ def _devices_by_work(trace: Trace) -> list[int]:
     """Devices that ran something, the busiest first."""
     events = trace.device
     devices, index = np.unique(events.device, return_inverse=True)
+    # bincount's float64 sums may round; they only rank the devices. Ties keep their order.
     busy = np.bincount(index, weights=(events.end - events.start), minlength=len(devices))
     return [int(device) for device in devices[np.argsort(-busy, kind="stable")]]
 
 
 def _host_phase_times(ranges: PhaseRanges, window: Window) -> dict[str, int]:
-    """Length of each phase's ranges, and what lies between them."""
+    """Length of each phase's ranges, and the time between them."""
     low, high = window.low, window.high
     length = np.clip(ranges.end, low, high) - np.clip(ranges.start, low, high)
     times = _by_phase(ranges, length)
@@ -217,13 +224,16 @@ def _host_phase_times(ranges: PhaseRanges, window: Window) -> dict[str, int]:
 def _device_phase_times(ranges: PhaseRanges, work: Activities, window: Window) -> dict[str, int]:
     """Cut the window where the device begins the first work that each phase launched.
 
-    A phase that launched nothing takes no time; what precedes the first work is the first
-    phase's, so the parts add up to the window.
+    A phase that launched nothing takes no time; the time before the first work goes to the
+    first phase, so the parts add up to the window.
     """
+    # The last range that began before the launch, even if it ended: launches between two
+    # ranges count for the earlier phase.
     instance = np.searchsorted(ranges.start, work.launched, side="right") - 1
-    known = work.linked & (instance >= 0)
-    begins = np.full(len(ranges.phase) + 1, window.high)
-    np.minimum.at(begins, instance[known], work.start[known])
+    in_phase = work.linked & (instance >= 0)
+    begins = np.full(len(ranges.phase) + 1, window.high)  # one more: the end of the last phase
+    np.minimum.at(begins, instance[in_phase], work.start[in_phase])
+    # From behind, so that a phase without work begins where the next one does: its length is 0.
     begins = np.minimum.accumulate(begins[::-1])[::-1]
     begins[0] = window.low
     return _by_phase(ranges, np.diff(begins))

@@ -1,6 +1,6 @@
-"""One tree of a traced step: model, layer, module, operator, kernel; its leaves add up.
+"""The tree of a traced step: model, layer, module, operator, kernel; its leaves sum to the step.
 
-Cuts by depth, share or name keep the sum: what is cut becomes one row.
+Cutting by depth or share keeps the sum: the children cut off become one row or none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from ...record.record import KernelRow, Kernels, Memory, ModuleMemory
 from ..memory.owners import WHOLE_MODEL
 from ..trace.scopes import GRAD_ACCUMULATE, LOSS
-from .layers import LayerSpread, Part, grown, parts
+from .layers import LayerGroup, LayerSpread, fold_layers, module_tree
 from .table import MODEL_PHASES
 
 Kind = Literal[
@@ -29,21 +29,21 @@ WORK = ("operator", "kernel")
 STILL = ("idle", "unattributed")
 UNLINKED = "launch not recorded"
 BESIDE = "step/"
-"""How the path of what stands beside the model begins."""
+"""Prefix of the paths of nodes that are children of the step but not of the model."""
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the step and everything below it, per step.
+    """A node of the step with everything below it, per step.
 
     Time is the rows' exclusive time, so the leaves add up to the step. ``exclusive_ns`` is a
     module's time without the modules in it. ``calls`` counts the kernels (on the CPU the
-    operators) that ran. ``phases_ns`` splits the time. ``flops`` and ``moved_bytes`` sum
-    what is known and are null where nothing is; ``of_roof`` is weighted by time.
+    operators) that ran. ``phases_ns`` splits the time. ``flops`` and ``moved_bytes`` sum the
+    known values and are null where none is known; ``of_roof`` is weighted by time.
     ``parameter_bytes`` and ``activation_bytes`` (saved for backward) are a module's, from
     the memory pass.
 
-    ``path`` is unique in the tree: a module's own path with the numbers of folded layers in
-    it, then ``/`` and the operator, ``/`` and the kernel.
+    ``path`` is unique in the tree: the module's path with the numbers of folded layers, then
+    ``/`` and the operator, ``/`` and the kernel.
     """
 
     kind: Kind
@@ -64,33 +64,33 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kernel_tree(kernels: Kernels, memory: Memory | None = None, *, phase: str = "") -> TreeNode:
-    """The step as a tree; layers that are alike are one node, the odd one out has its own.
+    """The step as a tree; similar layers are one node, an outlier among them is another.
 
     Args:
         kernels: Best with one row a layer, as the trace pass's ``kernels.json`` has them.
-        memory: Where the bytes of modules come from.
-        phase: Take only its rows; what did not run is then left out.
+        memory: Source of the modules' bytes.
+        phase: Take only the rows of this phase; idle and unattributed time are then left out.
     """
     rows = [row for row in kernels.rows if phase in ("", row.phase)]
-    held = {one.module: one for one in memory.modules} if memory else {}
-    build = _Builder(step_ns=kernels.step_ms * 1e6, held=held)
+    module_memory = {module.module: module for module in memory.modules} if memory else {}
+    build = _Builder(step_ns=kernels.step_ms * 1e6, module_memory=module_memory)
     children = build.top(rows)
     if not phase:
-        causes = [build.still("idle", one.cause, one.ns) for one in kernels.idle]
-        idle_ns = fsum(one.ns for one in kernels.idle)
+        causes = [build.idle_node("idle", row.cause, row.ns) for row in kernels.idle]
+        idle_ns = fsum(row.ns for row in kernels.idle)
         children += [
-            build.still("idle", "idle", idle_ns, causes),
-            build.still("unattributed", "unattributed", kernels.unattributed_ns),
+            build.idle_node("idle", "idle", idle_ns, causes),
+            build.idle_node("unattributed", "unattributed", kernels.unattributed_ns),
         ]
     return build.node("step", phase or kernels.whole, phase or "step", rows, children)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Builder:
-    """Makes the nodes of one step; ``held`` has what modules hold in memory, by path."""
+    """Makes the nodes of one step; ``module_memory`` is by the modules' paths."""
 
     step_ns: float
-    held: Mapping[str, ModuleMemory]
+    module_memory: Mapping[str, ModuleMemory]
 
     def share(self, ns: float) -> float:
         return ns / self.step_ns if self.step_ns else 0.0
@@ -105,33 +105,35 @@ class _Builder:
         paths: Sequence[str] = (),
         layers: LayerSpread | None = None,
     ) -> TreeNode:
-        """A node of all the rows in it, own and children's, the longest child first."""
+        """A node of all its rows, those of its children included, the longest child first."""
         below = [child.inclusive_ns for child in children]
+        # Children hold all the rows. Adding them up, not the rows, makes parent and children
+        # agree to the last bit; the step also has children without rows, such as idle.
         ns = fsum(below if below else (row.exclusive_ns for row in rows))
-        places = [child.inclusive_ns for child in children if child.kind not in WORK]
-        held = [self.held[path] for path in paths if path in self.held]
+        modules_ns = [child.inclusive_ns for child in children if child.kind not in WORK]
+        memory = [self.module_memory[path] for path in paths if path in self.module_memory]
         return TreeNode(
             kind=kind,
             name=name,
             path=path,
             inclusive_ns=ns,
-            exclusive_ns=max(0.0, fsum([ns, *(-place for place in places)])),
+            exclusive_ns=max(0.0, fsum([ns, *(-module_ns for module_ns in modules_ns)])),
             share=self.share(ns),
             calls=fsum(row.calls for row in rows),
             flops=known_sum(row.flops for row in rows),
             moved_bytes=known_sum(row.moved_bytes for row in rows),
             of_roof=mean_of_roof(rows),
             phases_ns=_by_phase(rows),
-            parameter_bytes=sum(one.parameter_bytes for one in held) if held else None,
-            activation_bytes=sum(one.activation_bytes for one in held) if held else None,
+            parameter_bytes=sum(m.parameter_bytes for m in memory) if memory else None,
+            activation_bytes=sum(m.activation_bytes for m in memory) if memory else None,
             layers=layers,
             children=_in_order(children),
         )
 
-    def still(
+    def idle_node(
         self, kind: Kind, name: str, ns: float, children: Sequence[TreeNode] = ()
     ) -> TreeNode:
-        """Time in which nothing is known to have run."""
+        """A node of time in which nothing is known to have run."""
         return TreeNode(
             kind=kind,
             name=name,
@@ -143,45 +145,46 @@ class _Builder:
         )
 
     def top(self, rows: Sequence[KernelRow]) -> list[TreeNode]:
-        """The model, and beside it what belongs to no module of it."""
-        inside = [row for row in rows if not _outside(row)]
+        """The node of the model, and nodes of the rows that belong to none of its modules."""
+        inside = [row for row in rows if not _place_outside_modules(row)]
         groups: dict[str, list[KernelRow]] = {}
         for row in rows:
-            if place := _outside(row):
+            if place := _place_outside_modules(row):
                 groups.setdefault(place, []).append(row)
         nodes = [
             self.node("phase", name, BESIDE + name, members, self.operators(members, BESIDE + name))
             for name, members in groups.items()
         ]
         if inside:
-            model = Part(WHOLE_MODEL, grown(inside, WHOLE_MODEL))
+            model = LayerGroup(WHOLE_MODEL, module_tree(inside, WHOLE_MODEL))
             nodes.append(self.module(WHOLE_MODEL, "", model))
         return nodes
 
-    def module(self, path: str, prefix: str, part: Part) -> TreeNode:
-        """A module or folded layers, with own operators and the modules below."""
-        branch = part.branch
+    def module(self, path: str, prefix: str, group: LayerGroup) -> TreeNode:
+        """The node of a module or of folded layers; children are modules, then operators."""
+        branch = group.branch
         below = [
-            self.module(f"{prefix}{one.name}", f"{prefix}{one.name}.", one) for one in parts(branch)
+            self.module(f"{prefix}{child.name}", f"{prefix}{child.name}.", child)
+            for child in fold_layers(branch)
         ]
         return self.node(
-            "layers" if part.layers else "module",
-            part.name,
+            "layers" if group.layers else "module",
+            group.name,
             path,
             list(branch.all_rows()),
             [*below, *self.operators(branch.rows, path)],
             branch.paths,
-            part.layers,
+            group.layers,
         )
 
     def operators(self, rows: Sequence[KernelRow], place: str) -> list[TreeNode]:
-        """One node an operator with its kernels below; kernels without one stand alone."""
+        """One node per operator with its kernels below; kernels without an operator alone."""
         nodes = []
         for op, members in _grouped(rows, lambda row: row.op).items():
             path = f"{place}/{op}"
             kernels = [
-                self.node("kernel", name, f"{path}/{name}", same)
-                for name, same in _grouped(members, lambda row: row.name).items()
+                self.node("kernel", name, f"{path}/{name}", calls)
+                for name, calls in _grouped(members, lambda row: row.name).items()
             ]
             if not op:
                 nodes += kernels
@@ -192,8 +195,8 @@ class _Builder:
         return nodes
 
 
-def _outside(row: KernelRow) -> str:
-    """Where a row stands that belongs to no module; empty for a row that does."""
+def _place_outside_modules(row: KernelRow) -> str:
+    """The name of the node for a row that belongs to no module; empty for a row of a module."""
     if not row.linked:
         return UNLINKED
     if row.module in (LOSS, GRAD_ACCUMULATE):
@@ -204,7 +207,7 @@ def _outside(row: KernelRow) -> str:
 
 
 def _in_order(nodes: Iterable[TreeNode]) -> list[TreeNode]:
-    """The longest first, what did not run last."""
+    """The longest first, idle and unattributed time last."""
     return sorted(nodes, key=lambda node: (node.kind in STILL, -node.inclusive_ns))
 
 
@@ -223,13 +226,13 @@ def _by_phase(rows: Iterable[KernelRow]) -> dict[str, float]:
 
 
 def known_sum(values: Iterable[float | None]) -> float | None:
-    """The sum of what is known, None when nothing is."""
+    """The sum of the values that are known, None if none is."""
     known = [value for value in values if value is not None]
     return fsum(known) if known else None
 
 
 def mean_of_roof(rows: Sequence[KernelRow]) -> float | None:
-    """The part of the roof reached: mean over the time where it is known, if nearly all is."""
+    """The part of the roof reached: mean over the time with a known roof, None if too little."""
     known = [(row.total_ns, row.of_roof) for row in rows if row.of_roof is not None]
     known_ns = fsum(ns for ns, _ in known)
     if not known_ns or known_ns < ROOF_KNOWN * fsum(row.total_ns for row in rows):
@@ -245,30 +248,30 @@ def walk(node: TreeNode, depth: int = 0) -> Iterator[tuple[int, TreeNode]]:
 
 
 def to_depth(node: TreeNode, depth: int) -> TreeNode:
-    """Only so many levels below the node."""
+    """The tree with at most ``depth`` levels below the node."""
     below = [to_depth(child, depth - 1) for child in node.children] if depth > 0 else []
     return msgspec.structs.replace(node, children=below)
 
 
 def from_share(node: TreeNode, least: float) -> TreeNode:
-    """Children under this share of the step as one row; what did not run always stays."""
+    """The tree with children under this share of the step as one; idle time always stays."""
     children = [from_share(child, least) for child in node.children]
     ran = [child for child in children if child.kind not in STILL]
-    still = [child for child in children if child.kind in STILL]
+    not_running = [child for child in children if child.kind in STILL]
     large = [child for child in ran if child.share >= least]
     small = [child for child in ran if child.share < least]
     rest = [_rest(node, small)] if len(small) > 1 else small
-    return msgspec.structs.replace(node, children=[*large, *rest, *still])
+    return msgspec.structs.replace(node, children=[*large, *rest, *not_running])
 
 
 def matching(node: TreeNode, fits: Callable[[str], object]) -> TreeNode | None:
-    """The nodes whose path fits, whole, and those above them; None if there is none.
+    """The nodes with a matching path, complete, and those above them; None if there is none.
 
-    Those above keep their own figures: they are more than the sum of what is left below.
+    Those above keep their figures, which are more than the sum of the children that are left.
     """
     if fits(node.path):
         return node
-    below = [kept for child in node.children if (kept := matching(child, fits)) is not None]
+    below = [match for child in node.children if (match := matching(child, fits)) is not None]
     return msgspec.structs.replace(node, children=below) if below else None
 
 
