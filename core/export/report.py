@@ -7,9 +7,9 @@ from pathlib import Path
 from ..analysis.kernels.tree import kernel_tree
 from ..record.record import encode_record
 from ..runs.artifacts import layer_rows
-from ..runs.builder import settled_record
+from ..runs.builder import load_record
 from ..runs.directory import RunDirectory
-from ..runs.related import other_steps, worth_of
+from ..runs.related import compile_break_even, runs_with_other_steps
 from ..tables.sections import tables_of
 from .files import refuse_existing, write
 from .page.run_page import run_page
@@ -22,10 +22,12 @@ def run_as_page(run: RunDirectory) -> str:
     Raises:
         DamagedFileError: The record, or the trace pass's table, cannot be read.
     """
-    record = settled_record(run)
+    record = load_record(run)
     kernels = layer_rows(run, record)
     tree = kernel_tree(kernels, record.memory) if kernels else None
-    return run_page(record, tables_of(record, other_steps(record), worth_of(record)), tree)
+    return run_page(
+        record, tables_of(record, runs_with_other_steps(record), compile_break_even(record)), tree
+    )
 
 
 def write_page(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
@@ -35,8 +37,8 @@ def write_page(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
 
 def write_tables(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
     """Write a CSV file a table into a folder, or one tidy file to a name in ``.csv``."""
-    record = settled_record(run)
-    tables = tables_of(record, other_steps(record), worth_of(record))
+    record = load_record(run)
+    tables = tables_of(record, runs_with_other_steps(record), compile_break_even(record))
     if path.suffix == ".csv":
         refuse_existing([path], force=force)
         return [write(path, tables_as_tidy_csv(tables))]
@@ -47,11 +49,11 @@ def write_tables(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
 
 def write_markdown(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
     """Write the whole report as Markdown."""
-    record = settled_record(run)
-    text = record_as_markdown(record, other_steps(record), worth_of(record))
+    record = load_record(run)
+    text = record_as_markdown(record, runs_with_other_steps(record), compile_break_even(record))
     return [write(path, text.encode())]
 
 
 def write_record(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
     """Write the record as JSON."""
-    return [write(path, encode_record(settled_record(run)))]
+    return [write(path, encode_record(load_record(run)))]

@@ -123,7 +123,7 @@ class Origin(msgspec.Struct, frozen=True):
     block_bytes: int | None = None
 
 
-class Alive(msgspec.Struct, frozen=True, kw_only=True):
+class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What was resident at the instant of the refusal, as the memory pass had recorded it.
 
     ``op`` is the innermost operator that was under way, ``module`` the module that computed.
@@ -154,7 +154,7 @@ class WouldFit(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None
 
 
-class Oom(Alive, frozen=True, kw_only=True, tag_field="event", tag="OutOfMemory"):
+class Oom(OomSnapshot, frozen=True, kw_only=True, tag_field="event", tag="OutOfMemory"):
     """An allocator refused: where, what it was asked for, and what it had.
 
     Attributes:

@@ -10,7 +10,7 @@ from ..record.events import AnyEvent
 from ..record.record import Record
 from ..spec.resolve import parse_passes, resolved
 from ..spec.spec import RunSpec
-from .builder import settled_record
+from .builder import load_record
 from .directory import RunDirectory, create_run, find_run
 from .supervisor import supervise
 
@@ -32,7 +32,7 @@ class Run:
     @property
     def record(self) -> Record:
         """The result so far."""
-        return settled_record(self.directory)
+        return load_record(self.directory)
 
     def events(self) -> Iterator[AnyEvent]:
         """The facts written so far."""

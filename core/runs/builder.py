@@ -34,7 +34,7 @@ from ..record.events import (
     StageEntered,
     TelemetrySampled,
 )
-from ..record.memory import Alive, Oom
+from ..record.memory import Oom, OomSnapshot
 from ..record.record import Distributed, Kernels, Nsys, PassRecord, Record, Telemetry, Timing
 from ..record.roof import Roof
 from ..spec.spec import RunSpec
@@ -63,7 +63,7 @@ class RecordBuilder:
         self.blocks: dict[str, Any] = {}
         self._current = ""
         self._oom: OutOfMemory | None = None
-        self._alive: Alive | None = None
+        self._alive: OomSnapshot | None = None
         self._samples: list[Sample] = []
         self._measured: tuple[int, int] | None = None
         self._worker_pids: set[int] = set()
@@ -95,7 +95,7 @@ class RecordBuilder:
 
     def _take_block(self, event: ResultReported) -> None:
         if event.block == "oom":
-            self._alive = msgspec.convert(event.data, Alive)
+            self._alive = msgspec.convert(event.data, OomSnapshot)
             return
         block = msgspec.convert(event.data, _TYPES[event.block])
         self.blocks[event.block] = block
@@ -257,7 +257,7 @@ def _known_environment(run: RunDirectory) -> dict[str, Any]:
         return {}
 
 
-def settled_record(run: RunDirectory) -> Record:
+def load_record(run: RunDirectory) -> Record:
     """The record of a run; if its supervisor died before the end, rebuilt and kept.
 
     Raises:

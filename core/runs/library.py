@@ -19,7 +19,7 @@ from ..record.record import Record
 from ..spec.fields import FIELDS
 from ..spec.spec import subject
 from ..storage import home
-from .builder import settled_record
+from .builder import load_record
 from .directory import RunDirectory, find_run, list_runs
 
 BUSY_SECONDS = 10.0
@@ -116,7 +116,7 @@ class Library:
 
     def _index(self, database: sqlite3.Connection, run: RunDirectory) -> None:
         try:
-            entry = entry_of(settled_record(run))
+            entry = entry_of(load_record(run))
         except DamagedFileError:
             # Not a run, or one that a crash left before it began: nothing to show.
             return

@@ -12,7 +12,7 @@ from ..record.record import Record
 from ..spec.command_line import command_line
 from ..spec.fields import COMPILE_KEYS, keys_deciding
 from ..spec.spec import RunSpec
-from .builder import settled_record
+from .builder import load_record
 from .library import SPEC_COLUMNS, Entry, Library
 
 
@@ -26,7 +26,7 @@ def eager_spec(record: Record) -> RunSpec:
     return RunSpec(**kept)
 
 
-def eager_twin(record: Record, library: Library | None = None) -> Record | None:
+def eager_counterpart(record: Record, library: Library | None = None) -> Record | None:
     """The newest finished run of the same spec without torch.compile, on the same device and
     torch; None if there is none that can be read."""
     runs = library or Library()
@@ -36,7 +36,7 @@ def eager_twin(record: Record, library: Library | None = None) -> Record | None:
         if entry.identity != wanted or entry.median_ms is None or entry.live:
             continue
         try:
-            other = settled_record(runs.open(entry.id))
+            other = load_record(runs.open(entry.id))
         except SysbenchError:
             continue
         if _machine(other) == _machine(record):
@@ -44,14 +44,14 @@ def eager_twin(record: Record, library: Library | None = None) -> Record | None:
     return None
 
 
-def worth_of(record: Record, library: Library | None = None) -> BreakEven | None:
+def compile_break_even(record: Record, library: Library | None = None) -> BreakEven | None:
     """After how many steps compiling pays here; None for a run that is not compiled."""
     if record.compile is None:
         return None
     try:
         command = command_line(eager_spec(record), ["timing"])
         how = f"no eager run of this spec here: {command}"
-        return break_even(record, eager_twin(record, library), how)
+        return break_even(record, eager_counterpart(record, library), how)
     except SysbenchError as error:
         return break_even(record, None, str(error))
 
@@ -65,7 +65,7 @@ FREE = keys_deciding("step", "procedure", "conditions")
 """Keys of a spec that may differ: they do not change what a kernel of forward computes."""
 
 
-def other_steps(record: Record, library: Library | None = None) -> list[Record]:
+def runs_with_other_steps(record: Record, library: Library | None = None) -> list[Record]:
     """The newest traced run of each other kind of step, the specs alike otherwise.
 
     Runs that cannot be read any more are passed over; a foreign trace has no spec and so
@@ -80,7 +80,7 @@ def other_steps(record: Record, library: Library | None = None) -> list[Record]:
         if not wanted or entry.live or not _alike(entry, record):
             continue
         try:
-            other = settled_record(runs.open(entry.id))
+            other = load_record(runs.open(entry.id))
         except SysbenchError:
             continue
         if other.kernels is not None and _deciding(other) == _deciding(record):

@@ -9,7 +9,7 @@ from ..formatting import format_bytes, percent, signed_percent
 from ..record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
 from .cells import decimal, literal
 
-MOVED_MARK = "~"
+PERTURBED_MARK = "~"
 """Stands before a time that tracing moved; the screens strike it out as well."""
 
 
@@ -18,7 +18,7 @@ def explains_too_little(kernels: Kernels) -> bool:
     return kernels.coverage.explained < COVERAGE_LIMIT
 
 
-def times_moved(kernels: Kernels) -> bool:
+def is_perturbed(kernels: Kernels) -> bool:
     """Whether tracing changed the step so far that its times are worth nothing."""
     change = 0.0 if kernels.perturbation is None else kernels.perturbation - 1
     return abs(change) > PERTURBATION_LIMIT
@@ -26,7 +26,7 @@ def times_moved(kernels: Kernels) -> bool:
 
 def marked(text: str) -> str:
     """A time that tracing moved, told apart where nothing can be struck out."""
-    return f"{MOVED_MARK}{text}" if any(map(str.isdigit, text)) else text
+    return f"{PERTURBED_MARK}{text}" if any(map(str.isdigit, text)) else text
 
 
 def coverage_words(kernels: Kernels) -> list[str]:
@@ -67,12 +67,12 @@ def steps_words(record: Record) -> list[str]:
     return words
 
 
-def moved_note(kernels: Kernels) -> str:
+def perturbation_note(kernels: Kernels) -> str:
     """What a marked time means; empty when times hold."""
-    if kernels.perturbation is None or not times_moved(kernels):
+    if kernels.perturbation is None or not is_perturbed(kernels):
         return ""
     return (
-        f"{MOVED_MARK} a time of the traced step, which tracing moved by "
+        f"{PERTURBED_MARK} a time of the traced step, which tracing moved by "
         f"{signed_percent(kernels.perturbation - 1)} (limit {percent(PERTURBATION_LIMIT, 0)}): "
         "read the shares, take times from Timing."
     )

@@ -129,7 +129,7 @@ def _run(job: Job, report: Report, parent: int) -> int:
         os.environ[INDUCTOR_CACHE_VARIABLE] = str(folder)
     # Late, so that the first event is out before the second that importing torch takes.
     from .boot import Measure, measured
-    from .limits import left_over
+    from .limits import leftover_allocation_notice
     from .passes.registry import measure_of
 
     die_with_parent(parent)
@@ -138,7 +138,7 @@ def _run(job: Job, report: Report, parent: int) -> int:
         measure = measure_of(job)
 
         def measure_with_notice(job: Job, report: Report) -> bool | None:
-            if (message := left_over(job.spec)) is not None:
+            if (message := leftover_allocation_notice(job.spec)) is not None:
                 report(Noticed(message=message))
             return measure(job, report)
 

@@ -11,7 +11,7 @@ from ..record.events import DeviceDescribed
 from ..runs.job import Job, Report
 from .failures import report_failure
 from .limits import limit_memory
-from .memory.oom import Refusals
+from .memory.oom import OomObserver
 from .setup import describe_torch, prepare_torch
 
 Measure = Callable[[Job, Report], bool | None]
@@ -31,7 +31,7 @@ def measured(job: Job, report: Report, load: Callable[[], Measure]) -> bool:
         report(DeviceDescribed(facts={**describe_torch(job.spec), "settings": settings}))
         measure = load()
         limit_memory(job.spec)
-        observer = Refusals(job.spec)
+        observer = OomObserver(job.spec)
         measure(job, report)
     except Exception as error:
         report_failure(error, job.spec, report, observer)

@@ -16,7 +16,7 @@ from ..record.events import OutOfMemory, WorkerFailed
 from ..runs.job import Report
 from ..spec.spec import RunSpec
 from .limits import lift_memory_limit
-from .memory.oom import AllocatorState, Refusals, state_now
+from .memory.oom import AllocatorState, OomObserver, state_now
 from .workloads.transformer import StepError
 
 CPU_REFUSAL = re.compile(r"tried to allocate (\d+) bytes")
@@ -32,7 +32,7 @@ STACK_FRAMES = 12
 
 
 def report_failure(
-    error: Exception, spec: RunSpec, report: Report, refusals: Refusals | None = None
+    error: Exception, spec: RunSpec, report: Report, refusals: OomObserver | None = None
 ) -> None:
     """Report the exception as out-of-memory or as a failure, with where it happened.
 

@@ -19,7 +19,7 @@ from ..spec.spec import RunSpec
 M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 * 2**10
 """The parameter's number in malloc.h, and the value that glibc begins with: mallopt(3)."""
 
-ROOM_BYTES = 4 * 2**20
+OOM_RESERVE_BYTES = 4 * 2**20
 """What the memory pass gives back when memory runs out, so that there is some to tell it with."""
 
 OMP_VARIABLE = "OMP_NUM_THREADS"
@@ -41,14 +41,14 @@ def limit_memory(spec: RunSpec) -> None:
         return
     import resource
 
-    _take_what_is_no_tensor()
-    _return_what_is_freed()
+    _preallocate_non_tensor_memory()
+    _unmap_large_blocks_on_free()
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     held = psutil.Process().memory_info().data
     resource.setrlimit(resource.RLIMIT_DATA, (held + spec.memory_limit, hard))
 
 
-def _take_what_is_no_tensor() -> None:
+def _preallocate_non_tensor_memory() -> None:
     """Take now what would count as data later, before the look at what the process holds.
 
     Threads reserve stacks, the profiler's among them; optimizers, autocast and the profiler
@@ -60,7 +60,7 @@ def _take_what_is_no_tensor() -> None:
         pass
 
 
-def _return_what_is_freed() -> None:
+def _unmap_large_blocks_on_free() -> None:
     """Make each large block a mapping of its own, which ends when it is freed.
 
     glibc keeps freed blocks of up to 32 MiB for later, in pieces, and they count: a step that
@@ -96,7 +96,7 @@ def without_limit(spec: RunSpec) -> Iterator[None]:
     limit_memory(spec)
 
 
-def left_over(spec: RunSpec) -> str | None:
+def leftover_allocation_notice(spec: RunSpec) -> str | None:
     """What is wrong with the state that a pass begins in; None if nothing is allocated."""
     if not spec.on_cuda:
         return None  # a fresh process, whose allocator keeps nothing

@@ -12,7 +12,7 @@ from sysbench.core.tables.table import Table
 from sysbench.tui.cli import main
 from sysbench.tui.commands.report.kernel_sections import TreeOptions
 from sysbench.tui.commands.report.sections import TEXTS, section_lines
-from sysbench.tui.screens.result.tabs.memory_view import shown_of
+from sysbench.tui.screens.result.tabs.memory_view import memory_view_of
 
 
 def test_help_offers_every_section(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +54,7 @@ def test_a_new_table_of_a_section_reaches_every_reader(
     assert names.index("largest") < names.index("added") < names.index("telemetry")
     lines = section_lines(gpu_run, record, "memory", 100, 100, TreeOptions())
     assert any("Something added" in text for line in lines for text, _ in line)
-    tab = shown_of(record)
+    tab = memory_view_of(record)
     assert tab is not None
     assert [*tab.tables][-1] == "added"
     file = Inspection(kind="memory-snapshot", file="a.pickle", file_bytes=1, memory=record.memory)

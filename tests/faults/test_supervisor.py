@@ -25,7 +25,7 @@ from sysbench.core.record.events import (
     StageEntered,
     StepsTimed,
 )
-from sysbench.core.runs.builder import settled_record
+from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.launch import start_detached, stop
 from sysbench.core.runs.library import Library
@@ -186,7 +186,7 @@ def test_a_killed_supervisor_takes_its_worker_along_and_leaves_a_record_that_say
     assert supervisor is not None
     os.kill(supervisor, signal.SIGKILL)
     os.waitpid(supervisor, 0)
-    assert settled_record(detached).status == "killed"
+    assert load_record(detached).status == "killed"
     assert [entry.status for entry in Library().entries()] == ["killed"]
     wait_until(lambda: not psutil.pid_exists(worker), "the worker to die")
     assert not detached.is_live()
@@ -208,7 +208,7 @@ class TestBesideALiveRun:
     def test_with_a_damaged_record_it_is_still_running(self, live: RunDirectory) -> None:
         whole = live.record_path.read_bytes()
         live.record_path.write_bytes(b"{")
-        assert settled_record(live).status == "running"
+        assert load_record(live).status == "running"
         live.record_path.write_bytes(whole)
 
     def test_a_second_run_is_refused_with_the_holder(self, live: RunDirectory) -> None:
@@ -265,7 +265,7 @@ def test_a_file_that_may_not_grow_ends_the_run_as_disk_full() -> None:
     limit = 20_000
     supervise_with(run, f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))")
     assert run.events_path.stat().st_size <= limit
-    record = settled_record(run)
+    record = load_record(run)
     assert record.status == "disk-full"
     assert any(isinstance(event, StepsTimed) for event in run.tail().read())
 
@@ -320,7 +320,7 @@ def test_torn_and_foreign_event_lines_are_skipped_and_counted(finished: RunDirec
     assert len(list(tail.read())) == whole
     assert tail.skipped == 2
     finished.record_path.unlink()
-    rebuilt = settled_record(finished)
+    rebuilt = load_record(finished)
     assert rebuilt.timing == record.timing
     assert rebuilt.status == "finished"
 
@@ -329,7 +329,7 @@ def test_a_record_cut_in_half_is_rebuilt_from_the_events(finished: RunDirectory)
     data = finished.record_path.read_bytes()
     record = finished.record()
     finished.record_path.write_bytes(data[: len(data) // 2])
-    assert settled_record(finished).timing == record.timing
+    assert load_record(finished).timing == record.timing
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"not a database" * 100])

@@ -23,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Always 0 when both runs could be read: a slower run is an answer, not a failure."""
     from ...core.analysis.compare import compare
-    from ...core.runs.builder import settled_record
+    from ...core.runs.builder import load_record
     from .report.comparison import comparison_lines
 
-    a, b = (settled_record(find_run(name)) for name in (arguments.a, arguments.b))
+    a, b = (load_record(find_run(name)) for name in (arguments.a, arguments.b))
     comparison = compare(a, b)
     if arguments.json:
         print_json(comparison)

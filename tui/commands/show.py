@@ -31,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Always 0 when the run could be read, however it ended."""
-    from ...core.runs.builder import settled_record
+    from ...core.runs.builder import load_record
     from .report.ending import full_report
     from .report.kernel_sections import tree_options
     from .report.sections import section_as_json, section_lines
 
     options = tree_options(arguments)
     run = find_run(arguments.run)
-    record = settled_record(run)
+    record = load_record(run)
     section = arguments.section
     if arguments.json:
         print_json(section_as_json(run, record, section, options) if section else record)

@@ -55,7 +55,9 @@ def _around(inside: NDArray[np.bool_], parent: Index) -> NDArray[np.bool_]:
     return result
 
 
-def noted_costs(trace: Trace, scopes: Scopes, list_item_bytes: int | None = None) -> EventCosts:
+def costs_from_shapes(
+    trace: Trace, scopes: Scopes, list_item_bytes: int | None = None
+) -> EventCosts:
     """Costs from the shapes in the trace itself, in the order of the scopes' events."""
     events = scopes.events
     parsed = [parse_operands(text) for text in trace.operands]
@@ -102,13 +104,13 @@ class ShapeCensus:
     calls: dict[tuple[str, str], Index]
 
 
-def census(trace: Trace, scopes: Scopes, costs: EventCosts) -> ShapeCensus:
+def count_operator_calls(trace: Trace, scopes: Scopes, costs: EventCosts) -> ShapeCensus:
     """All operator calls of a trace of one step, with their costs."""
     calls = {key: costs.cost[places] for key, places in _calls(trace, scopes).items()}
     return ShapeCensus(costs=costs.costs, calls=calls)
 
 
-def borrowed_costs(
+def costs_from_other_trace(
     trace: Trace, scopes: Scopes, shapes: ShapeCensus, steps: int, window: tuple[int, int]
 ) -> tuple[EventCosts, list[str]]:
     """Costs of a trace without shapes, whose steps are equal, from one step that has them.

@@ -17,7 +17,13 @@ from ..trace.activities import launches_of
 from ..trace.events import NONE, Index, Kind, Trace, follow, nearest
 from ..trace.intervals import Times
 from ..trace.scopes import Scopes, host_scopes
-from .events import EventCosts, borrowed_costs, census, noted_costs, uncounted
+from .events import (
+    EventCosts,
+    costs_from_other_trace,
+    costs_from_shapes,
+    count_operator_calls,
+    uncounted,
+)
 from .operators import COUNTED_CATEGORIES
 
 RowKey = tuple[str, str, str, str]
@@ -43,7 +49,7 @@ def noted_work(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
     if not trace.operands:
         return None
     scopes = host_scopes(trace)
-    costs = noted_costs(trace, scopes)
+    costs = costs_from_shapes(trace, scopes)
     return work_costs(trace, scopes, ledger, costs, uncounted(trace, scopes, costs))
 
 
@@ -52,10 +58,10 @@ def borrowed_work(
 ) -> WorkCosts:
     """Costs from the shapes of another trace, of one more step of the same program."""
     scopes, shape_scopes = host_scopes(trace), host_scopes(shapes)
-    shape_costs = noted_costs(shapes, shape_scopes, list_item_bytes)
+    shape_costs = costs_from_shapes(shapes, shape_scopes, list_item_bytes)
     window = (ledger.window.low, ledger.window.high)
-    one_step = census(shapes, shape_scopes, shape_costs)
-    costs, unlike = borrowed_costs(trace, scopes, one_step, ledger.window.steps, window)
+    one_step = count_operator_calls(shapes, shape_scopes, shape_costs)
+    costs, unlike = costs_from_other_trace(trace, scopes, one_step, ledger.window.steps, window)
     left_out = uncounted(shapes, shape_scopes, shape_costs)
     return work_costs(trace, scopes, ledger, costs, sorted({*left_out, *unlike}))
 

@@ -32,7 +32,7 @@ NAME_PATTERNS = [
 """In the order of asking: the narrowest first."""
 WIDEST_BITS = max(row.product_bits for row in PRECISIONS)
 
-MOST = 0.5
+MAJORITY = 0.5
 """Part of the time of matrix products from which an unlikely kernel is a contradiction: a
 library may take another kernel for a small or odd shape."""
 
@@ -96,7 +96,7 @@ def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
         return _longest_first([row for row, shown in named if shown.product_bits < bits])
     unlikely = [row for row, shown in named if shown.product_bits > bits]
     whole_ns, unlikely_ns = (fsum(row.total_ns for row in some) for some in (rows, unlikely))
-    return _longest_first(unlikely) if unlikely_ns > MOST * whole_ns else []
+    return _longest_first(unlikely) if unlikely_ns > MAJORITY * whole_ns else []
 
 
 def precision_from_kernel_names(kernels: Kernels) -> Precision | None:
@@ -108,7 +108,7 @@ def precision_from_kernel_names(kernels: Kernels) -> Precision | None:
         shown = precision_shown(row.name)
         shown_ns[shown] = shown_ns.get(shown, 0.0) + row.total_ns
     longest = max(shown_ns, key=shown_ns.__getitem__, default=None)
-    most = MOST * fsum(row.total_ns for row in products)
+    most = MAJORITY * fsum(row.total_ns for row in products)
     return longest if longest and shown_ns[longest] > most else None
 
 

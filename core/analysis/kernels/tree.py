@@ -26,9 +26,9 @@ ROOF_KNOWN = 0.9
 """Part of a node's time whose roof must be known for the node to have one."""
 
 WORK = ("operator", "kernel")
-STILL = ("idle", "unattributed")
+NOT_RUNNING = ("idle", "unattributed")
 UNLINKED = "launch not recorded"
-BESIDE = "step/"
+STEP_PREFIX = "step/"
 """Prefix of the paths of nodes that are children of the step but not of the model."""
 
 
@@ -137,7 +137,7 @@ class _Builder:
         return TreeNode(
             kind=kind,
             name=name,
-            path=f"{BESIDE}{name}",
+            path=f"{STEP_PREFIX}{name}",
             inclusive_ns=ns,
             exclusive_ns=0.0 if children else ns,
             share=self.share(ns),
@@ -152,7 +152,13 @@ class _Builder:
             if place := _place_outside_modules(row):
                 groups.setdefault(place, []).append(row)
         nodes = [
-            self.node("phase", name, BESIDE + name, members, self.operators(members, BESIDE + name))
+            self.node(
+                "phase",
+                name,
+                STEP_PREFIX + name,
+                members,
+                self.operators(members, STEP_PREFIX + name),
+            )
             for name, members in groups.items()
         ]
         if inside:
@@ -208,7 +214,7 @@ def _place_outside_modules(row: KernelRow) -> str:
 
 def _in_order(nodes: Iterable[TreeNode]) -> list[TreeNode]:
     """The longest first, idle and unattributed time last."""
-    return sorted(nodes, key=lambda node: (node.kind in STILL, -node.inclusive_ns))
+    return sorted(nodes, key=lambda node: (node.kind in NOT_RUNNING, -node.inclusive_ns))
 
 
 def _grouped(
@@ -256,8 +262,8 @@ def to_depth(node: TreeNode, depth: int) -> TreeNode:
 def from_share(node: TreeNode, least: float) -> TreeNode:
     """The tree with children under this share of the step as one; idle time always stays."""
     children = [from_share(child, least) for child in node.children]
-    ran = [child for child in children if child.kind not in STILL]
-    not_running = [child for child in children if child.kind in STILL]
+    ran = [child for child in children if child.kind not in NOT_RUNNING]
+    not_running = [child for child in children if child.kind in NOT_RUNNING]
     large = [child for child in ran if child.share >= least]
     small = [child for child in ran if child.share < least]
     rest = [_rest(node, small)] if len(small) > 1 else small

@@ -16,7 +16,7 @@ from ...errors import DamagedFileError
 from ...record.memory import DeviceMemory, Pool
 from ...record.record import LedgerRow, Memory
 from .card import CardReading, Segments, card_rows
-from .history import History, Refusal, pair
+from .history import History, OomEvent, pair
 from .lists import draw_timeline, largest_alive, module_table, origins_alive
 from .owners import Notes
 from .predicted import rows_as_predicted
@@ -136,7 +136,7 @@ class Recording:
     readings: Mapping[str, CardReading] = field(default_factory=dict)
     segments: Segments | None = None
     events_dropped: int = 0
-    refusal: Refusal | None = None
+    refusal: OomEvent | None = None
     free_at_end: int | None = None
     missing: dict[str, str] = field(default_factory=dict)
 

@@ -146,7 +146,7 @@ OOM = "oom"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class OomEvent:
     """What was asked for, when, and by whom.
 
     Attributes:
@@ -174,7 +174,7 @@ class _Event(msgspec.Struct, gc=False):
     frames: list[_Frame] = []
 
 
-def refusal_in(snapshot: Mapping[str, Any], device: int) -> Refusal | None:
+def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
     """The last refusal of one device in a snapshot that this process took; None without any.
 
     Raises:
@@ -189,7 +189,7 @@ def refusal_in(snapshot: Mapping[str, Any], device: int) -> Refusal | None:
         event = msgspec.convert(last, _Event)
     except msgspec.ValidationError as error:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
-    return Refusal(
+    return OomEvent(
         # The middle of the microsecond that the allocator wrote down, as in a history.
         time_ns=event.time_us * 1000 + 500,
         bytes=event.size,

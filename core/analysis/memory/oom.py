@@ -12,11 +12,11 @@ from ...estimate.closed_form import predict, why_not_predicted
 from ...estimate.grid import FitKey, fit
 from ...formatting import format_bytes
 from ...record.events import OutOfMemory
-from ...record.memory import Alive, Oom, WouldFit
+from ...record.memory import Oom, OomSnapshot, WouldFit
 from ...record.record import LedgerRow, PassRecord, Record
 from ...spec.spec import RunSpec
 from .block import UNSPLIT, Recording
-from .history import History, Refusal, pair
+from .history import History, OomEvent, pair
 from .lists import draw_timeline, largest_alive, origins_alive
 from .owners import NEVER, Notes, PhaseMark
 from .residents import Residents
@@ -26,7 +26,7 @@ KEYS: tuple[FitKey, ...] = ("batch", "context")
 NOT_RECORDED = "only the memory pass records allocations, and it did not run out of memory"
 
 
-def describe_oom(event: OutOfMemory, alive: Alive | None, spec: RunSpec) -> Oom:
+def describe_oom(event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec) -> Oom:
     """Everything that is known of the refusal.
 
     Args:
@@ -78,7 +78,7 @@ ORIGINS = 200
 NOT_SEEN = "no allocator of torch's saw a refusal: this is the fullest instant of the phase"
 
 
-def what_was_alive(recording: Recording, notes: Notes) -> Alive:
+def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
     """The ledger, the origins and the timeline up to the refusal that ended a recording.
 
     Args:
@@ -98,7 +98,7 @@ def what_was_alive(recording: Recording, notes: Notes) -> Alive:
     span = residents.span(step) if step in notes.steps else (0, count)
     refused_ns = residents.notes.phases[-1].time_ns
     modules = [mark.module for mark in notes.modules if mark.time_ns <= refused_ns]
-    return Alive(
+    return OomSnapshot(
         op=refusal.op if refusal else None,
         module=modules[-1] if modules else None,
         free_bytes=_free(recording, int(residents.live[count])),
@@ -128,7 +128,7 @@ def _fullest(history: History, notes: Notes) -> int:
     return first + int(np.argmax(live[first:]))
 
 
-def _until(history: History, count: int, notes: Notes, refusal: Refusal | None) -> Residents:
+def _until(history: History, count: int, notes: Notes, refusal: OomEvent | None) -> Residents:
     """The first ``count`` events; what they leave alive, the step would have given back."""
     columns = ("time_ns", "address", "change", "stack")
     before = replace(history, **{name: getattr(history, name)[:count] for name in columns})

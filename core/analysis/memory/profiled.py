@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from ...errors import DamagedFileError
-from .history import Frame, History, Refusal, Stack
+from .history import Frame, History, OomEvent, Stack
 
 GZIP_MAGIC = b"\x1f\x8b"
 CHUNK_BYTES = 2**20
@@ -134,7 +134,7 @@ def decode_profiled_allocations(data: bytes) -> History:
     )
 
 
-def decode_refusal(data: bytes) -> Refusal | None:
+def decode_refusal(data: bytes) -> OomEvent | None:
     """The last time that the allocator had nothing to give, from the same text; None if never.
 
     Raises:
@@ -146,7 +146,7 @@ def decode_refusal(data: bytes) -> Refusal | None:
     relevant = [one for one in trace.events if one.cat in (PYTHON, OPERATOR) or one.name == REFUSED]
     relevant.sort(key=lambda event: (str(event.tid), event.ts, -event.dur))
     found = [
-        Refusal(
+        OomEvent(
             time_ns=trace.base_ns + round(event.ts * 1000),
             bytes=event.args.bytes,
             stack=_stack(opened),

@@ -17,7 +17,15 @@ from ...machine.devices import capacity_bytes
 from ...spec.spec import RunSpec
 from ..report.details import score_matrices_bytes
 from .grid import MOST_CELLS, Cell
-from .state import SETTLED, CellStatus, Entry, StudyDirectory, list_studies, status_of, unique
+from .state import (
+    FINAL_STATUSES,
+    CellStatus,
+    Entry,
+    StudyDirectory,
+    list_studies,
+    status_of,
+    unique,
+)
 
 PASS_SECONDS = 4.0
 """To start a process, import torch, build a model and write the result, without its steps: a
@@ -219,7 +227,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def done(self) -> int:
         """Cells that have their value, OOM and failures among them."""
-        return sum(self.counts[status] for status in SETTLED)
+        return sum(self.counts[status] for status in FINAL_STATUSES)
 
     @property
     def running(self) -> str | None:
@@ -252,5 +260,5 @@ def progress_in(directory: StudyDirectory, cells: Sequence[Cell]) -> Progress:
 
 def seconds_left(progress: Progress, forecasts: Mapping[str, Forecast]) -> float:
     """Forecast of the cells without a value."""
-    waiting = (id for id, status in progress.statuses.items() if status not in SETTLED)
+    waiting = (id for id, status in progress.statuses.items() if status not in FINAL_STATUSES)
     return sum(forecasts[id].seconds for id in waiting)

@@ -20,7 +20,7 @@ from ...errors import DamagedFileError
 from ...machine.children import python_child, start_detached
 from ...record.events import AnyEvent
 from ...record.record import Record
-from ...runs.builder import settled_record
+from ...runs.builder import load_record
 from ...runs.directory import create_run
 from ...runs.supervisor import Cancellation, supervise
 from ...spec.resolve import parse_passes
@@ -28,7 +28,7 @@ from ...spec.spec import RunSpec
 from ...storage import lock_holder, locked
 from .forecast import Forecaster, kind_of, past_entries, steps_seconds, work_of
 from .grid import Cell, expand
-from .state import SETTLED, CellStatus, Entry, StudyDirectory, status_of, unique
+from .state import FINAL_STATUSES, CellStatus, Entry, StudyDirectory, status_of, unique
 
 
 class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +128,9 @@ class _Runner:
         known = {cell.id: status_of(cell, entries, is_live=False, root=root) for cell in self.cells}
         again = ("failed",) if retry else ()
         self.todo = [
-            cell for cell in self.cells if known[cell.id] not in SETTLED or known[cell.id] in again
+            cell
+            for cell in self.cells
+            if known[cell.id] not in FINAL_STATUSES or known[cell.id] in again
         ]
         for cell in self.todo:
             parse_passes(cell.passes)
@@ -170,7 +172,7 @@ class _Runner:
         for event in supervise(run, cancel=self.cancel):
             yield CellAdvanced(cell=cell, event=event)
         seconds = time.monotonic() - began
-        entry = entry_of(cell, spec, settled_record(run), seconds)
+        entry = entry_of(cell, spec, load_record(run), seconds)
         self.directory.append(entry)
         self.forecaster.learn(entry)
         return entry
@@ -227,10 +229,10 @@ def _adopt(directory: StudyDirectory, cells: Sequence[Cell]) -> None:
         if run is None or run.is_live():
             continue
         try:
-            record = settled_record(run)
+            record = load_record(run)
         except DamagedFileError:
             continue  # nothing to keep: the cell runs again
-        if record.status in SETTLED:
+        if record.status in FINAL_STATUSES:
             directory.append(entry_of(cell, cell.spec, record, None))
 
 

@@ -19,7 +19,7 @@ from ...errors import DamagedFileError, NotFoundError
 from ...record.blocks import PassName
 from ...record.events import Outcome
 from ...record.record import Record
-from ...runs.builder import settled_record
+from ...runs.builder import load_record
 from ...runs.directory import RunDirectory, runs_folder
 from ...storage import home, lock_holder, write_atomically
 from ..file.study import Study
@@ -29,7 +29,7 @@ CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
 """How a cell is. ``waiting`` was not run yet, or a crash cut it short; ``refused`` cannot be
 run; ``too-large`` was not run since the machine has not the memory that it would take."""
 
-SETTLED: tuple[CellStatus, ...] = ("finished", "oom", "failed", "too-large", "refused")
+FINAL_STATUSES: tuple[CellStatus, ...] = ("finished", "oom", "failed", "too-large", "refused")
 """Values of the table: not run again, unless that is asked for."""
 
 
@@ -201,7 +201,7 @@ def records_of(
         if run is None:
             continue
         try:
-            records[cell.id] = keep(settled_record(run))
+            records[cell.id] = keep(load_record(run))
         except DamagedFileError:
             continue  # the cell stays visibly without a value
     return records

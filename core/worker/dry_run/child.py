@@ -47,7 +47,7 @@ def exact_prediction(spec: RunSpec) -> ExactPrediction:
 def quick_prediction(spec: RunSpec) -> ExactPrediction:
     """The same without importing torch's compiler, where this torch can do without."""
     try:
-        with without_compiler():
+        with stub_dynamo():
             return exact_prediction(spec)
     except Exception:
         # Perhaps it wants more of its compiler than there was.
@@ -159,7 +159,7 @@ NAME = "torch._dynamo"
 
 
 @contextmanager
-def without_compiler() -> Iterator[None]:
+def stub_dynamo() -> Iterator[None]:
     """Stand in for ``torch._dynamo`` while the block runs, unless it is there already.
 
     It is as large as all the rest of torch, and meta kernels import it only to have themselves

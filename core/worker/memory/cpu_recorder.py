@@ -17,7 +17,7 @@ from ...analysis.memory.profiled import decode_profiled_allocations, decode_refu
 from ...errors import WorkerFailed
 from ...runs.job import Job
 from ...storage import write_atomically
-from ..limits import ROOM_BYTES, lift_memory_limit
+from ..limits import OOM_RESERVE_BYTES, lift_memory_limit
 
 CLEAR_PEAK_RESIDENT = "5"
 """What to write into ``clear_refs`` to restart the peak resident set: proc(5)."""
@@ -59,7 +59,7 @@ class CpuRecorder:
     ) -> None:
         left = lift_memory_limit()  # what was recorded is still to be decoded
         if left is not None:
-            self._free_at_end = max(0, left - ROOM_BYTES)
+            self._free_at_end = max(0, left - OOM_RESERVE_BYTES)
         try:
             self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         except (RuntimeError, MemoryError):

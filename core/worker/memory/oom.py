@@ -33,7 +33,7 @@ class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[str, str] = {}
 
 
-class Refusals:
+class OomObserver:
     """Listens to CUDA's allocator, which tells its observers before it raises.
 
     Attributes:

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from ...analysis.memory.block import describe_memory
-from ...analysis.memory.oom import what_was_alive
+from ...analysis.memory.oom import snapshot_at_oom
 from ...analysis.memory.owners import Notes
 from ...errors import SysbenchError
 from ...record.events import Noticed, ResultReported, StageEntered, StepCounted, WorkStepped
@@ -15,7 +15,7 @@ from ...runs.job import Job, Report
 from ...spec.spec import DIMENSION_NAMES, RunSpec
 from ...storage import write_atomically
 from ..failures import ran_out_of_memory
-from ..limits import ROOM_BYTES, without_limit
+from ..limits import OOM_RESERVE_BYTES, without_limit
 from ..memory.cpu_recorder import CpuRecorder
 from ..memory.cuda_recorder import CudaRecorder
 from ..memory.tagger import Tagger
@@ -23,7 +23,7 @@ from ..workloads.base import SteppedWorkload
 from ..workloads.transformer import make_workload
 
 
-def report_alive(
+def report_oom_snapshot(
     job: Job, recorder: CudaRecorder | CpuRecorder, notes: Notes, report: Report
 ) -> None:
     """Write the artifacts of a recording that ended early, and report what was alive.
@@ -35,7 +35,7 @@ def report_alive(
         write_atomically(job.path / "notes.json", msgspec.json.encode(notes))
         recording = recorder.export()
         report(StageEntered(stage="analyse"))
-        alive = what_was_alive(recording, notes)
+        alive = snapshot_at_oom(recording, notes)
     except (OSError, MemoryError, RuntimeError, SysbenchError, msgspec.DecodeError) as error:
         report(Noticed(message=f"what was alive is not known: {type(error).__name__}: {error}"))
         return
@@ -68,7 +68,7 @@ def measure(job: Job, report: Report) -> None:
         step_ms = _record(job, recorder, tagger, report)
     except Exception as error:
         if ran_out_of_memory(error):
-            report_alive(job, recorder, tagger.notes, report)
+            report_oom_snapshot(job, recorder, tagger.notes, report)
         raise
     report(StageEntered(stage="export"))
     notes = msgspec.structs.replace(tagger.notes, released_ns=recorder.released_ns)
@@ -90,7 +90,7 @@ def _record(
     with without_limit(job.spec):
         if not job.spec.on_cuda:
             _rehearse(job.spec)
-        room = bytearray(ROOM_BYTES)
+        room = bytearray(OOM_RESERVE_BYTES)
     with recorder:
         try:
             tagger.enter("build")

@@ -15,7 +15,7 @@ from sysbench.core.export.exports import write_export
 from sysbench.core.export.page.run_page import run_page
 from sysbench.core.export.report import run_as_page
 from sysbench.core.record.record import Record
-from sysbench.core.runs.builder import settled_record
+from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.tables.sections import tables_of
 
@@ -34,7 +34,7 @@ def page(tiny_run: RunDirectory) -> str:
 
 @pytest.fixture
 def record(tiny_run: RunDirectory) -> Record:
-    return settled_record(tiny_run)
+    return load_record(tiny_run)
 
 
 def test_every_table_of_the_record_is_there(page: str, record: Record) -> None:

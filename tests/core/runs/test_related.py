@@ -9,7 +9,7 @@ import msgspec
 
 from sysbench.core.record.record import Compile, Record
 from sysbench.core.runs.directory import RunDirectory, create_run
-from sysbench.core.runs.related import eager_spec, eager_twin, worth_of
+from sysbench.core.runs.related import compile_break_even, eager_counterpart, eager_spec
 from sysbench.core.spec.spec import RunSpec
 
 BLOCK = Compile(
@@ -56,10 +56,10 @@ def written(like: RunDirectory, scale: float, **changes: Any) -> Record:
 def test_the_twin_differs_in_compile_alone(gpu_run: RunDirectory, sysbench_home: Path) -> None:
     compiled = written(gpu_run, 1.0, compile="default", compile_scope="block")
     written(gpu_run, 9.0, batch=2)
-    assert eager_twin(compiled) is not None  # the run that all are like
+    assert eager_counterpart(compiled) is not None  # the run that all are like
     twin = written(gpu_run, 2.0)
     assert eager_spec(compiled).identity == twin.identity
-    found = worth_of(compiled)
+    found = compile_break_even(compiled)
     assert found is not None
     assert found.speed_up == 2.0
     assert found.eager_run == twin.id
@@ -69,12 +69,12 @@ def test_the_twin_differs_in_compile_alone(gpu_run: RunDirectory, sysbench_home:
 def test_another_torch_is_not_the_twin(gpu_run: RunDirectory, sysbench_home: Path) -> None:
     compiled = written(gpu_run, 1.0, compile="default")
     other = msgspec.structs.replace(compiled, environment={"torch": {"version": "2.9.0"}})
-    assert eager_twin(other) is None
-    found = worth_of(other)
+    assert eager_counterpart(other) is None
+    found = compile_break_even(other)
     assert found is not None
     assert "sysbench-tui run" in found.missing["eager_ms"]
     assert "compile" not in found.missing["eager_ms"]
 
 
 def test_an_eager_run_has_nothing_to_weigh(gpu_run: RunDirectory) -> None:
-    assert worth_of(gpu_run.record()) is None
+    assert compile_break_even(gpu_run.record()) is None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ....core.export.exports import EXPORTS
 from ....core.record.record import Record
-from ....core.runs.builder import settled_record
+from ....core.runs.builder import load_record
 from ....core.runs.directory import RunDirectory
 from .layout import Line, titled
 from .output import page_width, print_json, print_lines
@@ -17,7 +17,7 @@ _CODES = {"finished": 0, "running": 0, "cancelled": 130}
 
 def print_ending(run: RunDirectory, *, json: bool) -> int:
     """Print the record, or the report and where the artifacts are; return the exit code."""
-    record = settled_record(run)
+    record = load_record(run)
     if json:
         print_json(record)
     else:

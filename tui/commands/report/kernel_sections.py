@@ -16,11 +16,11 @@ from ....core.formatting import parse_ratio
 from ....core.record.record import Record
 from ....core.runs.artifacts import layer_rows
 from ....core.runs.directory import RunDirectory
-from ....core.runs.related import other_steps
+from ....core.runs.related import runs_with_other_steps
 from ....core.tables.cells import literal
 from ....core.tables.kernels import kernel_table
 from ....core.tables.tree import COLUMNS, known_columns, tree_table
-from ....core.tables.trust import coverage_words, steps_words, times_moved
+from ....core.tables.trust import coverage_words, is_perturbed, steps_words
 from .layout import Line, blank, note, prose, table_lines, titled
 from .report import category_section, kernel_lines, kernel_warnings, moved_columns
 
@@ -94,7 +94,7 @@ def tree_of(run: RunDirectory, record: Record, options: TreeOptions) -> TreeNode
 def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Iterator[Line]:
     """One line a node, indented; the columns in which nothing is known are left out."""
     assert record.kernels is not None
-    table = tree_table(tree, moved=times_moved(record.kernels))
+    table = tree_table(tree, moved=is_perturbed(record.kernels))
     columns = [*known_columns(table, COLUMNS[: COLUMNS.index("where")]), "where"]
     yield from kernel_head(record, page)
     lines = table_lines(
@@ -111,7 +111,7 @@ def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Itera
 
 def answers_of(record: Record) -> list[Answer]:
     """The questions answered from this run, and from others of its spec in the library."""
-    return questions_of(record, other_steps(record)) if record.kernels else []
+    return questions_of(record, runs_with_other_steps(record)) if record.kernels else []
 
 
 def questions_section(record: Record, answers: Sequence[Answer], width: int) -> Iterator[Line]:

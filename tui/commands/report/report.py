@@ -16,7 +16,7 @@ from ....core.tables.nsys import clock_table, range_table
 from ....core.tables.numerics import numerics_tables
 from ....core.tables.table import Cell, Table, select, with_column, with_total
 from ....core.tables.timing import timing_table
-from ....core.tables.trust import coverage_warning, moved_note, times_moved, trust_lines
+from ....core.tables.trust import coverage_warning, is_perturbed, perturbation_note, trust_lines
 from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
 
 KERNEL_ROWS = 15
@@ -110,7 +110,7 @@ def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
 
 def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
     """What to know before the tables are read: too little explained, times that moved."""
-    for text in (coverage_warning(kernels), moved_note(kernels)):
+    for text in (coverage_warning(kernels), perturbation_note(kernels)):
         if text:
             yield blank()
             yield from prose(text, width, hang=2, style="bold yellow")
@@ -119,7 +119,7 @@ def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
 def moved_columns(kernels: Kernels, columns: Sequence[str] = ()) -> list[str]:
     """The columns of times, of a kernel table if none are given, when tracing moved them."""
     names = columns or KERNEL_NAMES
-    return [name for name in names if name.endswith("_ns")] if times_moved(kernels) else []
+    return [name for name in names if name.endswith("_ns")] if is_perturbed(kernels) else []
 
 
 def kernel_lines(

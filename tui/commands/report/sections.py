@@ -12,7 +12,7 @@ from ....core.analysis.costs.roofline import roof_points
 from ....core.analysis.memory.oom import out_of_memory
 from ....core.record.record import Record
 from ....core.runs.directory import RunDirectory
-from ....core.runs.related import worth_of
+from ....core.runs.related import compile_break_even
 from ....core.tables.cells import literal
 from ....core.tables.sections import SECTIONS, Source
 from ....core.tables.table import Table
@@ -55,7 +55,7 @@ class _View:
     @cached_property
     def tables(self) -> dict[str, Table]:
         """The section's tables by their names."""
-        source = Source(record=self.record, worth=worth_of(self.record))
+        source = Source(record=self.record, worth=compile_break_even(self.record))
         return {
             table.name: table
             for table in SECTIONS[self.section].make(source)

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from ....core.errors import SysbenchError
 from ....core.record.record import Record
-from ....core.runs.builder import settled_record
+from ....core.runs.builder import load_record
 from ....core.spec.command_line import command_line
 from ...text import day_and_time, headline, outcome_glyph, outcome_words
 from ...widgets.bars.command_line import CommandLine
@@ -74,7 +74,7 @@ class ResultScreen(TabbedScreen):
         await self.clear()
         self._run = run
         try:
-            self.record = settled_record(run)
+            self.record = load_record(run)
         except SysbenchError as error:
             self.query_one("#heading", Static).update(Content(f"✗ {error}"))
             return

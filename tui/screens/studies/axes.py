@@ -50,7 +50,7 @@ def arrange(study: Study, cells: Sequence[Cell]) -> Arrangement:
     )
 
 
-def settled_axes(study: Study) -> str:
+def fixed_axes(study: Study) -> str:
     """The axes that have one point: they decide every cell."""
     return " · ".join(
         f"{axis.name} {short(axis.labels[0])}" for axis in study.axes if len(axis.points) == 1

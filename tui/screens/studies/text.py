@@ -11,14 +11,14 @@ from ....core.studies.file.study import Study
 from ....core.studies.report.report import Report
 from ....core.studies.run.forecast import Forecast
 from ....core.studies.run.grid import Cell
-from ....core.studies.run.state import SETTLED, CellStatus
+from ....core.studies.run.state import FINAL_STATUSES, CellStatus
 from ....core.studies.values.values import Value
 from ....core.tables.cells import literal
 from ....core.tables.chart import digits
 from ...live.run_watch import LiveView
 from ...live.study_watch import StudyWatch
 from ...text import STAGE_WORDS, amount, elapsed, outcome_words
-from .axes import Arrangement, settled_axes
+from .axes import Arrangement, fixed_axes
 from .grid import GridCell
 
 NO_VALUE = "–"
@@ -34,12 +34,12 @@ def heading(watch: StudyWatch, report: Report | None) -> Content:
     """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``: what has no room
     is the title."""
     progress, study = watch.progress, watch.study
-    name = " · ".join(part for part in (study.name, study.variant, settled_axes(study)) if part)
+    name = " · ".join(part for part in (study.name, study.variant, fixed_axes(study)) if part)
     parts = [f"{progress.done}/{progress.total} cells"]
     counts = progress.counts
     parts += [f"{counts[status]} {words}" for status, words in _LABELS if counts[status]]
     if report is not None and not watch.is_over:
-        waiting = (one for one in watch.cells if progress.statuses[one.id] not in SETTLED)
+        waiting = (one for one in watch.cells if progress.statuses[one.id] not in FINAL_STATUSES)
         is_known = all(report.forecasts[one.id].is_timed for one in waiting)
         left = f"{'about' if is_known else 'at least'} {elapsed(report.seconds_left)}"
         parts.append(f"ETA {left}" if progress.is_live else f"{left} to go")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.text import Text
 
 from ....core.tables.kernels import KERNEL_NAMES
-from ....core.tables.trust import MOVED_MARK, marked
+from ....core.tables.trust import PERTURBED_MARK, marked
 from ...theme import Swatch
 from .table_view import TableView
 
@@ -59,4 +59,4 @@ def moved_cell(column: str, text: str, *, moved: bool) -> Text:
 
 def moved_room(column: str, *, moved: bool) -> int:
     """Cells that the mark of a moved time takes."""
-    return len(MOVED_MARK) if moved and column.endswith("_ns") else 0
+    return len(PERTURBED_MARK) if moved and column.endswith("_ns") else 0

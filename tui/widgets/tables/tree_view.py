@@ -10,7 +10,7 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from ....core.analysis.kernels.tree import STILL, TreeNode, matching, walk
+from ....core.analysis.kernels.tree import NOT_RUNNING, TreeNode, matching, walk
 from ....core.tables.table import Column, tabulate
 from ....core.tables.tree import NODE_COLUMNS, PlacedNode, known_columns
 from ...theme import IDLE, swatch
@@ -102,7 +102,7 @@ class TreeView(TableView):
     def cell(self, column: str, row: int, text: str) -> Text:
         depth, node = self._visible[row]
         if column == BAR:
-            return Text(text, style=IDLE.colour if node.kind in STILL else BAR_COLOUR)
+            return Text(text, style=IDLE.colour if node.kind in NOT_RUNNING else BAR_COLOUR)
         if column == "where":
             mark = ("▾" if self.is_open(node) else "▸") if node.children else " "
             return Text(f"{'  ' * depth}{mark} {text}", style=_style(node))
@@ -176,6 +176,6 @@ def _bar(share: float) -> str:
 
 
 def _style(node: TreeNode) -> str:
-    if node.kind in STILL:
+    if node.kind in NOT_RUNNING:
         return IDLE.colour
     return "bold" if node.kind in ("step", "module", "layers", "phase") else ""

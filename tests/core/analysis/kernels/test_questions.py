@@ -13,7 +13,7 @@ from sysbench.core.analysis.kernels.questions import questions_of
 from sysbench.core.record.record import KernelRow, Record
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.related import other_steps
+from sysbench.core.runs.related import runs_with_other_steps
 from sysbench.core.spec.spec import RunSpec
 
 TIME, LONGEST, OTHERS, GEMMS, SOFTMAX = range(5)
@@ -169,7 +169,7 @@ def test_fused_attention_cannot_be_told_apart(gpu_run: RunDirectory) -> None:
 def test_a_foreign_trace_has_no_answers(train: Record) -> None:
     foreign = msgspec.structs.replace(train, spec={}, timing=None)
     assert questions_of(foreign) == []
-    assert other_steps(foreign) == []
+    assert runs_with_other_steps(foreign) == []
 
 
 def test_a_run_without_kernels_has_no_answers(train: Record) -> None:
@@ -207,4 +207,4 @@ def test_the_library_gives_the_newest_runs_that_differ_in_their_step_only(
 
     add("inference", batch=8)
     wanted = {add("inference"), add("forward+backward", seed=3)}
-    assert {other.id for other in other_steps(train, Library())} == wanted
+    assert {other.id for other in runs_with_other_steps(train, Library())} == wanted

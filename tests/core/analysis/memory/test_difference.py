@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sysbench.core.analysis.memory.difference import memory_difference
 from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import LedgerRow, Memory
-from sysbench.core.runs.builder import settled_record
+from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory
 
 NAMES = st.sampled_from(["parameters", "gradients", "activations", "inputs"])
@@ -19,7 +19,7 @@ ROWS = st.dictionaries(NAMES, st.integers(0, 2**40))
 
 @pytest.fixture(scope="module")
 def memory(tiny_run: RunDirectory) -> Memory:
-    found = settled_record(tiny_run).memory
+    found = load_record(tiny_run).memory
     assert found is not None
     return found
 

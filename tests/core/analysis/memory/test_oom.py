@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.analysis.memory.block import Counters, Recording
-from sysbench.core.analysis.memory.history import Frame, History, Refusal, refusal_in
+from sysbench.core.analysis.memory.history import Frame, History, OomEvent, refusal_in
 from sysbench.core.analysis.memory.oom import (
     asked_by,
     describe_oom,
     held,
     refused,
+    snapshot_at_oom,
     what_fits,
-    what_was_alive,
 )
 from sysbench.core.analysis.memory.owners import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.record.events import OutOfMemory
-from sysbench.core.record.memory import Alive
+from sysbench.core.record.memory import OomSnapshot
 from sysbench.core.record.record import PassRecord
 from sysbench.core.spec.spec import RunSpec
 
@@ -53,11 +53,11 @@ def history(*moves: tuple[int, int, int], granule: int = 1) -> History:
 
 
 def recording(recorded: History, refused_ns: int | None, **more: Any) -> Recording:
-    refusal = None if refused_ns is None else Refusal(time_ns=refused_ns, bytes=MIB, op="aten::mm")
+    refusal = None if refused_ns is None else OomEvent(time_ns=refused_ns, bytes=MIB, op="aten::mm")
     return Recording(source="cpu-profiler", history=recorded, refusal=refusal, **more)
 
 
-def rows(alive: Alive) -> dict[str, int]:
+def rows(alive: OomSnapshot) -> dict[str, int]:
     return {row.name: row.bytes for row in alive.ledger}
 
 
@@ -68,14 +68,14 @@ class TestWhatWasAlive:
     )
 
     def test_what_the_exception_dropped_later_is_in_the_ledger(self) -> None:
-        alive = what_was_alive(recording(history(*self.UNWOUND), 1400), NOTES)
+        alive = snapshot_at_oom(recording(history(*self.UNWOUND), 1400), NOTES)
         assert rows(alive) == {"parameters": 1000, "temporaries (forward)": 300}
         assert (alive.op, alive.module) == ("aten::mm", "blocks.3")
         assert sum(one.bytes for one in alive.origins) == 1300
         assert [one.bytes for one in alive.largest] == [1000, 300]
 
     def test_the_timeline_ends_with_the_refusal(self) -> None:
-        alive = what_was_alive(recording(history(*self.UNWOUND), 1400), NOTES)
+        alive = snapshot_at_oom(recording(history(*self.UNWOUND), 1400), NOTES)
         assert alive.timeline is not None
         assert alive.timeline.live_bytes[-1] == 1300
         assert alive.timeline.phases[-1][0] == "forward"
@@ -83,10 +83,10 @@ class TestWhatWasAlive:
 
     def test_free_bytes_are_those_of_the_refusal_not_of_the_end(self) -> None:
         made = recording(history(*self.UNWOUND), 1400, free_at_end=500)
-        assert what_was_alive(made, NOTES).free_bytes == 200
+        assert snapshot_at_oom(made, NOTES).free_bytes == 200
 
     def test_without_a_refusal_the_fullest_instant_of_the_phase_stands_for_it(self) -> None:
-        alive = what_was_alive(recording(history(*self.UNWOUND), None), NOTES)
+        alive = snapshot_at_oom(recording(history(*self.UNWOUND), None), NOTES)
         assert rows(alive) == {"parameters": 1000, "temporaries (forward)": 350}
         assert "fullest instant" in alive.missing["op"]
 
@@ -94,13 +94,13 @@ class TestWhatWasAlive:
         made = recording(
             history((150, 4096, 1000), granule=512), 1400, counters=Counters(end_allocated=4096)
         )
-        alive = what_was_alive(made, NOTES)
+        alive = snapshot_at_oom(made, NOTES)
         assert sum(rows(alive).values()) == 4096
         assert rows(alive)["blocks larger than asked for"] == 3072
 
     def test_memory_can_run_out_before_anything_was_allocated(self) -> None:
         notes = Notes(phases=[PhaseMark(BUILD, -1, "build")])
-        alive = what_was_alive(recording(history(), 200), notes)
+        alive = snapshot_at_oom(recording(history(), 200), notes)
         assert (alive.ledger, alive.origins) == ([], [])
         assert alive.timeline is not None
 
@@ -122,7 +122,7 @@ class TestWhatWasAlive:
                 moves.append((time_ns, gone, -live.pop(gone)))
         refused_ns = time_ns + 5
         moves += [(refused_ns + 10 + at, a, -size) for at, (a, size) in enumerate(live.items())]
-        alive = what_was_alive(recording(history(*moves), refused_ns), NOTES)
+        alive = snapshot_at_oom(recording(history(*moves), refused_ns), NOTES)
         assert sum(rows(alive).values()) == sum(live.values())
         assert rows(alive).keys() <= {"temporaries (forward)"}
 
@@ -143,7 +143,7 @@ def event(**changes: Any) -> OutOfMemory:
 
 
 class TestDescribing:
-    ALIVE = what_was_alive(
+    ALIVE = snapshot_at_oom(
         recording(history((150, 4096, 1000), (1200, 8192, 300)), 1400, free_at_end=200), NOTES
     )
 

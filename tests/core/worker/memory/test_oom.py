@@ -22,9 +22,9 @@ from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import NOT_SAID, report_failure
-from sysbench.core.worker.limits import left_over
+from sysbench.core.worker.limits import leftover_allocation_notice
 from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
-from sysbench.core.worker.memory.oom import Refusals, cuda_state
+from sysbench.core.worker.memory.oom import OomObserver, cuda_state
 from sysbench.core.worker.workloads.transformer import StepError
 
 MIB = 2**20
@@ -213,7 +213,7 @@ def test_a_tight_limit_ends_in_a_typed_refusal_or_a_result(
         assert requested == NOT_SAID.replace(" ", "-") or 0 < int(requested) < 2**20
 
 
-def reported(error: Exception, refusals: Refusals | None = None) -> OutOfMemory:
+def reported(error: Exception, refusals: OomObserver | None = None) -> OutOfMemory:
     events: list[AnyEvent] = []
     report_failure(error, RunSpec(device="cpu"), events.append, refusals)
     (event,) = events
@@ -326,7 +326,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 class TestOnCuda:
     def test_the_state_is_read_as_the_allocator_refuses(self, cuda: Cuda) -> None:
-        refusals = Refusals(ON_CUDA)
+        refusals = OomObserver(ON_CUDA)
         cuda.refuse()
         cuda.allocated = 0  # by the time that the exception is caught
         event = reported(torch.OutOfMemoryError("Tried to allocate 64.00 MiB."), refusals)
@@ -354,7 +354,7 @@ class TestOnCuda:
         assert event.requested_bytes is None
 
     def test_in_backward_the_function_is_known(self, cuda: Cuda) -> None:
-        refusals = Refusals(ON_CUDA)
+        refusals = OomObserver(ON_CUDA)
         weight = torch.ones(2, requires_grad=True)
         product = weight * 2
         product.grad_fn.register_prehook(lambda _: cuda.refuse())  # type: ignore[union-attr]
@@ -375,8 +375,8 @@ class TestOnCuda:
         assert recording.counters.end_allocated == 700 * MIB
 
     def test_a_pass_that_does_not_begin_clean_says_so(self, cuda: Cuda) -> None:
-        message = left_over(ON_CUDA)
+        message = leftover_allocation_notice(ON_CUDA)
         assert message is not None and "900 MiB" in message
         cuda.reserved = 0
-        assert left_over(ON_CUDA) is None
-        assert left_over(RunSpec(device="cpu")) is None
+        assert leftover_allocation_notice(ON_CUDA) is None
+        assert leftover_allocation_notice(RunSpec(device="cpu")) is None

@@ -19,7 +19,7 @@ from .....core.export.text_formats import table_as_markdown
 from .....core.formatting import counted
 from .....core.record.record import Compile
 from .....core.runs.artifacts import generated_code
-from .....core.runs.related import worth_of
+from .....core.runs.related import compile_break_even
 from .....core.tables.cells import literal
 from .....core.tables.compile import compile_table, gaps_table, generated_table
 from .....core.tables.table import Table
@@ -125,7 +125,7 @@ class CompileTab(ViewsTab):
     @work(thread=True, group="compile.worth", exclusive=True)
     def _weigh(self) -> None:
         """The library is read: that may take a moment."""
-        self.post_message(self.Weighed(worth_of(self.record)))
+        self.post_message(self.Weighed(compile_break_even(self.record)))
 
     def on_compile_tab_weighed(self, message: Weighed) -> None:
         self.worth = message.worth

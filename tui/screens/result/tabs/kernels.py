@@ -23,10 +23,10 @@ from .....core.errors import SysbenchError
 from .....core.export.text_formats import table_as_markdown
 from .....core.record.record import Kernels
 from .....core.runs.artifacts import layer_rows
-from .....core.runs.related import other_steps
+from .....core.runs.related import runs_with_other_steps
 from .....core.tables.cells import literal
 from .....core.tables.kernels import kernel_table, noun, roof_words, roofline_table
-from .....core.tables.trust import coverage_warning, coverage_words, steps_words, times_moved
+from .....core.tables.trust import coverage_warning, coverage_words, is_perturbed, steps_words
 from ....widgets.bars.tab_bar import ViewBar, after
 from ....widgets.charts.roofline import RooflinePlot
 from ....widgets.charts.stack_bar import StackBar
@@ -95,7 +95,7 @@ class KernelsTab(ViewsTab):
         yield self.detail_line()
 
     def _views(self, kernels: Kernels) -> Iterator[View]:
-        moved = times_moved(kernels)
+        moved = is_perturbed(kernels)
         table, tree = KernelTable(self.looks, moved=moved), TreeView(moved=moved)
 
         def row_in_full() -> str:
@@ -172,7 +172,9 @@ class KernelsTab(ViewsTab):
     @work(thread=True, group="kernels.answers", exclusive=True)
     def _read_answers(self) -> None:
         """Other runs of the spec answer what this one cannot."""
-        self.post_message(self.Answered(questions_of(self.record, other_steps(self.record))))
+        self.post_message(
+            self.Answered(questions_of(self.record, runs_with_other_steps(self.record)))
+        )
 
     def on_kernels_tab_answered(self, message: Answered) -> None:
         self.query_one(AnswersView).show(message.answers)

@@ -16,7 +16,7 @@ from .....core.tables.cells import literal
 from .....core.tables.kernels import averaged, category_table, question_table
 from .....core.tables.table import Table
 from .....core.tables.tree import layer_words
-from .....core.tables.trust import marked, times_moved
+from .....core.tables.trust import is_perturbed, marked
 from ....text import amount, milliseconds, operations, percent, significant
 from ....theme import IDLE, Swatch, swatch
 from ....widgets.charts.stack_bar import Part
@@ -40,7 +40,7 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
         if ns > 0 or name in REST:
             text = f"{significant(ns / 1e6, 3)} ms"
             parts.append(
-                Part(name, ns, marked(text) if times_moved(kernels) else text, looks[name])
+                Part(name, ns, marked(text) if is_perturbed(kernels) else text, looks[name])
             )
     return parts
 
@@ -48,7 +48,7 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
 def sum_line(kernels: Kernels) -> Content:
     """What the parts add up to; struck out when tracing moved it too far."""
     step = milliseconds(kernels.step_ms)
-    moved = times_moved(kernels)
+    moved = is_perturbed(kernels)
     return Content.assemble(
         f"traced {kernels.whole} ",
         (marked(step) if moved else step, "bold strike $warning" if moved else "bold $accent"),

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from .....core.analysis.memory.difference import memory_difference
 from .....core.errors import SysbenchError
-from .....core.runs.builder import settled_record
+from .....core.runs.builder import load_record
 from .....core.runs.library import Library
 from .....core.tables.cells import cells_as_text, heading
 from .....core.tables.memory import difference_tables
@@ -22,7 +22,7 @@ from ....widgets.bars.tab_bar import ViewBar
 from ....widgets.charts.timeline import TimelineView
 from ....widgets.tables.table_view import TableView
 from ..views import View, ViewsTab, show_table, view_bindings
-from .memory_view import Shown, cursor_text, shown_of
+from .memory_view import Shown, cursor_text, memory_view_of
 
 ROOMY = 150
 FLEXIBLE = {
@@ -48,7 +48,7 @@ class MemoryTab(ViewsTab):
     @cached_property
     def shown(self) -> Shown | None:
         """What there is to show; the time until memory ran out, where it did."""
-        return shown_of(self.record)
+        return memory_view_of(self.record)
 
     def compose(self) -> ComposeResult:
         shown = self.shown
@@ -123,7 +123,7 @@ class MemoryTab(ViewsTab):
         if run_id is None or self.record.memory is None:
             return
         try:
-            other = settled_record(Library().open(run_id)).memory
+            other = load_record(Library().open(run_id)).memory
         except SysbenchError as error:
             self.notify(str(error), severity="error", markup=False)
             return

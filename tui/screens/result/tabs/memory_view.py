@@ -98,7 +98,7 @@ class Shown:
     mark: str
 
 
-def shown_of(record: Record) -> Shown | None:
+def memory_view_of(record: Record) -> Shown | None:
     """None where the memory pass left nothing."""
     if record.memory is not None:
         return _steady_step(record, record.memory)
