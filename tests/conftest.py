@@ -40,6 +40,8 @@ from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
 
+from . import factories
+
 # One thread: with more, a busy machine makes operators wait for each other.
 TINY_RUN = ("run", "--set", "model=tiny", "--set", "steps=12", "--set", "threads=1", "--json")
 OOM_RUN = (
@@ -117,13 +119,12 @@ HOSTILE = 'void k<float, 4>(int*) | [bold]"x",\n=1+1\x1b[31m'
 
 
 def _spread(median: float) -> Spread:
-    return Spread(
-        median_ms=median,
-        ci_low_ms=median * 0.99,
-        ci_high_ms=median * 1.01,
+    return factories.spread(
+        median,
+        median * 0.99,
+        median * 1.01,
         mad_ms=0.1,
         iqr_ms=0.2,
-        mean_ms=median,
         std_ms=0.15,
         min_ms=median * 0.9,
         max_ms=median * 1.2,

@@ -7,12 +7,14 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.record.memory import Oom
-from sysbench.core.record.record import PassRecord, Record, Spread, Timing
+from sysbench.core.record.record import PassRecord, Record, Timing
 from sysbench.core.runs.directory import create_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.run.grid import Cell, expand
 from sysbench.core.studies.run.state import Entry, StudyDirectory, open_study, studies_folder
+
+from . import factories
 
 HOSTILE = "</script><script>alert(1)</script><img src=http://127.0.0.1:9/x onerror=alert(1)>"
 STUDY = f"""
@@ -103,36 +105,11 @@ def _oom() -> Oom:
 
 
 def _timing(spec: RunSpec, median_ms: float) -> Timing:
-    spread = Spread(
-        median_ms=median_ms,
-        ci_low_ms=median_ms,
-        ci_high_ms=median_ms,
-        mad_ms=0.0,
-        iqr_ms=0.0,
-        mean_ms=median_ms,
-        std_ms=0.0,
-        min_ms=median_ms,
-        max_ms=median_ms,
-        p10_ms=median_ms,
-        p90_ms=median_ms,
-        n=10,
-        drift=0.0,
-    )
-    return Timing(
-        clock="host",
-        step=spread,
+    return factories.timing(
+        factories.spread(median_ms, n=10),
         phases={},
-        issue=None,
-        wall_ms=None,
         first_step_ms=median_ms,
-        warmup_ms=[],
-        warmup_settled=True,
         samples_ms=[median_ms] * 10,
-        phase_samples_ms={},
         stop_reason="settled",
-        settled=True,
         tokens_per_second=1e3 * spec.tokens_per_step / median_ms,
-        model_flops=1.0,
-        tflops=1.0,
-        mfu=None,
     )

@@ -9,48 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core import RunSpec
 from sysbench.core.analysis.compare import break_even
-from sysbench.core.record.record import Compile, Record, Spread, Timing
+from sysbench.core.record.record import Compile, Record
+
+from ... import factories
 
 HOW = "sysbench-tui run"
 
 
 def record(median: float, *, width: float = 0.001, **compiled: float | None) -> Record:
     """A run of a step that long; with compile seconds if it is compiled."""
-    spread = Spread(
-        median_ms=median,
-        ci_low_ms=median * (1 - width),
-        ci_high_ms=median * (1 + width),
-        mad_ms=0.0,
-        iqr_ms=0.0,
-        mean_ms=median,
-        std_ms=0.0,
-        min_ms=median,
-        max_ms=median,
-        p10_ms=median,
-        p90_ms=median,
-        n=10,
-        drift=0.0,
-    )
-    timing = Timing(
-        clock="host",
-        step=spread,
-        phases={},
-        issue=None,
-        wall_ms=None,
-        first_step_ms=median,
-        warmup_ms=[],
-        warmup_settled=True,
-        samples_ms=[median],
-        phase_samples_ms={},
-        stop_reason="",
-        settled=True,
-        tokens_per_second=1.0,
-        model_flops=1.0,
-        tflops=1.0,
-        mfu=None,
-    )
+    step = factories.spread(median, median * (1 - width), median * (1 + width), n=10)
+    timing = factories.timing(step, phases={}, first_step_ms=median, samples_ms=[median])
     block = Compile(
         mode="default",
         backend="inductor",
@@ -65,15 +35,8 @@ def record(median: float, *, width: float = 0.001, **compiled: float | None) -> 
         warm_seconds=compiled.get("warm"),
         missing={"warm_seconds": "no second process"},
     )
-    spec = RunSpec(device="cpu")
-    return Record(
+    return factories.record(
         id=f"run-{median:g}",
-        identity=spec.identity,
-        status="finished",
-        created_ns=1,
-        spec=msgspec.to_builtins(spec),
-        parameters=1,
-        environment={},
         timing=timing,
         compile=block if compiled else None,
     )
