@@ -166,3 +166,9 @@ def decoding_words(step: Progressed) -> str:
         return words
     done, total = (f"{n:,}" if step.stage == "rows" else amount(n) for n in (step.done, step.total))
     return f"{words} {done} of {total}"
+
+
+def median_words(median_ms: float, half_width: float | None) -> str:
+    """A median and, once there are enough steps to know it, how well it is known."""
+    interval = "" if half_width is None else f" ±{percent(half_width)}"
+    return f"median {milliseconds(median_ms)}{interval}"

@@ -14,8 +14,7 @@ from rich.text import Text
 from ....core.record.events import AnyEvent, PassEnded, PassStarted
 from ....core.tables.cells import literal
 from ...live.run_watch import LiveView
-from ...text import STAGE_WORDS, elapsed, outcome_glyph
-from .progress import median
+from ...text import STAGE_WORDS, elapsed, median_words, outcome_glyph
 
 REPAINT_SECONDS = 0.5
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -75,7 +74,7 @@ class LiveProgress:
             return f"{stage}: {what} {done} of {total}"
         if view.median_ms is None or view.current != "timing":
             return stage
-        return f"{stage}: step {view.step_count}, {median(view.median_ms, view.half_width)}"
+        return f"{stage}: step {view.step_count}, {median_words(view.median_ms, view.half_width)}"
 
     def _share(self) -> float:
         """How much of the current pass is done, as far as it can be told."""

@@ -6,7 +6,6 @@ import sys
 from types import TracebackType
 from typing import Protocol, Self
 
-from ....core.formatting import percent
 from ....core.record.events import (
     AnyEvent,
     FirstStepTimed,
@@ -20,7 +19,7 @@ from ....core.record.events import (
 )
 from ....core.tables.cells import literal
 from ....core.tables.context import settings_line
-from ...text import milliseconds
+from ...text import median_words, milliseconds
 
 QUIET_SECONDS = 2.0
 """Plain lines about steps are at least so far apart."""
@@ -94,12 +93,6 @@ class PlainProgress(Silence):
         return describe(event)
 
 
-def median(median_ms: float, half_width: float | None) -> str:
-    """A median and, once there are enough steps to know it, how well it is known."""
-    interval = "" if half_width is None else f" ±{percent(half_width)}"
-    return f"median {milliseconds(median_ms)}{interval}"
-
-
 def describe(event: AnyEvent) -> str:
     """One line about an event, or nothing when it says nothing a person waits for."""
     match event:
@@ -115,7 +108,7 @@ def describe(event: AnyEvent) -> str:
             return f"warm-up {state} after {event.steps} steps"
         case StepsTimed():
             steps = event.first_index + len(event.step_ms)
-            return f"step {steps}: {median(event.median_ms, event.half_width)}"
+            return f"step {steps}: {median_words(event.median_ms, event.half_width)}"
         case WorkStepped() if event.done == event.total:
             return f"{event.what} done"
         case Noticed():
