@@ -24,8 +24,8 @@ PUSH_POP, START_END, DOMAIN = (59, 70), (60, 71), 75
 """``eventType`` of ranges: of NVTX itself, and of text files in its format."""
 THREAD_BITS = PID_BITS = 0xFFFFFF
 PID_SHIFT = 24
-"""The low bits of ``globalTid`` are the thread's, the others the process's ``globalPid``; the
-lowest of those are its id as the system knows it."""
+"""The low 24 bits of ``globalTid`` are the thread's, the others the process's ``globalPid``. The
+lowest 24 of these others are the process id of the operating system."""
 COPY_KINDS = (
     *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host"),
     *("Array-to-Array", "Array-to-Device", "Device-to-Array", "Device-to-Device"),
@@ -37,14 +37,15 @@ FILL_NAME, GRAPH_NAME = "[CUDA memset]", "[CUDA graph]"
 CALL_VERSION = re.compile(r"(_ptsz|_ptds)?_v\d+$")
 
 LONGEST_NS = 10**15
-"""Eleven days, in which all of an export must lie."""
+"""Longest time from the first to the last event of an export: eleven days."""
 MOST_CORRELATION = 2**32
 MOST_DEVICES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work(Columns):
-    """What ran on the devices. ``launch`` is shared with the call that launched it, -1 if none;
+    """Work of the devices. ``launch`` is a number shared with the launching call, -1 if none.
+
     ``short`` is the name without template arguments. Names are indices of `Events.names`.
     """
 
@@ -59,7 +60,7 @@ class Work(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls(Columns):
-    """CUDA calls of the host. Threads and processes are numbered for calls and ranges alike."""
+    """CUDA calls of the host. Calls and ranges share the numbers of threads and processes."""
 
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
@@ -72,8 +73,10 @@ class Calls(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges(Columns):
-    """NVTX ranges. ``kind`` is 0 for push/pop, 1 for start/end; ``label`` is the name with its
-    domain before it. ``crosses`` are those that another thread ended.
+    """NVTX ranges. ``kind`` is 0 for push/pop, 1 for start/end.
+
+    ``label`` is the name prefixed by its domain. ``crosses`` marks ranges that another thread
+    ended.
     """
 
     kind: NDArray[np.int64]
@@ -88,10 +91,10 @@ class Ranges(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """The events of one export; times are nanoseconds since ``base_ns`` of its own clock.
+    """The events of one export; times are nanoseconds since ``base_ns`` of the export's clock.
 
-    ``work`` are kernels, copies and fills; ``graphs`` the CUDA graphs that were traced as one
-    block each: the kernels in them were not recorded.
+    ``work`` are kernels, copies and fills. ``graphs`` are the CUDA graphs that were traced as
+    one block each, without the kernels in them.
     """
 
     names: list[str]
@@ -103,14 +106,14 @@ class Events:
 
 
 def read_events(file: ExportFile) -> Events:
-    """Read what the export has of the tables; they are lazy, so any may be absent.
+    """Read the tables of events; nsys creates a table with its first row, so any may be absent.
 
     Raises:
-        DamagedFileError: None of them is there, or values that no recording has.
+        DamagedFileError: The database is no nsys export, or has values that no recording has.
     """
     if not set(TABLES) & file.tables and "META_DATA_EXPORT" not in file.tables:
         raise DamagedFileError(f"{file.path} is a database, but nsys did not export it")
-    file.expect((*TABLES, NVTX))  # whose texts are read by themselves
+    file.expect((*TABLES, NVTX))  # twice: NVTX's texts are read in a query by themselves
     reader = _Reader(file)
     calls, ranges = reader.calls(), reader.ranges()
     work, graphs = joined([reader.kernels(), reader.copies(), reader.fills()]), reader.graphs()
@@ -126,7 +129,7 @@ def read_events(file: ExportFile) -> Events:
 
 
 class _Reader:
-    """Reads one table after the other, numbering names, threads and processes as they come."""
+    """Reads the tables one by one, numbering names, threads and processes in order of reading."""
 
     def __init__(self, file: ExportFile) -> None:
         self.file = file
@@ -183,7 +186,7 @@ class _Reader:
         if (kinds == DOMAIN).any():
             labels = _with_domains(names, kinds, rows["domainId"], thread >> PID_SHIFT & PID_BITS)
         start, end, other_end = (rows[name][kept] for name in ("start", "end", "endGlobalTid"))
-        # What was open when the recording ended, ended with the last range.
+        # A range still open when the recording ended is closed at the last time of any range.
         last = max(start.max(initial=NULL), end.max(initial=NULL))
         return Ranges(
             kind=np.isin(kinds[kept], START_END).astype(np.int64),
@@ -197,7 +200,7 @@ class _Reader:
         )
 
     def _range_names(self, ids: Integers) -> list[str | None]:
-        """The registered text of each NVTX event, or else its own; null if it has neither."""
+        """The registered text of each NVTX event, else its inline text; None if it has neither."""
         names = self.file.texts(NVTX, "text")
         strings = self.file.strings(ids)
         for row in np.flatnonzero(ids != NULL).tolist():
@@ -224,8 +227,8 @@ class _Reader:
         )
 
     def _process(self, global_id: Integers) -> Integers:
-        known = np.where(global_id == NULL, NULL, global_id & ~THREAD_BITS)
-        return _number(known, self._processes)
+        global_pid = np.where(global_id == NULL, NULL, global_id & ~THREAD_BITS)
+        return _number(global_pid, self._processes)
 
     def _named(self, ids: Integers, strings: dict[int, str] | None = None) -> Integers:
         """Names by their ids in StringIds."""
@@ -240,51 +243,55 @@ class _Reader:
 
 
 def _number(values: Integers, numbers: dict[int, int]) -> Integers:
-    """Numbers values in the order in which they come; -1 for NULL."""
+    """The number of each value in ``numbers``, which new values are added to; -1 for NULL."""
     unique, index = np.unique(values, return_inverse=True)
-    found = [
+    number_of_unique = [
         -1 if value == NULL else numbers.setdefault(value, len(numbers))
         for value in unique.tolist()
     ]
-    return np.array(found, dtype=np.int64)[index]
+    return np.array(number_of_unique, dtype=np.int64)[index]
 
 
 def _with_domains(
     names: list[str | None], kinds: Integers, domain: Integers, pid: Integers
 ) -> list[str | None]:
-    """Each event's name behind the name of its domain, which its process made."""
+    """Each event's name prefixed by its domain; a domain's id is unique in its process."""
     keys = list(zip(domain.tolist(), pid.tolist(), strict=True))
-    made = np.flatnonzero(kinds == DOMAIN).tolist()
-    prefixes = {keys[row]: f"{names[row]}:" for row in made if names[row]}
+    domain_rows = np.flatnonzero(kinds == DOMAIN).tolist()
+    prefixes = {keys[row]: f"{names[row]}:" for row in domain_rows if names[row]}
     return [f"{prefixes.get(key, '')}{name or ''}" for key, name in zip(keys, names, strict=True)]
 
 
 def _launch(process: Integers, correlation: Integers) -> Integers:
-    """One number for a process and a correlation id, of which each process has its own."""
-    known = (process >= 0) & (correlation >= 0) & (correlation < MOST_CORRELATION)
-    return np.where(known, process * MOST_CORRELATION + correlation, -1)
+    """One number for a process and a correlation id, which is unique only in its process."""
+    # Ids are of 32 bits: a larger one would run into the bits of the process.
+    valid = (process >= 0) & (correlation >= 0) & (correlation < MOST_CORRELATION)
+    return np.where(valid, process * MOST_CORRELATION + correlation, -1)
 
 
-def joined(parts: Sequence[Work]) -> Work:
-    """Work of several tables as one."""
+def joined(tables: Sequence[Work]) -> Work:
+    """The work of several tables in one."""
     names = Work.__slots__
-    return Work(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in names})
+    return Work(
+        **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
+    )
 
 
 AnyEvents = TypeVar("AnyEvents", Work, Calls, Ranges)
 
 
 def _base(file: ExportFile, columns: Sequence[Work | Calls | Ranges]) -> int:
-    """The earliest time, once all times are known to be sane."""
-    used = [one for one in columns if len(one)]
+    """The earliest time; checks that differences and sums of the times fit 64 bits."""
+    used = [events for events in columns if len(events)]
     if not used:
         return 0
-    first = min(int(one.start.min()) for one in used)
-    last = max(int(one.end.max()) for one in used)
+    first = min(int(events.start.min()) for events in used)  # Python's integers do not overflow
+    last = max(int(events.end.max()) for events in used)
     if last - first > LONGEST_NS:
         raise DamagedFileError(f"{file.path}: its times are {(last - first) / 1e9:.3g} s apart")
-    for one in used:
-        if float((one.end - one.start).sum(dtype=np.float64)) > np.iinfo(np.int64).max / 2:
+    for events in used:
+        # Summed as floats, which do not wrap around; half the range leaves room for rounding.
+        if float((events.end - events.start).sum(dtype=np.float64)) > np.iinfo(np.int64).max / 2:
             raise DamagedFileError(f"{file.path}: its durations add up to more than can be")
     return first
 

@@ -1,4 +1,4 @@
-"""An nsys SQLite export, ours or anyone's, as tables like those of a trace."""
+"""An nsys SQLite export, from the nsys pass or elsewhere, as tables like those of a trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .projection import nvtx_of
 from .summaries import clocks_of, devices_of, work_summary
 
 OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")
-"""What torch's emit_nvtx writes behind an operator's name: it differs from call to call."""
+"""Suffix that torch's emit_nvtx adds to an operator's name; it differs from call to call."""
 OPERATOR = re.compile(r"[a-z_][a-z0-9_]*::\w")
 """A namespace in small letters: aten::mm, c10d::allreduce_. FSDP::forward is a range."""
 
@@ -28,8 +28,8 @@ OPERATOR = re.compile(r"[a-z_][a-z0-9_]*::\w")
 def trace_of(events: Events) -> Trace:
     """The ranges and calls as host events; kernels, graphs, copies and fills as device events.
 
-    Ranges that torch's emit_nvtx made around operators are operators again, with the number
-    by which a backward node finds the operator that made it.
+    Ranges of torch's emit_nvtx around operators become operators, with the sequence number
+    that links a backward node to the operator that created it.
     """
     ranges, calls = events.ranges, events.calls
     work = joined([events.work, events.graphs])
@@ -43,6 +43,7 @@ def trace_of(events: Events) -> Trace:
             thread=np.r_[ranges.thread, calls.thread],
             start=np.r_[ranges.start, calls.start],
             end=np.r_[ranges.end, calls.end],
+            # A launch of 0 is valid here, but 0 means none in a trace; -1 becomes 0.
             correlation=np.r_[np.full(len(ranges), NONE), calls.launch + 1],
             sequence=np.r_[names.sequence[ranges.name], np.full(len(calls), NONE)],
             operands=np.full(len(ranges) + len(calls), NONE),
@@ -59,12 +60,13 @@ def trace_of(events: Events) -> Trace:
 
 
 class _Names:
-    """The names that a trace of these events needs: operators have theirs without facts.
+    """The names of a trace of these events; operators' names are without `OPERATOR_FACTS`.
 
     Attributes:
-        numbers: The names, numbered.
-        number: For each name of the export its number here.
-        kind, sequence: What a range of that name is, and its sequence number.
+        numbers: Number of each name of the trace.
+        number: For each name of the export the number of its name in the trace.
+        kind, sequence: For each name of the export the kind of its ranges, and their sequence
+            number.
     """
 
     def __init__(self, events: Events) -> None:
@@ -98,19 +100,19 @@ GPU_TABLE = "TARGET_INFO_GPU"
 
 
 class NsysExport(NsysFacts, frozen=True, kw_only=True):
-    """The tables of one export: ``kernels`` layer by layer, ``folded`` with layers as one."""
+    """The tables of one export: ``kernels`` has a row per layer, ``folded`` has layers folded."""
 
     kernels: Kernels
     folded: Kernels
 
     def block(self) -> Nsys:
-        """What goes into a record."""
+        """The block for a record, with the folded kernels."""
         facts = {name: getattr(self, name) for name in NsysFacts.__struct_fields__}
         return Nsys(kernels=self.folded, **facts)
 
 
 class ExportContents(NamedTuple):
-    """What an export holds, read but not yet reckoned with."""
+    """The contents of an export before any analysis: events, GPU models by id, versions."""
 
     events: Events
     models: dict[int, str]
@@ -118,32 +120,32 @@ class ExportContents(NamedTuple):
 
 
 def read_export(path: Path) -> NsysExport:
-    """Read an export; an empty one has empty tables, and ``missing`` says why.
+    """Read an export; an empty one has empty tables, with the reasons in ``missing``.
 
     Raises:
         NotFoundError: There is no such file, or it may not be read.
-        DamagedFileError: Not an export of nsys, damaged, or made to do harm.
+        DamagedFileError: The file is no nsys export, damaged, or hostile.
     """
     return export_of(read_contents(path))
 
 
 def read_contents(path: Path, progress: Progress | None = None) -> ExportContents:
-    """Read what an export holds.
+    """Read the contents of an export.
 
     Args:
         path: The export.
-        progress: Told the rows of its events read so far, and all of them.
+        progress: Called with the rows of events read so far and their total.
 
     Raises:
         NotFoundError: There is no such file, or it may not be read.
-        DamagedFileError: Not an export of nsys, damaged, or made to do harm.
+        DamagedFileError: The file is no nsys export, damaged, or hostile.
     """
     with open_export(path, progress) as file:
         return ExportContents(read_events(file), _models(file), file.facts("META_DATA_EXPORT"))
 
 
 def export_of(contents: ExportContents) -> NsysExport:
-    """The tables of what an export holds."""
+    """The tables from the contents of an export."""
     events, models, versions = contents
     schema = versions.get("EXPORT_SCHEMA_VERSION")
     missing = _missing(events, schema)
@@ -151,8 +153,8 @@ def export_of(contents: ExportContents) -> NsysExport:
     devices = devices_of(events, models)
     is_kernel = events.work.kind == Kind.KERNEL
     return NsysExport(
-        kernels=_honest(kernel_table(ledger, by_layer=True), missing),
-        folded=_honest(kernel_table(ledger), missing),
+        kernels=_without_unknowns(kernel_table(ledger, by_layer=True), missing),
+        folded=_without_unknowns(kernel_table(ledger), missing),
         kernel_summary=work_summary(events.names, events.work.take(is_kernel)),
         memory_summary=work_summary(events.names, events.work.take(~is_kernel)),
         nvtx=nvtx_of(events),
@@ -164,10 +166,14 @@ def export_of(contents: ExportContents) -> NsysExport:
     )
 
 
-def _honest(kernels: Kernels, missing: dict[str, str]) -> Kernels:
-    """Where no device was recorded, and no operators, nothing is known to have been idle."""
-    told = kernels.missing | {"flops": "nsys records no shapes of operators"}
-    kernels = msgspec.structs.replace(kernels, missing=told)
+def _without_unknowns(kernels: Kernels, missing: dict[str, str]) -> Kernels:
+    """The table with its gaps explained; without device work and operators, without idle time.
+
+    The ledger of an empty recording calls all of it idle, which is not known.
+    """
+    kernels = msgspec.structs.replace(
+        kernels, missing=kernels.missing | {"flops": "nsys records no shapes of operators"}
+    )
     if kernels.rows or kernels.source == "kernels":
         return kernels
     return msgspec.structs.replace(
@@ -180,7 +186,7 @@ def _honest(kernels: Kernels, missing: dict[str, str]) -> Kernels:
 
 
 def _missing(events: Events, schema: str | None) -> dict[str, str]:
-    """Why tables are empty, or hold less than happened."""
+    """Reasons why tables are empty or incomplete, by the name of the table."""
     missing = {}
     kernels = events.work.kind == Kind.KERNEL
     if not kernels.any():
@@ -208,6 +214,6 @@ def _missing(events: Events, schema: str | None) -> dict[str, str]:
 
 
 def _models(file: ExportFile) -> dict[int, str]:
-    """What the devices are called."""
+    """Names of the GPUs by their number."""
     ids = file.integers(GPU_TABLE, (), ("id",))["id"].tolist()
     return {key: name for key, name in zip(ids, file.texts(GPU_TABLE, "name"), strict=True) if name}

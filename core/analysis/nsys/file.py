@@ -1,8 +1,8 @@
-"""Reads columns of integers and texts out of an nsys SQLite export that nobody vouches for.
+"""Reader of integer and text columns of an nsys SQLite export from an untrusted source.
 
-The file decides nothing but its data: only plain tables and plain columns are read, no view,
-trigger or computed column of its making runs, and a page tree that leads in circles ends where
-it has more rows or more text than a file of its size has room for.
+The file controls only data. Only plain tables and plain columns are read, so none of its views,
+triggers or computed columns runs. A page tree that leads in circles ends where it has more rows
+or more text than a file of its size has room for.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ SMALLEST_ROW_BYTES = 8
 HANDLER_STEPS = 100_000
 FREE_STEPS = 10_000_000
 STEPS_PER_BYTE = 32
-"""Of SQLite's virtual machine, for all queries together: real exports take less than one a byte."""
+"""Steps of SQLite's virtual machine for all queries; real exports take less than one a byte."""
 LONGEST_VALUE_BYTES = 2**26
 MOST_PARAMETERS = 500
 ROWS_AT_ONCE = 2**14
 
 Integers = NDArray[np.int64]
 Progress = Callable[[int, int], None]
-"""Told the rows read so far, and how many there are to read."""
+"""Called with the rows read so far and the rows to read."""
 
 
 @contextmanager
 def open_export(path: Path, progress: Progress | None = None) -> Iterator[ExportFile]:
-    """Open an export read-only; whatever SQLite objects to in the block is a damaged file.
+    """Open an export read-only; an error of SQLite inside the block becomes a DamagedFileError.
 
     Args:
         path: The export.
-        progress: Told how far the reading of what is `expect`ed is.
+        progress: Called with the rows read so far of those that are `expect`ed.
 
     Raises:
         NotFoundError: There is no such file, or it may not be read.
-        DamagedFileError: Not a database, damaged, or made to do harm.
+        DamagedFileError: The file is no database, damaged, or hostile.
     """
     try:
         with path.open("rb"):
             size = path.stat().st_size
-        # Immutable: no lock, no journal beside it is looked at, nothing is ever written.
+        # Immutable: takes no lock, reads no journal next to the file, never writes.
         uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as database:
             yield ExportFile(database, path, size, progress)
@@ -93,7 +93,7 @@ class ExportFile:
         self.tables = {str(name) for (name,) in self._rows(query)}
 
     def expect(self, tables: Sequence[str]) -> None:
-        """Say which tables will be read, each as often as it will be: of these is the progress."""
+        """Announce the tables to read, each as often as it is read; progress counts their rows."""
         self._rows_expected = sum(self._last_row(table) for table in tables)
 
     def integers(
@@ -104,56 +104,57 @@ class ExportFile:
         Optional columns may be absent or null, which reads as NULL.
 
         Raises:
-            DamagedFileError: A required column is absent, or holds what is no integer.
+            DamagedFileError: A required column is absent, or a value is no integer.
         """
-        known = self._columns_of(table)
-        absent = ", ".join(name for name in required if name not in known)
-        if known and absent:
+        columns = self._columns_of(table)
+        absent = ", ".join(name for name in required if name not in columns)
+        if columns and absent:
             raise DamagedFileError(f"{self.path}: its table {table} has no column {absent}")
-        null = f"{NULL + 1} - 1"
+        null = f"{NULL + 1} - 1"  # the literal negates a number that does not fit 64 bits
         terms = [f'"{name}"' for name in required]
-        terms += [f'COALESCE("{name}", {null})' if name in known else null for name in optional]
-        # By no index: its order would be another one, for some columns and not for others.
+        terms += [f'COALESCE("{name}", {null})' if name in columns else null for name in optional]
+        # Without an index, which could give the rows of different queries in different orders.
         query = f'SELECT {", ".join(terms)} FROM "{table}" NOT INDEXED'
-        rows = self._rows(query) if known else iter(())
+        rows = self._rows(query) if columns else iter(())
         parts = []
         try:
-            while len(part := np.fromiter(chain.from_iterable(self._some(rows)), np.int64)):
+            while len(part := np.fromiter(chain.from_iterable(self._next(rows)), np.int64)):
                 parts.append(part.reshape(-1, len(terms)))
-                self._tell(len(parts[-1]))
+                self._advance(len(parts[-1]))
         except (TypeError, ValueError, OverflowError) as error:
             raise DamagedFileError(
                 f"{self.path} is damaged: its table {table} has a value that is no integer"
             ) from error
-        columns = np.concatenate([np.empty((0, len(terms)), np.int64), *parts]).T.copy()
-        return dict(zip((*required, *optional), columns, strict=True))
+        # Copied, so that each column lies in one piece.
+        values = np.concatenate([np.empty((0, len(terms)), np.int64), *parts]).T.copy()
+        return dict(zip((*required, *optional), values, strict=True))
 
     def texts(self, table: str, column: str) -> list[str | None]:
-        """One column of texts, as many as `integers` has rows; null where it has no text."""
-        known = self._columns_of(table)
-        if not known:
+        """One column of texts, with the rows of `integers`; None where a value is no text."""
+        columns = self._columns_of(table)
+        if not columns:
             return []
-        term = f'"{column}"' if column in known else "NULL"
+        term = f'"{column}"' if column in columns else "NULL"
         rows = self._rows(f'SELECT {term} FROM "{table}" NOT INDEXED')
         texts: list[str | None] = []
-        while some := [value if isinstance(value, str) else None for (value,) in self._some(rows)]:
-            texts += some
-            self._tell(len(some))
+        while part := [value if isinstance(value, str) else None for (value,) in self._next(rows)]:
+            texts += part
+            self._advance(len(part))
         return texts
 
     def strings(self, ids: Integers) -> dict[int, str]:
-        """Texts of StringIds by their id; those that are not there are left out."""
+        """Texts of StringIds by their id; ids without a text are left out."""
         if not {"id", "value"} <= self._columns_of("StringIds"):
             return {}
-        found: dict[int, str] = {}
+        strings: dict[int, str] = {}
         wanted = np.unique(ids[ids != NULL]).tolist()
         for begin in range(0, len(wanted), MOST_PARAMETERS):
-            some = wanted[begin : begin + MOST_PARAMETERS]
-            marks = ", ".join("?" * len(some))
+            batch = wanted[begin : begin + MOST_PARAMETERS]
+            marks = ", ".join("?" * len(batch))
             query = f'SELECT "id", "value" FROM "StringIds" WHERE "id" IN ({marks})'
-            rows = self._rows(query, some)
-            found.update((key, text) for key, text in rows if isinstance(text, str))
-        return found
+            rows = self._rows(query, batch)
+            strings.update((key, text) for key, text in rows if isinstance(text, str))
+        return strings
 
     def facts(self, table: str) -> dict[str, str]:
         """A table of names and values, such as META_DATA_EXPORT; empty if there is none."""
@@ -165,53 +166,53 @@ class ExportFile:
         }
 
     def _rows(self, query: str, parameters: Sequence[int] = ()) -> Iterator[tuple[Any, ...]]:
-        """What a query finds, held one at a time: a few values may fill the memory."""
+        """The rows of a query, one at a time, since a few long values could fill the memory."""
         self._text_bytes = 0
         cursor = self._database.execute(query, parameters)
-        return chain(islice(cursor, self._most_rows), self._nothing_of(cursor))
+        return chain(islice(cursor, self._most_rows), self._check_exhausted(cursor))
 
-    def _some(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """The next rows, of which the progress is then told."""
+    def _next(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """The next rows, as many as one report of progress is for."""
         return islice(rows, ROWS_AT_ONCE)
 
-    def _tell(self, rows: int) -> None:
+    def _advance(self, rows: int) -> None:
         self._rows_read += rows
         if self._progress is not None:
             self._progress(self._rows_read, self._rows_expected)
 
     def _last_row(self, table: str) -> int:
-        """The number of a table's last row: its rows, if none was deleted; 0 if it is not known.
+        """The number of a table's last row: the count of rows if none was deleted, 0 if unknown.
 
-        Counting them would read the whole table, in one step that nothing can end.
+        Counting the rows would read the whole table, in one step that cannot be interrupted.
         """
         if table not in self.tables:
             return 0
         try:
             ((last,),) = self._database.execute(f'SELECT max(rowid) FROM "{table}"')
-        except sqlite3.OperationalError:  # it has no such numbers
+        except sqlite3.OperationalError:  # a table WITHOUT ROWID
             return 0
         return min(last, self._most_rows) if isinstance(last, int) and last > 0 else 0
 
-    def _nothing_of(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
-        """No rows, once it is known that there are no more."""
+    def _check_exhausted(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+        """No rows; a further row of the cursor is an error."""
         for _ in cursor:
             raise DamagedFileError(f"{self.path} is damaged: it has more rows than room")
         yield from ()
 
     def _count_steps(self) -> bool:
-        """Ends the query under way, and those after it, by returning true."""
+        """Count steps; returning true ends the running query, and every later one."""
         self._steps += HANDLER_STEPS
         return self._steps > self._most_steps
 
     def _text(self, encoded: bytes) -> str:
-        """A text that a query found; no query finds more of them than the file can hold."""
+        """Decode a text; the texts of one query may not be longer than the file."""
         self._text_bytes += len(encoded)
         if self._text_bytes > self._size:
             raise DamagedFileError(f"{self.path} is damaged: it has more text than room")
         return encoded.decode("utf-8", "replace")
 
     def _columns_of(self, table: str) -> set[str]:
-        """Without hidden and computed columns; empty if there is no such table."""
+        """Names of a table's plain columns, not hidden or computed; empty without the table."""
         if table not in self.tables:
             return set()
         rows = self._rows(f'PRAGMA table_xinfo("{table}")')

@@ -1,4 +1,4 @@
-"""Durations by group, as NVIDIA's reports give them; the clocks wall, GPU span, GPU busy."""
+"""Durations by group as in NVIDIA's reports; the clocks wall, GPU span and GPU busy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 class Stats(NamedTuple):
-    """Of one group; ``std`` is the sample's standard deviation, 0 for a single member."""
+    """Statistics of one group; ``std`` is the sample standard deviation, 0 for one member."""
 
     n: int
     total: int
@@ -32,7 +32,7 @@ class Stats(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStats:
-    """`Stats` as columns: one element per group that has members; ``group`` is ascending."""
+    """`Stats` as columns: one element per group with members; ``group`` is ascending."""
 
     group: Index
     count: Index
@@ -43,22 +43,24 @@ class GroupStats:
     std: Floats
 
     def rows(self) -> Iterator[Stats]:
-        """One group after the other."""
+        """The statistics of each group, in order."""
         columns = (self.count, self.total, self.minimum, self.maximum, self.median, self.std)
         return map(Stats, *(column.tolist() for column in columns))
 
 
 def by_group(group: Index, values: Times) -> GroupStats:
     """Statistics of the values of each group; integers stay exact."""
+    # By group, then by value: the least of a group comes first and the greatest last.
     order = np.lexsort((values, group))
     group, values = group[order], values[order]
-    begin = np.flatnonzero(np.r_[True, group[1:] != group[:-1]][: len(group)])
+    begin = np.flatnonzero(np.r_[True, group[1:] != group[:-1]][: len(group)])  # may be empty
     count = np.diff(np.r_[begin, len(group)])
     total = np.add.reduceat(values, begin) if len(begin) else values[:0]
     mean = total / count
+    # Twice the median: of an odd count both are the middle value.
     middle = values[begin + (count - 1) // 2] + values[begin + count // 2]
-    away = (values - np.repeat(mean, count)) ** 2
-    squares = np.add.reduceat(away, begin) if len(begin) else away
+    deviations = (values - np.repeat(mean, count)) ** 2
+    squares = np.add.reduceat(deviations, begin) if len(begin) else deviations
     return GroupStats(
         group=group[begin],
         count=count,
@@ -71,22 +73,22 @@ def by_group(group: Index, values: Times) -> GroupStats:
 
 
 def work_summary(names: list[str], work: Work) -> list[KernelSummary]:
-    """Rows by short name, the longest first: ``cuda_gpu_kern_sum``, or that of copies."""
+    """Rows by short name, the longest first, as in ``cuda_gpu_kern_sum``."""
     stats = by_group(work.short, work.end - work.start)
-    whole = int(stats.total.sum())
+    total_ns = int(stats.total.sum())
     rows = [
         KernelSummary(
             name=names[group],
-            instances=one.n,
-            total_ns=one.total,
-            mean_ns=one.total / one.n,
-            median_ns=one.median,
-            min_ns=one.minimum,
-            max_ns=one.maximum,
-            std_ns=one.std,
-            share=one.total / whole if whole else 0.0,
+            instances=stat.n,
+            total_ns=stat.total,
+            mean_ns=stat.total / stat.n,
+            median_ns=stat.median,
+            min_ns=stat.minimum,
+            max_ns=stat.maximum,
+            std_ns=stat.std,
+            share=stat.total / total_ns if total_ns else 0.0,
         )
-        for group, one in zip(stats.group.tolist(), stats.rows(), strict=True)
+        for group, stat in zip(stats.group.tolist(), stats.rows(), strict=True)
     ]
     return sorted(rows, key=lambda row: (-row.total_ns, row.name))
 
@@ -98,8 +100,8 @@ def devices_of(events: Events, models: dict[int, str]) -> list[NsysDevice]:
     """Every device that ran something, by its number.
 
     Args:
-        events: What ran.
-        models: What the devices are called, by their number.
+        events: The export's events.
+        models: Names of the devices by their number.
 
     Raises:
         DamagedFileError: More devices than a machine can have.
@@ -111,8 +113,8 @@ def devices_of(events: Events, models: dict[int, str]) -> list[NsysDevice]:
     communicates = _communicates(events.names, work)
     devices = []
     for number in numbers:
-        here = work.device == number
-        kernel = here & (work.kind == Kind.KERNEL)
+        on_device = work.device == number
+        kernel = on_device & (work.kind == Kind.KERNEL)
         computes = _cover(work, kernel & ~communicates)
         busy = _cover(work, kernel)
         devices.append(
@@ -120,11 +122,11 @@ def devices_of(events: Events, models: dict[int, str]) -> list[NsysDevice]:
                 device=number,
                 name=models.get(number),
                 kernels=int(kernel.sum()),
-                copies=int(here.sum() - kernel.sum()),
+                copies=int(on_device.sum() - kernel.sum()),
                 span_ns=_span(work, kernel),
                 busy_ns=busy.total,
                 summed_ns=int((work.end - work.start)[kernel].sum()),
-                busy_with_copies_ns=_cover(work, here).total,
+                busy_with_copies_ns=_cover(work, on_device).total,
                 communication_ns=_cover(work, kernel & communicates).total,
                 exposed_communication_ns=busy.total - computes.total,
             )
@@ -133,11 +135,14 @@ def devices_of(events: Events, models: dict[int, str]) -> list[NsysDevice]:
 
 
 def clocks_of(events: Events, devices: list[NsysDevice]) -> Clocks:
-    """The clocks of the export: those of the GPU are of its busiest device."""
-    parts = (events.work.end, events.graphs.end, events.calls.end, events.ranges.end)
-    ends = [int(part.max()) for part in parts if len(part)]
+    """The clocks of the export; the GPU's are those of its busiest device."""
+    # Times count from the first event, so the last end is the length of the recording.
+    columns = (events.work.end, events.graphs.end, events.calls.end, events.ranges.end)
+    ends = [int(column.max()) for column in columns if len(column)]
     busiest = max(
-        (one for one in devices if one.kernels), key=lambda one: one.busy_ns, default=None
+        (device for device in devices if device.kernels),
+        key=lambda device: device.busy_ns,
+        default=None,
     )
     return Clocks(
         wall_ns=max(ends, default=None),

@@ -14,7 +14,7 @@ CURES = {
     "recompile-limit": "Set compile_dynamic=on, or keep the shapes that the guard names constant.",
     "graph-break": "Set compile_fullgraph=true to make a break an error; mend the line named.",
     "unsupported": "Move what the line does out of the compiled module, or compile blocks only.",
-    "failed": "Read the timing pass's log; the other backends tell where it fails.",
+    "failed": "Read the timing pass's log; the other backends narrow down where it fails.",
     "nothing-compiled": "Read the timing pass's log.",
 }
 
@@ -43,7 +43,7 @@ def fell_back(record: Record) -> Finding | None:
 
 
 def recompiled(record: Record) -> Finding | None:
-    """Shapes or values changed while it ran, and each change paid for compiling again."""
+    """Shapes or values changed during the run, and each change caused a recompilation."""
     block = record.compile
     if block is None or not block.recompiled:
         return None

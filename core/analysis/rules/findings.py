@@ -1,4 +1,4 @@
-"""Verdict / Why / Next: what every rule has to say of a record."""
+"""The findings of a record: verdict, reason and next step, from every rule."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ RULES: tuple[Rule, ...] = (
 
 
 def findings_of(record: Record) -> list[Finding]:
-    """What every rule has to say of the record, most severe first."""
-    found = [finding for rule in (*RULES, all_is_well) if (finding := rule(record)) is not None]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    """The findings of all rules, most severe first."""
+    rules = (*RULES, all_is_well)
+    findings = [finding for rule in rules if (finding := rule(record)) is not None]
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def all_is_well(record: Record) -> Finding | None:
-    """Nothing else was found: say what the number is worth."""
+    """The precision of the step time, if no rule has a finding."""
     timing = record.timing
     if timing is None or any(rule(record) is not None for rule in RULES):
         return None
-    known = percent(timing.step.half_width, 2)
+    half_width = percent(timing.step.half_width, 2)
     return Finding(
         rule="trustworthy",
         severity="good",
-        verdict=f"{timing.step.median_ms:.4g} ms per step, known to ±{known}.",
+        verdict=f"{timing.step.median_ms:.4g} ms per step, known to ±{half_width}.",
         why=f"{timing.step.n} steps after {len(timing.warmup_ms)} of warm-up, drift "
         f"{signed_percent(timing.step.drift, 2)}, nobody else on the device.",
         next="Change one factor and compare.",

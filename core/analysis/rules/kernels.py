@@ -1,4 +1,4 @@
-"""Rules on the kernel table: can it be believed, why the device waits, what is too large."""
+"""Rules on the kernel table: its trustworthiness, the device's idle time, excessive categories."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CATEGORY_LIMITS = {
     "optimizer": 0.40,
     "random": 0.10,
 }
-"""Shares of the time that anything ran, about twice what published profiles of such models
-have: elementwise 15-20 %, softmax 12 %, reductions 4 %, AdamW up to 20 % of a step."""
+"""Shares of the time that anything ran, about twice those of published profiles of such models:
+elementwise 15-20 %, softmax 12 %, reductions 4 %, AdamW up to 20 % of a step."""
 
 
 def tracing_perturbed(record: Record) -> Finding | None:
-    """The profiler changed what it looked at."""
+    """The profiler changed the step time by more than the limit."""
     kernels = record.kernels
     if kernels is None or kernels.perturbation is None:
         return None
@@ -68,8 +68,8 @@ def low_coverage(record: Record) -> Finding | None:
 def launch_bound(record: Record) -> Finding | None:
     """The host does not launch fast enough: the device waits for it.
 
-    Tracing slows the host and not the kernels, so the device's busy time is held against
-    the bare step.
+    Tracing slows the host and not the kernels, so the device's busy time is compared with the
+    bare step.
     """
     kernels, timing = record.kernels, record.timing
     if kernels is None or timing is None or kernels.source != "kernels":
@@ -101,7 +101,7 @@ def launch_bound(record: Record) -> Finding | None:
 
 
 def idle_on_sync(record: Record) -> Finding | None:
-    """The device runs dry because the host waited for it."""
+    """The device runs out of work because the host waited for it."""
     kernels = record.kernels
     row = next((row for row in kernels.idle if row.cause == ON_SYNC), None) if kernels else None
     if row is None or row.share < SYNC_LIMIT:
@@ -119,15 +119,15 @@ def idle_on_sync(record: Record) -> Finding | None:
 
 
 def category_out_of_line(record: Record) -> Finding | None:
-    """One kind of work takes far more than it does in such models."""
+    """One category of work takes far more than in published profiles of such models."""
     kernels = record.kernels
     if kernels is None:
         return None
-    whole_ns = fsum(row.exclusive_ns for row in kernels.categories)
+    total_ns = fsum(row.exclusive_ns for row in kernels.categories)
     excess = {}
     for category, limit in CATEGORY_LIMITS.items():
         ns = fsum(row.exclusive_ns for row in kernels.categories if row.category == category)
-        excess[category] = ns / whole_ns / limit if whole_ns else 0.0
+        excess[category] = ns / total_ns / limit if total_ns else 0.0
     category = max(excess, key=excess.__getitem__)
     if excess[category] <= 1:
         return None
@@ -148,7 +148,7 @@ def category_out_of_line(record: Record) -> Finding | None:
 
 
 def _emptiest_phase(kernels: Kernels) -> str:
-    """The phase in which the device idles longest; empty when no phase is known."""
+    """The phase with the longest idle time; empty if no phase is known."""
     idle = {
         phase: ns - fsum(row.exclusive_ns for row in kernels.rows if row.phase == phase)
         for phase, ns in kernels.phases_ns.items()

@@ -1,4 +1,4 @@
-"""Rules on how the run went: how it ended, whether the number settled, who disturbed it."""
+"""Rules on the course of the run: its end, the precision of its median, disturbances."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ FIXED_STEPS_LIMIT = 0.02
 
 
 def ended_early(record: Record) -> Finding | None:
-    """A pass that did not finish is the first thing to know."""
-    bad = next((one for one in record.passes if one.outcome != "finished"), None)
+    """The first pass that did not finish."""
+    unfinished = (passed for passed in record.passes if passed.outcome != "finished")
+    bad = next(unfinished, None)
     if bad is None:
         return None
-    if bad.outcome == "oom" and (told := out_of_memory(record)) is not None:
-        return _ran_out(*told)
+    if bad.outcome == "oom" and (pass_and_oom := out_of_memory(record)) is not None:
+        return _ran_out(*pass_and_oom)
     following = {
         "oom": "Lower batch or context, or take bf16; the prediction says what fits.",
         "killed": "Look for the kernel's out-of-memory killer, then run again.",
@@ -40,8 +41,8 @@ def ended_early(record: Record) -> Finding | None:
     )
 
 
-def _ran_out(one: PassRecord, oom: Oom) -> Finding:
-    """The same for a pass whose refusal is known in full."""
+def _ran_out(bad: PassRecord, oom: Oom) -> Finding:
+    """The finding for a pass that ran out of memory, with the details that it recorded."""
     parts = [", ".join(part for part in (asked_by(oom), place(oom)) if part), held(oom)]
     if oom.predicted_peak_bytes is not None:
         parts.append(f"the predicted peak is {format_bytes(oom.predicted_peak_bytes)}")
@@ -57,7 +58,7 @@ def _ran_out(one: PassRecord, oom: Oom) -> Finding:
     return Finding(
         rule="ended-early",
         severity="problem",
-        verdict=f"The {one.name} pass ran out of memory: {refused(oom)}.",
+        verdict=f"The {bad.name} pass ran out of memory: {refused(oom)}.",
         why=f"{'; '.join(part for part in parts if part)}.",
         next=f"{fits[0].upper()}{fits[1:]}.",
         numbers={name: count for name, count in numbers.items() if count is not None},
@@ -65,14 +66,14 @@ def _ran_out(one: PassRecord, oom: Oom) -> Finding:
 
 
 def not_settled(record: Record) -> Finding | None:
-    """The median is not known as well as the spec asked for."""
+    """The median is not known as precisely as the spec requires."""
     timing = record.timing
     if timing is None or timing.settled:
         return None
     goal = float(record.spec["until"])
     width = timing.step.half_width
-    asked_for_steps = int(record.spec.get("steps", 0)) > 0
-    if asked_for_steps and width <= FIXED_STEPS_LIMIT:
+    fixed_steps = int(record.spec.get("steps", 0)) > 0
+    if fixed_steps and width <= FIXED_STEPS_LIMIT:
         return None
     return Finding(
         rule="not-settled",
@@ -107,7 +108,7 @@ def drifting(record: Record) -> Finding | None:
 
 
 def other_tenants(record: Record) -> Finding | None:
-    """Somebody else computed on the device while it was measured."""
+    """Other processes used the device during the measurement."""
     telemetry = record.telemetry
     if telemetry is None or not telemetry.other_processes:
         return None
@@ -133,7 +134,7 @@ def busy_machine(record: Record) -> Finding | None:
     if record.spec["device"] != "cpu" or telemetry is None or not count or not cores:
         return None
     if record.distributed is not None:
-        return None  # threads that move data between ranks are nobody else's
+        return None  # threads that move data between ranks belong to the run
     load = telemetry.series.get("host.cpu_percent")
     if load is None:
         return None

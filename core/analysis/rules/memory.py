@@ -1,4 +1,4 @@
-"""Rules on memory: predicted against measured, what was resident and why."""
+"""Rules on memory: predicted against measured peak, unexpected residents, limits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LEFTOVER_LIMIT = 0.01
 FIRST_STEP_LIMIT = 0.05
 CARD_LIMIT = 0.95
 SPILL_RATIO = 6.0
-"""Backward over forward; twice the work takes about twice the time where all is on the card."""
+"""Backward over forward; twice the work takes about twice the time if all is on the card."""
 
 
 def prediction_missed(record: Record) -> Finding | None:
-    """The memory prediction was wrong by more than it should be."""
+    """The predicted peak differs from the measured one by more than the limit."""
     memory = record.memory
     if memory is None or not memory.predicted_peak_bytes:
         return None
@@ -66,22 +66,22 @@ def previous_output_alive(record: Record) -> Finding | None:
     if memory is None or "after warm-up" not in memory.columns:
         return None
     before = memory.columns["after warm-up"]
-    left = amount(before, "activations") + amount(before, "outputs")
-    if left <= LEFTOVER_LIMIT * memory.peak_allocated_bytes:
+    leftover = amount(before, "activations") + amount(before, "outputs")
+    if leftover <= LEFTOVER_LIMIT * memory.peak_allocated_bytes:
         return None
     return Finding(
         rule="previous-output-alive",
         severity="warning",
-        verdict=f"Each step begins with {format_bytes(left)} of the step before.",
+        verdict=f"Each step begins with {format_bytes(leftover)} of the step before.",
         why="Its output was not dropped, and an output holds its whole graph: the peak has two "
         "graphs, P + 2A.",
         next="Delete the output, or let its name go out of scope, before the next forward.",
-        numbers={"left_bytes": left, "peak_bytes": memory.peak_allocated_bytes},
+        numbers={"left_bytes": leftover, "peak_bytes": memory.peak_allocated_bytes},
     )
 
 
 def forward_in_grad_mode(record: Record) -> Finding | None:
-    """A forward on its own that kept a graph for nobody."""
+    """A forward without a backward kept a graph."""
     memory = record.memory
     if memory is None or record.spec["step"] not in ("inference", "forward"):
         return None
@@ -99,7 +99,7 @@ def forward_in_grad_mode(record: Record) -> Finding | None:
 
 
 def state_in_forward(record: Record) -> Finding | None:
-    """A forward was profiled with a training's state beside it."""
+    """A forward was profiled with optimizer state or gradients resident."""
     memory = record.memory
     if memory is None or record.spec["step"] not in ("inference", "forward"):
         return None
@@ -125,8 +125,8 @@ def copies_outweigh_savings(record: Record) -> Finding | None:
     spec = msgspec.convert(record.spec, RunSpec)
     if why_not_predicted(spec) is not None:
         return None
-    in_float = predict(spec.changed(precision="fp32")).peak_bytes
-    saved = in_float - (memory.peak_allocated_bytes - copies)
+    fp32_peak = predict(spec.changed(precision="fp32")).peak_bytes
+    saved = fp32_peak - (memory.peak_allocated_bytes - copies)
     if copies <= saved:
         return None
     return Finding(
@@ -134,15 +134,15 @@ def copies_outweigh_savings(record: Record) -> Finding | None:
         severity="note",
         verdict=f"{spec.precision} autocast makes the peak larger: copies of weights take "
         f"{format_bytes(copies)} and save {format_bytes(max(saved, 0))}.",
-        why=f"The same step in fp32 needs {format_bytes(in_float)}, by the closed form; autocast "
+        why=f"The same step in fp32 needs {format_bytes(fp32_peak)}, by the closed form; autocast "
         "keeps a copy of every weight while its region is open.",
         next="Not a fault: at a larger batch or context it turns; bf16-pure has no copies.",
-        numbers={"copies_bytes": copies, "saved_bytes": saved, "fp32_bytes": in_float},
+        numbers={"copies_bytes": copies, "saved_bytes": saved, "fp32_bytes": fp32_peak},
     )
 
 
 def first_step_for_steady(record: Record) -> Finding | None:
-    """The first step's peak is not a steady step's, and this run may be taken for it."""
+    """The measured step was a first step, whose peak is not that of a steady step."""
     memory, spec = record.memory, record.spec
     if memory is None or not memory.first_step_peak_bytes:
         return None
@@ -169,24 +169,24 @@ def first_step_for_steady(record: Record) -> Finding | None:
 
 
 def close_to_the_limit(record: Record) -> Finding | None:
-    """Little of the device, or of the limit that was set, was left."""
-    held, limit = _held_and_limit(record)
-    if not held or not limit or held / limit <= CARD_LIMIT:
+    """Little of the device's memory, or of the limit that was set, was free."""
+    used, limit = _used_and_limit(record)
+    if not used or not limit or used / limit <= CARD_LIMIT:
         return None
     return Finding(
         rule="close-to-the-limit",
         severity="warning",
-        verdict=f"{percent(held / limit, 0)} of the memory was in use at the peak.",
-        why=f"{format_bytes(held)} of {format_bytes(limit)}; an allocator that runs dry frees its "
+        verdict=f"{percent(used / limit, 0)} of the memory was in use at the peak.",
+        why=f"{format_bytes(used)} of {format_bytes(limit)}; an allocator that runs dry frees its "
         "cache and asks again, which shows in the step time.",
         next="Compare times with a smaller batch, or look for slack and other processes in the "
         "card ledger.",
-        numbers={"held_bytes": held, "limit_bytes": limit},
+        numbers={"held_bytes": used, "limit_bytes": limit},
     )
 
 
 def spilled_to_the_host(record: Record) -> Finding | None:
-    """Under WSL the driver pages to the host's memory where it should refuse."""
+    """Under WSL the driver pages to the host's memory instead of refusing an allocation."""
     if not record.environment.get("system", {}).get("wsl") or record.spec["device"] == "cpu":
         return None
     signs = [*_too_much_in_use(record), *_slow_backward(record)]
@@ -206,9 +206,9 @@ def spilled_to_the_host(record: Record) -> Finding | None:
 def _too_much_in_use(record: Record) -> Iterator[str]:
     memory = record.memory
     capacity = _fact(record, "device", "memory_total_bytes")
-    held = max(memory.peak_reserved_bytes or 0, memory.driver_used_bytes or 0) if memory else 0
-    if capacity and held > capacity:
-        yield f"{format_bytes(held)} in use on a card of {format_bytes(capacity)}"
+    used = max(memory.peak_reserved_bytes or 0, memory.driver_used_bytes or 0) if memory else 0
+    if capacity and used > capacity:
+        yield f"{format_bytes(used)} in use on a card of {format_bytes(capacity)}"
 
 
 def _slow_backward(record: Record) -> Iterator[str]:
@@ -219,8 +219,8 @@ def _slow_backward(record: Record) -> Iterator[str]:
             yield f"backward took {ratio:.1f} times the forward"
 
 
-def _held_and_limit(record: Record) -> tuple[int | None, int | None]:
-    """What was held at the peak and of how much: of the limit if one was set, else the device."""
+def _used_and_limit(record: Record) -> tuple[int | None, int | None]:
+    """Bytes in use at the peak, and of how many: the limit if one was set, else the device's."""
     memory, spec = record.memory, record.spec
     if memory is None:
         return None, None

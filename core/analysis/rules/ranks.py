@@ -1,4 +1,4 @@
-"""Rules on several ranks: what their times are worth, who keeps the others waiting."""
+"""Rules on several ranks: shared hardware, stragglers, exposed communication."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXPOSED_LIMIT = 0.2
 
 
 def no_interconnect(record: Record) -> Finding | None:
-    """Ranks on one CPU share its cores and talk through the loopback."""
+    """Ranks on one CPU share its cores and communicate through the loopback."""
     block = record.distributed
     if block is None or record.spec["device"] != "cpu":
         return None
@@ -69,7 +69,7 @@ def exposed(record: Record) -> Finding | None:
 
 
 def clocks_disagree(record: Record) -> Finding | None:
-    """A collective was over before all ranks had come: their clocks are not one."""
+    """A collective ended before all ranks had reached it: their clocks differ."""
     block = record.distributed
     if block is None or block.disorder_ms <= DISORDER_LIMIT_MS:
         return None

@@ -1,4 +1,4 @@
-"""Rules that fail loudly: the table is not of what the spec says, or faster than possible."""
+"""Rules on contradictions: a table of another model than the spec's, or faster than the peak."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..kernels.expectations import (
 from .rule import Rule
 
 COUNT_TOLERANCE = 0.01
-"""Of a call: the table's calls are means over the traced steps."""
+"""Calls: the table's counts are means over the traced steps."""
 FLOPS_TOLERANCE = 1e-6
 PEAK_TOLERANCE = 1.1
 """Vendors quote peaks below the highest clock: H100 SXM's at 1830 of 1980 MHz."""
@@ -44,13 +44,13 @@ def attention_product_count(record: Record) -> Finding | None:
     return _miscounted("attention-count", f"2·{layers} attention products", count)
 
 
-def _miscounted(rule: str, what: str, count: Expected) -> Finding | None:
+def _miscounted(rule: str, products: str, count: Expected) -> Finding | None:
     if abs(count.found - count.expected) <= COUNT_TOLERANCE:
         return None
     return Finding(
         rule=rule,
         severity="problem",
-        verdict=f"A forward has {what}, the table {count.found:.4g}.",
+        verdict=f"A forward has {products}, the table {count.found:.4g}.",
         why=f"{count.expected} calls of this model are expected in every forward; what is "
         "missing or too much was put elsewhere, or another model ran.",
         next="Do not use shares of matrix products from this run; look at their rows in forward.",
@@ -80,7 +80,7 @@ def flops_contradict(record: Record) -> Finding | None:
 
 
 def precision_contradicted(record: Record) -> Finding | None:
-    """The kernels that multiply have names of another precision than the spec's."""
+    """The kernels of matrix products have names of another precision than the spec's."""
     kernels = record.kernels
     if kernels is None:
         return None
@@ -104,11 +104,11 @@ def faster_than_peak(record: Record) -> Finding | None:
     """More FLOP/s than the device has: a wrong label, a wrong clock or a wrong peak."""
     timing, kernels = record.timing, record.kernels
     if timing is not None and timing.mfu is not None and timing.mfu > 1:
-        what, ratio, roof = "The step", timing.mfu, timing.roof
+        subject, ratio, roof = "The step", timing.mfu, timing.roof
     elif kernels is not None and (rows := above_peak(kernels, PEAK_TOLERANCE)):
         row, roof = rows[0], kernels.roof
         assert roof is not None
-        what = row.name[:80]
+        subject = row.name[:80]
         ratio = (row.flops or 0.0) / row.total_ns * 1e9 / roof.peak_flops
     else:
         return None
@@ -116,7 +116,7 @@ def faster_than_peak(record: Record) -> Finding | None:
     return Finding(
         rule="faster-than-peak",
         severity="problem",
-        verdict=f"{what} runs at {ratio:.2f} times the peak of the device.",
+        verdict=f"{subject} runs at {ratio:.2f} times the peak of the device.",
         why=f"The peak is {format_count(peak)}FLOP/s for {record.spec.get('precision')}: "
         f"{roof.peak_source if roof else 'unknown'}.",
         next="One of these is wrong: the precision that ran, the peak, or the time. "

@@ -1,4 +1,4 @@
-"""What a rule is: a record in, at most one finding out."""
+"""The type of a rule: a function from a record to one finding or none."""
 
 from __future__ import annotations
 
