@@ -1,4 +1,4 @@
-"""Two runs side by side: whether B is faster than A, what else differs, and when compiling pays."""
+"""Comparison of two runs: verdict, differing settings, and the break-even of compiling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROCEDURE = keys_deciding("procedure")
 
 
 class Factor(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting, or one fact of the machine, in which two runs differ."""
+    """A setting, or a fact of the machine, in which two runs differ."""
 
     name: str
     a: str | int | float | bool | None
@@ -26,7 +26,7 @@ class Factor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The medians of one phase in both runs; null where a run did not time it."""
+    """The medians of one phase in both runs, in milliseconds; null where a run did not time it."""
 
     name: str
     a_ms: float | None
@@ -39,17 +39,17 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         a: Id of the first run.
         b: Id of the run that is judged.
-        verdict: Of the step time; ``why`` says from which numbers.
+        verdict: Verdict on the step time; ``why`` has its reason.
         change: B's median over A's, minus one; null without two timings.
-        change_low: The same from the ends of the 95 % intervals that are nearest …
-        change_high: … and farthest. The difference between two processes of the same spec
-            is not in these intervals.
+        change_low: The lowest change by the 95 % intervals: B's lower over A's upper end …
+        change_high: … and the highest, B's upper over A's lower. The difference between two
+            processes of the same spec is not in these intervals.
         phases: ``step`` first, then each phase.
         a_peak_bytes: Peak allocated of A, null without a memory pass.
         b_peak_bytes: Peak allocated of B.
-        factors: What differs; more than one and the change has no single cause.
-        procedure: Differences in how long was measured, which are no causes.
-        memory: What differs at the peaks, null without two memory passes.
+        factors: Differences that may be causes; with several the change has no single cause.
+        procedure: Differences in the length of the measurement, which are no causes.
+        memory: Differences at the peaks, null without two memory passes.
     """
 
     a: str
@@ -77,8 +77,8 @@ def compare(a: Record, b: Record) -> Comparison:
         verdict, why = step.verdict, step.why
         change, low, high = step.change, step.low, step.high
     else:
-        lacking = " and ".join(record.id for record in (a, b) if record.timing is None)
-        verdict, why = "AMBIGUOUS", f"no timing in {lacking}"
+        untimed = " and ".join(record.id for record in (a, b) if record.timing is None)
+        verdict, why = "AMBIGUOUS", f"no timing in {untimed}"
     return Comparison(
         a=a.id,
         b=b.id,
@@ -90,17 +90,17 @@ def compare(a: Record, b: Record) -> Comparison:
         phases=_phases(a, b),
         a_peak_bytes=a.memory.peak_allocated_bytes if a.memory else None,
         b_peak_bytes=b.memory.peak_allocated_bytes if b.memory else None,
-        factors=[one for one in differences if one.name not in _PROCEDURE],
-        procedure=[one for one in differences if one.name in _PROCEDURE],
+        factors=[factor for factor in differences if factor.name not in _PROCEDURE],
+        procedure=[factor for factor in differences if factor.name in _PROCEDURE],
         memory=memory_difference(a.memory, b.memory) if a.memory and b.memory else None,
     )
 
 
 def _phases(a: Record, b: Record) -> list[PhaseChange]:
-    of_a, of_b = _medians(a), _medians(b)
+    medians_a, medians_b = _medians(a), _medians(b)
     return [
-        PhaseChange(name=name, a_ms=of_a.get(name), b_ms=of_b.get(name))
-        for name in dict.fromkeys([*of_a, *of_b])
+        PhaseChange(name=name, a_ms=medians_a.get(name), b_ms=medians_b.get(name))
+        for name in dict.fromkeys([*medians_a, *medians_b])
     ]
 
 
@@ -114,17 +114,17 @@ def _medians(record: Record) -> dict[str, float]:
 def differing(a: Record, b: Record) -> list[Factor]:
     """Settings and facts of the machine that differ and could matter.
 
-    Another model is one factor, whatever its dimensions; settings that neither run used
-    (an optimizer without a training step) are none.
+    Another model is one factor, whatever its dimensions. Settings that neither run used (an
+    optimizer without a training step) are no factors.
     """
-    ours, theirs = _factors(a), _factors(b)
-    idle = unused_keys(a.spec) & unused_keys(b.spec)
-    if ours["model"] != theirs["model"]:
-        idle |= set(DIMENSION_NAMES)
+    factors_a, factors_b = _factors(a), _factors(b)
+    ignored = unused_keys(a.spec) & unused_keys(b.spec)
+    if factors_a["model"] != factors_b["model"]:
+        ignored |= set(DIMENSION_NAMES)
     return [
-        Factor(name=name, a=ours.get(name), b=theirs.get(name))
-        for name in differing_keys(ours, theirs)
-        if name not in idle
+        Factor(name=name, a=factors_a.get(name), b=factors_b.get(name))
+        for name in differing_keys(factors_a, factors_b)
+        if name not in ignored
     ]
 
 
@@ -141,9 +141,9 @@ def _factors(record: Record) -> dict[str, Any]:
 class BreakEven(msgspec.Struct, frozen=True):
     """A compiled run against the eager run of the same spec, medians of the bare step.
 
-    ``saved_ms`` is eager minus compiled. ``steps_cold`` and ``steps_warm`` are how many
-    steps the saving takes to make up for compiling with empty and with full caches. Null
-    values have their reason in ``missing``.
+    ``saved_ms`` is eager minus compiled. ``steps_cold`` and ``steps_warm`` are the numbers of
+    steps after which the savings exceed the time of compiling, with empty and with full caches.
+    Null values have their reason in ``missing``.
     """
 
     compiled_ms: float | None = None
@@ -157,12 +157,12 @@ class BreakEven(msgspec.Struct, frozen=True):
 
 
 def break_even(record: Record, eager: Record | None, how: str) -> BreakEven:
-    """Steps = ceil(compile seconds / seconds saved a step), if any are surely saved.
+    """Steps = ceil(compile seconds / seconds saved per step), if the saving is significant.
 
     Args:
         record: A compiled run.
         eager: The run of the same spec without torch.compile, if there is one.
-        how: How to get one, told where there is none.
+        how: Instruction to make such a run, for ``missing`` where there is none.
     """
     if record.timing is None or record.compile is None:
         return _never(BreakEven(), "this run has no timing")
@@ -172,32 +172,34 @@ def break_even(record: Record, eager: Record | None, how: str) -> BreakEven:
     if eager is None or eager.timing is None:
         missing = {**_never(BreakEven(), "it takes an eager run").missing, "eager_ms": how}
         return BreakEven(compiled_ms=step.median_ms, missing=missing)
-    other = eager.timing.step
-    found = BreakEven(
+    eager_step = eager.timing.step
+    saved_ms = eager_step.median_ms - step.median_ms
+    medians = BreakEven(
         compiled_ms=step.median_ms,
-        eager_ms=other.median_ms,
+        eager_ms=eager_step.median_ms,
         eager_run=eager.id,
-        saved_ms=other.median_ms - step.median_ms,
-        speed_up=other.median_ms / step.median_ms if step.median_ms else None,
+        saved_ms=saved_ms,
+        speed_up=eager_step.median_ms / step.median_ms if step.median_ms else None,
     )
-    if other.median_ms <= step.median_ms:
-        return _never(found, "never: compiled steps are not shorter")
-    if step_change(other, step).verdict != "FASTER":
-        return _never(found, "the two medians cannot be told apart: their intervals overlap")
+    if saved_ms <= 0:
+        return _never(medians, "never: compiled steps are not shorter")
+    if step_change(eager_step, step).verdict != "FASTER":
+        return _never(medians, "the two medians cannot be distinguished: their intervals overlap")
     seconds = {"cold": record.compile.cold_seconds, "warm": record.compile.warm_seconds}
-    steps = {f"steps_{name}": _steps(value, found.saved_ms) for name, value in seconds.items()}
+    steps = {f"steps_{name}": _steps(value, saved_ms) for name, value in seconds.items()}
     missing = {
         f"steps_{name}": record.compile.missing.get(f"{name}_seconds", "it was not measured")
         for name, value in seconds.items()
         if value is None
     }
-    return msgspec.structs.replace(found, **steps, missing=missing)
+    return msgspec.structs.replace(medians, **steps, missing=missing)
 
 
-def _steps(seconds: float | None, saved_ms: float | None) -> int | None:
-    return None if seconds is None or not saved_ms else math.ceil(seconds * 1e3 / saved_ms)
+def _steps(seconds: float | None, saved_ms: float) -> int | None:
+    return None if seconds is None else math.ceil(seconds * 1e3 / saved_ms)
 
 
-def _never(found: BreakEven, reason: str) -> BreakEven:
+def _never(medians: BreakEven, reason: str) -> BreakEven:
+    """The medians without a number of steps, for this reason."""
     missing = dict.fromkeys(("steps_cold", "steps_warm"), reason)
-    return msgspec.structs.replace(found, missing=missing)
+    return msgspec.structs.replace(medians, missing=missing)

@@ -1,4 +1,4 @@
-"""Robust statistics of step times: the median, how well it is known, when to stop."""
+"""Robust statistics of step times: the median, its confidence interval, the stopping rule."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def interval_rank(count: int, confidence: float = 0.95) -> int:
     tail = (1 - confidence) / 2
     cumulative, rank = 0.0, 0
     for below in range(count // 2):
+        # P(exactly `below` samples lie under the median), by logarithms: 2**count overflows.
         cumulative += math.exp(
             math.lgamma(count + 1)
             - math.lgamma(below + 1)
@@ -46,15 +47,15 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 def half_width(samples: Sequence[float]) -> float:
     """Half of the median's 95 % interval, as a share of the median; infinite below 6 samples."""
-    middle = statistics.median(samples) if samples else 0.0
-    if len(samples) < 6 or middle <= 0:
+    median = statistics.median(samples) if samples else 0.0
+    if len(samples) < 6 or median <= 0:
         return math.inf
     low, high = median_interval(samples)
-    return (high - low) / 2 / middle
+    return (high - low) / 2 / median
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Linear interpolation between the order statistics of sorted samples."""
+    """The quantile at a share of one, by linear interpolation between sorted samples."""
     position = share * (len(ordered) - 1)
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
@@ -62,7 +63,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def spread(samples: Sequence[float]) -> Spread:
-    """All statistics of one series of milliseconds, in the order they were taken.
+    """All statistics of a series of step times in milliseconds, in the order of measuring.
 
     Raises:
         ValueError: No samples.
@@ -70,12 +71,12 @@ def spread(samples: Sequence[float]) -> Spread:
     if not samples:
         raise ValueError("no samples to summarise")
     ordered = sorted(samples)
-    middle = statistics.median(ordered)
-    mad = MAD_TO_SIGMA * statistics.median(abs(sample - middle) for sample in ordered)
+    median = statistics.median(ordered)
+    mad = MAD_TO_SIGMA * statistics.median(abs(sample - median) for sample in ordered)
     low, high = median_interval(ordered)
-    reach = OUTLIER_MADS * mad
+    limit = OUTLIER_MADS * mad
     return Spread(
-        median_ms=middle,
+        median_ms=median,
         ci_low_ms=low,
         ci_high_ms=high,
         mad_ms=mad,
@@ -88,7 +89,7 @@ def spread(samples: Sequence[float]) -> Spread:
         p90_ms=quantile(ordered, 0.90),
         n=len(ordered),
         drift=drift(samples),
-        outliers=[i for i, sample in enumerate(samples) if mad and abs(sample - middle) > reach],
+        outliers=[i for i, sample in enumerate(samples) if mad and abs(sample - median) > limit],
     )
 
 
@@ -102,7 +103,7 @@ def drift(samples: Sequence[float]) -> float:
 
 
 def settled(recent: Sequence[float], agree_within: float = 0.05, count: int = 3) -> bool:
-    """Whether the last ``count`` warm-up steps agree within a share of the shortest."""
+    """Whether the last ``count`` warm-up steps agree within a share of the shortest of them."""
     last = recent[-count:]
     return len(last) == count and max(last) <= min(last) * (1 + agree_within)
 
@@ -116,7 +117,7 @@ def stop_reason(
     max_steps: int,
     max_seconds: float,
 ) -> str | None:
-    """Why to stop measuring, or None to go on. A fixed number of ``steps`` rules alone."""
+    """The reason to stop measuring, or None to go on; a number of ``steps`` is the only rule."""
     if steps:
         return f"the {steps} steps asked for are done" if len(samples) >= steps else None
     enough = len(samples) >= LEAST_STEPS and elapsed_seconds >= LEAST_SECONDS

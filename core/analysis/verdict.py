@@ -1,4 +1,4 @@
-"""The verdict on two step times. Every comparison of two runs reads it from here."""
+"""The verdict on two step times, used by every comparison of two runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..formatting import percent
 Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]
 
 SAME_WITHIN = 0.02
-"""Two medians are the same when their quotient is surely within this share of one."""
+"""Two medians are the same if the interval of their quotient is within this share of one."""
 
 
 class MedianTime(Protocol):
-    """A median in milliseconds with the ends of its 95 % interval, as a `Spread` has them."""
+    """A median in milliseconds with the ends of its 95 % interval, such as a `Spread`."""
 
     @property
     def median_ms(self) -> float: ...
@@ -31,9 +31,9 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         why: The reason, from the two intervals.
         change: B's median over A's, minus one.
-        low: The same from the ends of the 95 % intervals that are nearest …
-        high: … and farthest. The difference between two processes of the same spec is not in
-            these intervals.
+        low: The lowest change by the 95 % intervals: B's lower over A's upper end …
+        high: … and the highest, B's upper over A's lower. The difference between two processes
+            of the same spec is not in these intervals.
     """
 
     verdict: Verdict
@@ -44,7 +44,7 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_change(a: MedianTime, b: MedianTime) -> StepChange:
-    """Judge B against A; both medians and A's interval are above zero."""
+    """Judge B against A; both medians and A's interval must be above zero."""
     low, high = b.ci_low_ms / a.ci_high_ms - 1, b.ci_high_ms / a.ci_low_ms - 1
     verdict, why = _verdict(low, high)
     return StepChange(

@@ -66,7 +66,7 @@ def test_a_time_that_was_not_measured_has_its_reason() -> None:
 
 @pytest.mark.parametrize(
     ("eager_ms", "width", "reason"),
-    [(40.0, 0.001, "not shorter"), (51.0, 0.05, "cannot be told apart")],
+    [(40.0, 0.001, "not shorter"), (51.0, 0.05, "cannot be distinguished")],
 )
 def test_it_never_pays_where_nothing_is_surely_saved(
     eager_ms: float, width: float, reason: str
