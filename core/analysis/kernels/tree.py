@@ -233,17 +233,17 @@ def _by_phase(rows: Iterable[KernelRow]) -> dict[str, float]:
 
 def known_sum(values: Iterable[float | None]) -> float | None:
     """The sum of the values that are known, None if none is."""
-    known = [value for value in values if value is not None]
-    return fsum(known) if known else None
+    known_values = [value for value in values if value is not None]
+    return fsum(known_values) if known_values else None
 
 
 def mean_of_roof(rows: Sequence[KernelRow]) -> float | None:
     """The part of the roof reached: mean over the time with a known roof, None if too little."""
-    known = [(row.total_ns, row.of_roof) for row in rows if row.of_roof is not None]
-    known_ns = fsum(ns for ns, _ in known)
+    parts = [(row.total_ns, row.of_roof) for row in rows if row.of_roof is not None]
+    known_ns = fsum(ns for ns, _ in parts)
     if not known_ns or known_ns < ROOF_KNOWN * fsum(row.total_ns for row in rows):
         return None
-    return fsum(ns * reached for ns, reached in known) / known_ns
+    return fsum(ns * reached for ns, reached in parts) / known_ns
 
 
 def walk(node: TreeNode, depth: int = 0) -> Iterator[tuple[int, TreeNode]]:

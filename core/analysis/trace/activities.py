@@ -1,7 +1,6 @@
 """Pieces of work with their phase, module and operator: a device's kernels or a host's operators.
 
-A piece has a start and an end; one call of a host operator may be several pieces, since the
-operators inside it are cut out.
+One call of a host operator may be several pieces, since the operators inside it are cut out.
 """
 
 from __future__ import annotations
