@@ -142,7 +142,11 @@ async def test_a_run_that_is_started_elsewhere_is_followed(
         await until(pilot, lambda: result.record is not None and result.record.id == run.id)
 
 
-async def test_an_export_that_cannot_be_says_why(app: SysbenchApp, own_run: RunDirectory) -> None:
+async def test_an_export_that_cannot_be_says_why(
+    app: SysbenchApp, own_run: RunDirectory, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()  # not even root makes a folder in it
     async with app.run_test(size=(100, 30)) as pilot:
         app.open_result(own_run)
         await until(pilot, lambda: isinstance(app.screen, ResultScreen))
@@ -156,7 +160,7 @@ async def test_an_export_that_cannot_be_says_why(app: SysbenchApp, own_run: RunD
         # The path that is proposed there would else come after the one that is typed.
         proposed = str(default_path(own_run, "json", Path.cwd()))
         await until(pilot, lambda: box.value == proposed)
-        box.value = "/nowhere/at/all/run.json"
+        box.value = str(file / "run.json")
         await pilot.press("enter")
         await until(pilot, lambda: "✗ json" in str(written.content))
 
