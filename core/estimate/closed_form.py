@@ -181,7 +181,8 @@ def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
     Args:
         instructions: What oneDNN uses, from `onednn_instructions`.
     """
-    if spec.device != "cpu" or not has_own_products(instructions, spec.precision):
+    dtype = spec.precision_row.compute
+    if spec.device != "cpu" or not has_own_products(instructions, dtype):
         return None
     return (
         f"what oneDNN takes within {spec.precision} products, by {instructions}, is not predicted"

@@ -37,11 +37,8 @@ OTHER_NAMES = {
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 """Variables that limit it, the first that is set; read when torch loads."""
 
-LEAST = {
-    **dict.fromkeys(("bf16", "bf16-pure"), "AVX512_CORE"),
-    "fp16": "AVX512_CORE_FP16",
-}
-"""From where on oneDNN computes the products of a precision; below, and of others, torch does."""
+LEAST = {"bfloat16": "AVX512_CORE", "float16": "AVX512_CORE_FP16"}
+"""From where on oneDNN computes products of a dtype; below, and of others, torch does."""
 
 
 def onednn_instructions(flags: Collection[str], environ: Mapping[str, str]) -> str | None:
@@ -63,8 +60,8 @@ def cpu_flags() -> frozenset[str]:
     return frozenset(match[1].split()) if match else frozenset()
 
 
-def has_own_products(instructions: str | None, precision: str) -> bool:
-    """Whether oneDNN computes the products of that precision with these instructions."""
-    if instructions not in NAMES or precision not in LEAST:
+def has_own_products(instructions: str | None, dtype: str) -> bool:
+    """Whether oneDNN computes products of that dtype with these instructions."""
+    if instructions not in NAMES or dtype not in LEAST:
         return False
-    return NAMES.index(instructions) >= NAMES.index(LEAST[precision])
+    return NAMES.index(instructions) >= NAMES.index(LEAST[dtype])

@@ -69,10 +69,9 @@ def test_the_older_variable_counts_where_the_newer_is_not_set() -> None:
 def test_from_where_on_onednn_computes_products(
     instructions: str | None, bf16: bool, fp16: bool
 ) -> None:
-    assert has_own_products(instructions, "bf16") == bf16
-    assert has_own_products(instructions, "bf16-pure") == bf16
-    assert has_own_products(instructions, "fp16") == fp16
-    assert not has_own_products(instructions, "fp32")
+    assert has_own_products(instructions, "bfloat16") == bf16
+    assert has_own_products(instructions, "float16") == fp16
+    assert not has_own_products(instructions, "float32")
 
 
 ASK = """
@@ -80,8 +79,8 @@ import os, torch
 from sysbench.core.machine.instructions import cpu_flags, has_own_products, onednn_instructions
 instructions = onednn_instructions(cpu_flags(), os.environ)
 onednn = torch.ops.mkldnn
-assert has_own_products(instructions, "bf16") == onednn._is_mkldnn_bf16_supported()
-assert has_own_products(instructions, "fp16") == onednn._is_mkldnn_fp16_supported()
+assert has_own_products(instructions, "bfloat16") == onednn._is_mkldnn_bf16_supported()
+assert has_own_products(instructions, "float16") == onednn._is_mkldnn_fp16_supported()
 torch.ones(1, 1).to_mkldnn().to_dense()
 """
 SAYS = {

@@ -195,7 +195,7 @@ def test_products_take_workspace_where_onednn_computes_them(
 ) -> None:
     # A fused attention always takes some, so that it would say nothing here.
     held = cases(limit)[name].memory.timeline.categories.get(LIBRARY_WORKSPACE, [])
-    assert any(held) == has_own_products(limit, UNDER_EACH[name].precision)
+    assert any(held) == has_own_products(limit, UNDER_EACH[name].precision_row.compute)
 
 
 @pytest.mark.parametrize("name", UNDER_EACH)
