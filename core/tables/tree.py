@@ -10,7 +10,7 @@ from ..analysis.kernels.tree import TreeNode, walk
 from ..formatting import percent
 from .cells import decimal
 from .table import Column, Table, fields_of, tabulate
-from .trust import marked
+from .trust import mark_perturbed
 
 SPLIT = ("forward", "backward")
 """Phases that have a column of their own."""
@@ -27,7 +27,7 @@ class PlacedNode:
 
     node: TreeNode
     depth: int = 0
-    moved: bool = False
+    perturbed: bool = False
 
 
 def _phase_column(phase: str) -> Column[PlacedNode]:
@@ -45,7 +45,7 @@ NODE_COLUMNS: tuple[Column[PlacedNode], ...] = (
     *map(_phase_column, SPLIT),
     Column("parameter_bytes", lambda row: row.node.parameter_bytes),
     Column("activation_bytes", lambda row: row.node.activation_bytes),
-    Column("where", lambda row: "  " * row.depth + label(row.node, moved=row.moved)),
+    Column("where", lambda row: "  " * row.depth + label(row.node, perturbed=row.perturbed)),
     Column("kind", lambda row: row.node.kind),
     Column("path", lambda row: row.node.path),
 )
@@ -53,32 +53,32 @@ TREE_COLUMNS = (*NODE_COLUMNS, *fields_of(PlacedNode, "depth"))
 COLUMNS = tuple(column.name for column in TREE_COLUMNS)
 
 
-def tree_table(root: TreeNode, *, moved: bool = False) -> Table:
+def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
     """All nodes, parents before children; the leaves' ``inclusive_ns`` add up to the step.
 
     ``own_ns`` leaves out the modules inside; ``activation_bytes`` are saved for backward.
-    With ``moved`` the times among the words are marked: tracing changed them too far.
+    With ``perturbed`` the times among the words are marked: tracing changed them too far.
     """
     nodes = list(walk(root))
     odd = f"; {ODD_WORDS}" if any(node.layers for _, node in nodes) else ""
     return tabulate(
-        [PlacedNode(node, depth, moved) for depth, node in nodes],
+        [PlacedNode(node, depth, perturbed) for depth, node in nodes],
         TREE_COLUMNS,
         name="tree",
         title=f"Tree of the traced {root.name}, {root.inclusive_ns / 1e6:.2f} ms{odd}",
     )
 
 
-def label(node: TreeNode, *, moved: bool) -> str:
+def label(node: TreeNode, *, perturbed: bool) -> str:
     """The node's name; for folded layers how many they are and how their times lie."""
-    return f"{node.name} ({layer_words(node.layers, moved=moved)})" if node.layers else node.name
+    return f"{node.name} ({layer_words(node.layers, perturbed=perturbed)})" if node.layers else node.name
 
 
-def layer_words(layers: LayerSpread, *, moved: bool) -> str:
+def layer_words(layers: LayerSpread, *, perturbed: bool) -> str:
     """``36×, 2.61–2.66–2.74 ms, slowest 17``: least, median and most of one layer."""
     figures = [decimal(ns / 1e6, 2) for ns in (layers.min_ns, layers.median_ns, layers.max_ns)]
     times = f"{'–'.join(figures)} ms"
-    shown = marked(times) if moved else times
+    shown = mark_perturbed(times) if perturbed else times
     return f"{layers.count}×, {shown}, slowest {layers.slowest}"
 
 

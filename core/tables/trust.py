@@ -24,7 +24,7 @@ def is_perturbed(kernels: Kernels) -> bool:
     return abs(change) > PERTURBATION_LIMIT
 
 
-def marked(text: str) -> str:
+def mark_perturbed(text: str) -> str:
     """A time that tracing moved, told apart where nothing can be struck out."""
     return f"{PERTURBED_MARK}{text}" if any(map(str.isdigit, text)) else text
 

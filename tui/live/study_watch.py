@@ -19,7 +19,7 @@ from ...core.studies.run.state import (
     studies_folder,
     unique,
 )
-from ...core.studies.values.values import keeper
+from ...core.studies.values.values import fields_used_by
 from .run_watch import RunWatch
 
 Stamp = tuple[int, int]
@@ -47,7 +47,7 @@ class StudyWatch:
         self.changes = 0
         self._stamp: Stamp | None = None
         self._records: dict[str, Record] = {}
-        self._keep = keeper(study)
+        self._keep = fields_used_by(study)
         self.poll()
 
     @property

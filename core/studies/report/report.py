@@ -18,7 +18,7 @@ from ..file.study import Study
 from ..run import grid
 from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progress_in, seconds_left
 from ..run.state import CellStatus, Entry, StudyDirectory, records_of
-from ..values.values import Value, keeper, values_of
+from ..values.values import Value, fields_used_by, values_of
 from .charts import figures_of
 from .table import fill_all
 from .text import cautions_of, sentences_of
@@ -136,7 +136,7 @@ def report_of(directory: StudyDirectory) -> Report:
     """
     study = directory.study()
     cells = grid.expand(study)
-    return make_report(directory, study, cells, records_of(directory, cells, keeper(study)))
+    return make_report(directory, study, cells, records_of(directory, cells, fields_used_by(study)))
 
 
 def make_report(

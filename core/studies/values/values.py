@@ -139,7 +139,7 @@ _LONG: dict[str, dict[str, Any]] = {
 """Parts that are long, and that only a formula of their own asks for."""
 
 
-def keeper(study: Study) -> Callable[[Record], Record]:
+def fields_used_by(study: Study) -> Callable[[Record], Record]:
     """A function that leaves out of a record what no table or figure of the study reads."""
     paths = [path for layout in study.tables for path in _paths(layout)]
     named = {step.name for path in paths for step in parse_path(path)[:2]}

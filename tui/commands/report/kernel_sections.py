@@ -94,7 +94,7 @@ def tree_of(run: RunDirectory, record: Record, options: TreeOptions) -> TreeNode
 def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Iterator[Line]:
     """One line a node, indented; the columns in which nothing is known are left out."""
     assert record.kernels is not None
-    table = tree_table(tree, moved=is_perturbed(record.kernels))
+    table = tree_table(tree, perturbed=is_perturbed(record.kernels))
     columns = [*known_columns(table, COLUMNS[: COLUMNS.index("where")]), "where"]
     yield from kernel_head(record, page)
     lines = table_lines(

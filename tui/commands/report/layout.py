@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 
 from ....core.tables.cells import cells_as_text, heading_of, is_numeric
 from ....core.tables.table import Table
-from ....core.tables.trust import marked
+from ....core.tables.trust import mark_perturbed
 
 Span = tuple[str, str]
 """A text and its style: a rich style, or empty."""
@@ -84,7 +84,7 @@ def table_lines(
     by_column = zip(*cells_as_text(table), strict=True) if table.rows else [()] * len(table.columns)
     cells = dict(zip(table.columns, by_column, strict=True))
     for name in struck:
-        cells[name] = tuple(marked(text) for text in cells[name])
+        cells[name] = tuple(mark_perturbed(text) for text in cells[name])
     numeric = {name for name in chosen if is_numeric(table, name)}
     heads = {name: heading_of(table, name) for name in chosen}
     widths = {name: max(map(cell_len, (heads[name], *cells[name]))) for name in chosen}

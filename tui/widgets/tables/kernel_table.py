@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.text import Text
 
 from ....core.tables.kernels import KERNEL_NAMES
-from ....core.tables.trust import PERTURBED_MARK, marked
+from ....core.tables.trust import PERTURBED_MARK, mark_perturbed
 from ...theme import Swatch
 from .table_view import TableView
 
@@ -30,33 +30,33 @@ SWATCH_WIDTH = 2
 class KernelTable(TableView):
     """Rows with the swatch of their category, as the bar above has it.
 
-    With ``moved`` the times are struck out: tracing changed them too far.
+    With ``perturbed`` the times are struck out: tracing changed them too far.
     """
 
-    def __init__(self, looks: Mapping[str, Swatch], *, moved: bool) -> None:
+    def __init__(self, looks: Mapping[str, Swatch], *, perturbed: bool) -> None:
         super().__init__(flexible="name", order=ORDER)
         self._looks = looks
-        self._moved = moved
+        self._perturbed = perturbed
 
     def room_beside(self, column: str) -> int:
         if column == "category":
             return SWATCH_WIDTH
-        return moved_room(column, moved=self._moved)
+        return perturbed_room(column, perturbed=self._perturbed)
 
     def cell(self, column: str, row: int, text: str) -> Text:
         look = self._looks.get(text.removesuffix(" (fused)")) if column == "category" else None
         if look is None:
-            return moved_cell(column, text, moved=self._moved)
+            return perturbed_cell(column, text, perturbed=self._perturbed)
         return Text.assemble((look.glyph, look.colour), " ", text)
 
 
-def moved_cell(column: str, text: str, *, moved: bool) -> Text:
+def perturbed_cell(column: str, text: str, *, perturbed: bool) -> Text:
     """A cell as it is, or struck out where it is a time that tracing moved."""
-    if moved and column.endswith("_ns"):
-        return Text(marked(text), style="strike")
+    if perturbed and column.endswith("_ns"):
+        return Text(mark_perturbed(text), style="strike")
     return Text(text)
 
 
-def moved_room(column: str, *, moved: bool) -> int:
-    """Cells that the mark of a moved time takes."""
-    return len(PERTURBED_MARK) if moved and column.endswith("_ns") else 0
+def perturbed_room(column: str, *, perturbed: bool) -> int:
+    """Cells that the mark of a perturbed time takes."""
+    return len(PERTURBED_MARK) if perturbed and column.endswith("_ns") else 0

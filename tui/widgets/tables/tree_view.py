@@ -14,7 +14,7 @@ from ....core.analysis.kernels.tree import NOT_RUNNING, TreeNode, matching, walk
 from ....core.tables.table import Column, tabulate
 from ....core.tables.tree import NODE_COLUMNS, PlacedNode, known_columns
 from ...theme import IDLE, swatch
-from .kernel_table import moved_cell, moved_room
+from .kernel_table import perturbed_cell, perturbed_room
 from .table_view import TableView
 
 BAR = " "
@@ -43,9 +43,9 @@ class TreeView(TableView):
         Binding("minus", "close_all", "Close all", show=False, id="tree.none"),
     ]
 
-    def __init__(self, *, moved: bool) -> None:
+    def __init__(self, *, perturbed: bool) -> None:
         super().__init__(flexible="where", order=ORDER)
-        self._moved = moved
+        self._perturbed = perturbed
         self._root: TreeNode | None = None
         self._shown: TreeNode | None = None
         self._open: set[str] = set()
@@ -91,7 +91,7 @@ class TreeView(TableView):
         """The visible nodes as a table; the cursor stays on its row."""
         self._visible = [] if self._shown is None else list(self._walk(self._shown))
         table = tabulate(
-            [PlacedNode(node, moved=self._moved) for _, node in self._visible],
+            [PlacedNode(node, perturbed=self._perturbed) for _, node in self._visible],
             TABLE_COLUMNS,
             name="tree",
             title="",
@@ -106,12 +106,12 @@ class TreeView(TableView):
         if column == "where":
             mark = ("▾" if self.is_open(node) else "▸") if node.children else " "
             return Text(f"{'  ' * depth}{mark} {text}", style=_style(node))
-        return moved_cell(column, text, moved=self._moved)
+        return perturbed_cell(column, text, perturbed=self._perturbed)
 
     def room_beside(self, column: str) -> int:
         if column == "where":
             return max((2 * depth for depth, _ in self._visible), default=0) + 2
-        return moved_room(column, moved=self._moved)
+        return perturbed_room(column, perturbed=self._perturbed)
 
     def action_turn(self) -> None:
         """Open a closed node, close an open one."""

@@ -74,8 +74,8 @@ def test_a_fused_row_says_what_it_is_made_of(gpu_run: RunDirectory) -> None:
     assert kernels is not None
     fused = msgspec.structs.replace(kernels.rows[1], fused=True, ops=["mul", "[bold]silu"])
     table = kernel_table(msgspec.structs.replace(kernels, rows=[fused, kernels.rows[2]]))
-    assert "fused from mul, [bold]silu" in row_words(table, 0, moved=False)
-    assert "fused" not in row_words(table, 1, moved=False)
+    assert "fused from mul, [bold]silu" in row_words(table, 0, perturbed=False)
+    assert "fused" not in row_words(table, 1, perturbed=False)
 
 
 async def test_the_tree_opens_and_closes_by_keys(app: SysbenchApp, own_run: RunDirectory) -> None:

@@ -95,16 +95,16 @@ class KernelsTab(ViewsTab):
         yield self.detail_line()
 
     def _views(self, kernels: Kernels) -> Iterator[View]:
-        moved = is_perturbed(kernels)
-        table, tree = KernelTable(self.looks, moved=moved), TreeView(moved=moved)
+        perturbed = is_perturbed(kernels)
+        table, tree = KernelTable(self.looks, perturbed=perturbed), TreeView(perturbed=perturbed)
 
         def row_in_full() -> str:
             if table.table is None or table.selected is None:
                 return ""
-            return row_words(table.table, table.selected, moved=moved)
+            return row_words(table.table, table.selected, perturbed=perturbed)
 
         def node_in_full() -> str:
-            return node_words(tree.node, moved=moved) if tree.node else ""
+            return node_words(tree.node, perturbed=perturbed) if tree.node else ""
 
         yield View(name="table", widget=table, markdown=table.markdown, subject=row_in_full)
         yield View(

@@ -16,7 +16,7 @@ from .....core.tables.cells import literal
 from .....core.tables.kernels import averaged, category_table, question_table
 from .....core.tables.table import Table
 from .....core.tables.tree import layer_words
-from .....core.tables.trust import is_perturbed, marked
+from .....core.tables.trust import is_perturbed, mark_perturbed
 from ....text import amount, milliseconds, operations, percent, significant
 from ....theme import IDLE, Swatch, swatch
 from ....widgets.charts.stack_bar import Part
@@ -40,7 +40,7 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
         if ns > 0 or name in REST:
             text = f"{significant(ns / 1e6, 3)} ms"
             parts.append(
-                Part(name, ns, marked(text) if is_perturbed(kernels) else text, looks[name])
+                Part(name, ns, mark_perturbed(text) if is_perturbed(kernels) else text, looks[name])
             )
     return parts
 
@@ -48,15 +48,15 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
 def sum_line(kernels: Kernels) -> Content:
     """What the parts add up to; struck out when tracing moved it too far."""
     step = milliseconds(kernels.step_ms)
-    moved = is_perturbed(kernels)
+    perturbed = is_perturbed(kernels)
     return Content.assemble(
         f"traced {kernels.whole} ",
-        (marked(step) if moved else step, "bold strike $warning" if moved else "bold $accent"),
+        (mark_perturbed(step) if perturbed else step, "bold strike $warning" if perturbed else "bold $accent"),
         f" = the parts below{averaged(kernels)}",
     )
 
 
-def row_words(table: Table, index: int, *, moved: bool) -> str:
+def row_words(table: Table, index: int, *, perturbed: bool) -> str:
     """A row in full: the whole name, then what the narrow columns leave out."""
     values = table.mapping(index)
     facts = [literal(str(values["name"]))]
@@ -68,20 +68,20 @@ def row_words(table: Table, index: int, *, moved: bool) -> str:
     mean, least, most = values["mean_ns"], values["min_ns"], values["max_ns"]
     if isinstance(mean, float) and isinstance(least, float) and isinstance(most, float):
         microseconds = [significant(ns / 1e3, 3) for ns in (least, mean, most)]
-        least_text, mean_text, most_text = (marked(x) if moved else x for x in microseconds)
+        least_text, mean_text, most_text = (mark_perturbed(x) if perturbed else x for x in microseconds)
         facts.append(f"min {least_text} mean {mean_text} max {most_text} µs")
     return " · ".join(facts)
 
 
-def node_words(node: TreeNode, *, moved: bool) -> str:
+def node_words(node: TreeNode, *, perturbed: bool) -> str:
     """A node in full: its path, its layers, and what the narrow columns leave out."""
 
     def time(ns: float) -> str:
-        return marked(milliseconds(ns / 1e6)) if moved else milliseconds(ns / 1e6)
+        return mark_perturbed(milliseconds(ns / 1e6)) if perturbed else milliseconds(ns / 1e6)
 
     facts = [literal(node.path)]
     if node.layers:
-        facts.append(layer_words(node.layers, moved=moved))
+        facts.append(layer_words(node.layers, perturbed=perturbed))
     if node.exclusive_ns < node.inclusive_ns and node.kind in ("module", "layers"):
         facts.append(f"{time(node.exclusive_ns)} its own")
     facts += [f"{phase} {time(ns)}" for phase, ns in node.phases_ns.items()]
