@@ -43,7 +43,7 @@ class PageServer:
         """
         token = secrets.token_urlsafe(16)
         base = f"/{token}/"
-        served = {f"{base}{name}": one for name, one in _served(run).items()}
+        served = {f"{base}{name}": content for name, content in _served(run).items()}
         try:
             self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(served))
         except (OSError, OverflowError) as error:
@@ -69,9 +69,9 @@ def _served(run: RunDirectory) -> dict[str, Served]:
         "snapshot.pickle": run.snapshot_path,
     }
     page = Served("text/html; charset=utf-8", run_as_page(run).encode())
-    found = {name: path for name, path in files.items() if path.is_file()}
+    present = {name: path for name, path in files.items() if path.is_file()}
     return {"": page} | {
-        name: Served("application/octet-stream", path) for name, path in found.items()
+        name: Served("application/octet-stream", path) for name, path in present.items()
     }
 
 
@@ -81,18 +81,18 @@ def _handler(served: Mapping[str, Served]) -> type[BaseHTTPRequestHandler]:
         sys_version = ""
 
         def do_GET(self) -> None:
-            one = served.get(self.path)
-            if one is None:
+            served_file = served.get(self.path)
+            if served_file is None:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
             with suppress(BrokenPipeError, ConnectionResetError):
-                self._send(one)
+                self._send(served_file)
 
-        def _send(self, one: Served) -> None:
-            content = one.content
+        def _send(self, served_file: Served) -> None:
+            content = served_file.content
             size = content.stat().st_size if isinstance(content, Path) else len(content)
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", one.kind)
+            self.send_header("Content-Type", served_file.kind)
             self.send_header("Content-Length", str(size))
             self.send_header("Cache-Control", "no-store")
             self.send_header("Referrer-Policy", "no-referrer")

@@ -25,7 +25,7 @@ from .inspection import encode_inspection
 from .messages import Finished, Message, Progressed, Refused, encode_message
 from .reading import Tables, read_tables
 
-TELL_SECONDS = 0.05
+PROGRESS_SECONDS = 0.05
 LARGEST_TABLES_BYTES = 64 * 2**20
 """A file whose tables are larger was made to be so: real ones have a few megabytes."""
 
@@ -37,7 +37,7 @@ def main(file: str, entry: str, limit_bytes: str, device: str = "") -> int:
     limit_data_memory(int(limit_bytes))
     path = Path(file)
     try:
-        tables = read_tables(path, _Teller().tell, int(device) if device else None)
+        tables = read_tables(path, _ProgressSender().send, int(device) if device else None)
         _write(tables, Entry(Path(entry)))
     except Exception as error:  # A foreign file can raise anything; the log has it all.
         traceback.print_exc()
@@ -47,17 +47,17 @@ def main(file: str, entry: str, limit_bytes: str, device: str = "") -> int:
     return 0
 
 
-class _Teller:
+class _ProgressSender:
     """Tells the progress now and then; each stage's begin at once."""
 
     def __init__(self) -> None:
         self._stage = ""
-        self._told = 0.0
+        self._sent_s = 0.0
 
-    def tell(self, stage: str, done: int, total: int) -> None:
+    def send(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if stage != self._stage or now - self._told >= TELL_SECONDS:
-            self._stage, self._told = stage, now
+        if stage != self._stage or now - self._sent_s >= PROGRESS_SECONDS:
+            self._stage, self._sent_s = stage, now
             _send(Progressed(stage, done, total))
 
 
@@ -77,7 +77,7 @@ def _write(tables: Tables, entry: Entry) -> None:
 
 def _reason(error: Exception, path: Path, limit_bytes: int) -> str:
     """One message for a person; the path's bytes that are no text are made visible."""
-    if any(isinstance(one, MemoryError) for one in _chain(error)):
+    if any(isinstance(cause, MemoryError) for cause in _chain(error)):
         limit = format_bytes(limit_bytes)
         text = (
             f"{path} takes more than {limit} of memory to decode; "

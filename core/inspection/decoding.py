@@ -59,9 +59,9 @@ class Decoding:
             ForeignFileError: The file cannot be read; the message says why.
             DecodingCancelled: `cancel` was called.
         """
-        known = self.entry.read()
-        if known is not None:
-            return known
+        cached = self.entry.read()
+        if cached is not None:
+            return cached
         self.entry.path.mkdir(parents=True, exist_ok=True)
         with self.entry.log_path.open("wb") as log, self._lock:
             if self._cancelled:

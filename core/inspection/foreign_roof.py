@@ -31,9 +31,9 @@ def under_roof(kernels: Kernels, device: str | None, given: Peak | None = None) 
     return with_roof(kernels, *roof_of(kind, name, peak_key, environment, given))
 
 
-def under_peak(found: Inspection, given: Peak) -> Inspection:
+def under_peak(inspection: Inspection, given: Peak) -> Inspection:
     """The inspection with its kernels against the roof that was given."""
-    if found.kernels is None:
-        return found
-    kernels = under_roof(found.kernels, found.device, given)
-    return msgspec.structs.replace(found, kernels=kernels)
+    if inspection.kernels is None:
+        return inspection
+    kernels = under_roof(inspection.kernels, inspection.device, given)
+    return msgspec.structs.replace(inspection, kernels=kernels)

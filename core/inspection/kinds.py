@@ -77,7 +77,7 @@ def _head(path: Path) -> bytes:
 def _run_around(path: Path) -> Path | None:
     """The folder of the run that a file is in, or a pass of it."""
     folders = path.absolute().parents[:2]
-    return next((one for one in folders if (one / "run.json").is_file()), None)
+    return next((folder for folder in folders if (folder / "run.json").is_file()), None)
 
 
 def _to_see(run: Path) -> str:

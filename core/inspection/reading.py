@@ -136,8 +136,8 @@ def _read_export(path: Path, progress: Progress) -> Tables:
     progress("analyse", 0, 0)
     export = export_of(contents)
     rows, elsewhere, missing = export.nvtx.rows, export.nvtx.elsewhere, export.missing
-    if (most := max(len(rows), len(elsewhere))) > MOST_RANGES:
-        missing = missing | {"nvtx.rows": f"the first {MOST_RANGES:,} of {most:,}"}
+    if (row_count := max(len(rows), len(elsewhere))) > MOST_RANGES:
+        missing = missing | {"nvtx.rows": f"the first {MOST_RANGES:,} of {row_count:,}"}
     inspection = Inspection(
         kind="nsys-export",
         file=_name(path),

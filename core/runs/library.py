@@ -79,10 +79,10 @@ class Library:
         query = f"SELECT entry FROM runs WHERE {clause} ORDER BY id DESC"
         with self._connect() as database:
             rows = database.execute(query, likes).fetchall()
-        found = [msgspec.json.decode(row[0], type=Entry) for row in rows]
+        entries = [msgspec.json.decode(row[0], type=Entry) for row in rows]
         return [
             msgspec.structs.replace(entry, live=True) if self._is_live(entry) else entry
-            for entry in found
+            for entry in entries
         ]
 
     def live(self) -> list[Entry]:
@@ -106,12 +106,12 @@ class Library:
         if not runs and not self.path.exists():
             return
         with self._connect() as database:
-            known = dict(database.execute("SELECT id, version FROM runs").fetchall())
-            for gone in known.keys() - runs.keys():
+            indexed = dict(database.execute("SELECT id, version FROM runs").fetchall())
+            for gone in indexed.keys() - runs.keys():
                 database.execute("DELETE FROM runs WHERE id = ?", (gone,))
             for run_id, run in runs.items():
                 version = _version(run)
-                if known.get(run_id) != version:
+                if indexed.get(run_id) != version:
                     self._index(database, run)
 
     def _index(self, database: sqlite3.Connection, run: RunDirectory) -> None:
@@ -169,7 +169,7 @@ def entry_of(record: Record) -> Entry:
         ci_high_ms=record.timing.step.ci_high_ms if record.timing else None,
         half_width=record.timing.step.half_width if record.timing else None,
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
-        passes=[one.name for one in record.passes],
+        passes=[pass_record.name for pass_record in record.passes],
     )
 
 

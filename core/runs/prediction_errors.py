@@ -71,8 +71,8 @@ def keep_error(record: Record, root: Path | None = None) -> None:
     Raises:
         OSError: It could not be written.
     """
-    one = _past(record)
-    if one is None:
+    past_prediction = _past(record)
+    if past_prediction is None:
         return
     path = errors_path(root)
     with locked(path.parent / "locks" / "prediction-errors.lock", wait=True):
@@ -81,8 +81,8 @@ def keep_error(record: Record, root: Path | None = None) -> None:
         except DamagedFileError:
             path.replace(path.with_suffix(".damaged"))
             kept = []
-        others = [other for other in kept if other.run != one.run]
-        write_atomically(path, msgspec.json.encode([*others, one][-KEPT:]))
+        others = [other for other in kept if other.run != past_prediction.run]
+        write_atomically(path, msgspec.json.encode([*others, past_prediction][-KEPT:]))
 
 
 def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> str | None:
@@ -98,9 +98,13 @@ def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> 
         kept = past_predictions(root)
     except DamagedFileError as error:
         return f"Past predictions cannot be read, the next run begins anew: {error}"
-    here = [one for one in kept if one.machine == machine]
-    alike = [one for one in here if (one.step, one.precision) == (spec.step, spec.precision)]
-    return _sentence((alike or here)[-SHOWN:], is_alike=bool(alike))
+    on_machine = [prediction for prediction in kept if prediction.machine == machine]
+    alike = [
+        prediction
+        for prediction in on_machine
+        if (prediction.step, prediction.precision) == (spec.step, spec.precision)
+    ]
+    return _sentence((alike or on_machine)[-SHOWN:], is_alike=bool(alike))
 
 
 def this_machine(device: str) -> str | None:
@@ -114,7 +118,7 @@ def this_machine(device: str) -> str | None:
 def _sentence(past: list[PastPrediction], *, is_alike: bool) -> str | None:
     if not past:
         return None
-    worst = max(past, key=lambda one: abs(one.error))
+    worst = max(past, key=lambda prediction: abs(prediction.error))
     count = f"{len(past)} predictions" if len(past) > 1 else "prediction"
     of_what = f"of {worst.step} in {worst.precision} " if is_alike else ""
     return (

@@ -74,9 +74,9 @@ def runs_with_other_steps(record: Record, library: Library | None = None) -> lis
     if not record.spec:
         return []
     runs = library or Library()
-    found: dict[str, Record] = {}
+    by_step: dict[str, Record] = {}
     for entry in runs.entries(str(record.spec["model"])):
-        wanted = entry.step in GEMM_STEPS and entry.step not in (record.spec["step"], *found)
+        wanted = entry.step in GEMM_STEPS and entry.step not in (record.spec["step"], *by_step)
         if not wanted or entry.live or not _alike(entry, record):
             continue
         try:
@@ -84,8 +84,8 @@ def runs_with_other_steps(record: Record, library: Library | None = None) -> lis
         except SysbenchError:
             continue
         if other.kernels is not None and _deciding(other) == _deciding(record):
-            found[entry.step] = other
-    return list(found.values())
+            by_step[entry.step] = other
+    return list(by_step.values())
 
 
 def _alike(entry: Entry, record: Record) -> bool:

@@ -79,7 +79,7 @@ def supervise(
         yield from supervision.start()
         while not cancel.is_set():
             try:
-                with _held(header.spec.devices):
+                with _locked_devices(header.spec.devices):
                     yield from supervision.run_passes()
                     break
             except DeviceBusyError as busy:
@@ -92,7 +92,7 @@ def supervise(
 
 
 @contextmanager
-def _held(devices: Sequence[str]) -> Iterator[None]:
+def _locked_devices(devices: Sequence[str]) -> Iterator[None]:
     """While inside ``with`` no other run measures on these devices."""
     with ExitStack() as stack:
         # In one order for all, so that no two runs wait for each other.
@@ -305,13 +305,13 @@ class _Watch:
 
 
 def _describe_oom(event: OutOfMemory) -> str:
-    asked = "an unknown amount"
+    requested = "an unknown amount"
     if event.requested_bytes is not None:
-        asked = format_bytes(event.requested_bytes)
+        requested = format_bytes(event.requested_bytes)
     free = ""
     if event.free_bytes is not None:
         free = f", {format_bytes(event.free_bytes)} free"
-    return f"{_of_rank(event.rank)}out of memory: {asked} asked for in {event.phase}{free}"
+    return f"{_of_rank(event.rank)}out of memory: {requested} asked for in {event.phase}{free}"
 
 
 def _describe_failure(failure: WorkerFailed) -> str:

@@ -148,8 +148,8 @@ def _number(unit: str, value: float, largest: float) -> str:
         return decimal(value, _decimals(largest))
     if unit == "flops":
         return f"{format_count(value)}FLOP"
-    whole = float(value).is_integer() or abs(value) >= 1000
-    return f"{value:,.0f}" if whole else f"{value:.4g}"
+    without_decimals = float(value).is_integer() or abs(value) >= 1000
+    return f"{value:,.0f}" if without_decimals else f"{value:.4g}"
 
 
 def _unit(column: str) -> str:

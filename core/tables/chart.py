@@ -33,13 +33,13 @@ class Series(msgspec.Struct, frozen=True):
     @property
     def pieces(self) -> list[list[Point]]:
         """Neighbours that all have values; a gap is never bridged."""
-        found: list[list[Point]] = [[]]
+        pieces: list[list[Point]] = [[]]
         for x, y in self.points:
             if y is None:
-                found.append([])
+                pieces.append([])
             else:
-                found[-1].append((x, y))
-        return [piece for piece in found if piece]
+                pieces[-1].append((x, y))
+        return [piece for piece in pieces if piece]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,12 +61,12 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def drawn(self) -> list[Series]:
         """The series that have a value."""
-        return [one for one in self.series if one.known]
+        return [series for series in self.series if series.known]
 
     @property
     def places(self) -> list[float]:
         """All values of the axis, ascending."""
-        return sorted({x for one in self.series for x, _ in one.points})
+        return sorted({x for series in self.series for x, _ in series.points})
 
     @property
     def across(self) -> Scale:
@@ -76,7 +76,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def up(self) -> Scale:
         """The scale of the quantity; it has zero where it is linear."""
-        values = (y for one in self.series for _, y in one.known)
+        values = (y for series in self.series for _, y in series.known)
         return Scale.of(values, with_zero=True, is_binary=self.unit == "B")
 
     def mark(self, place: float) -> str:
@@ -101,8 +101,8 @@ def digits(value: float, unit: str) -> str:
     """The same without the unit, but for bytes: these tell theirs one by one."""
     if unit == "B":
         return format_bytes(value)
-    whole = math.floor(math.log10(abs(value))) + 1 if value else 1
-    return f"{value:,.{max(0, DIGITS - whole)}f}"
+    integer_digits = math.floor(math.log10(abs(value))) + 1 if value else 1
+    return f"{value:,.{max(0, DIGITS - integer_digits)}f}"
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -118,8 +118,8 @@ class Scale(msgspec.Struct, frozen=True):
         cls, values: Iterable[float], *, with_zero: bool = False, is_binary: bool = False
     ) -> Scale:
         """A scale that holds all of these values, logarithmic where they are far apart."""
-        known = list(values)
-        low, high = min(known), max(known)
+        numbers = list(values)
+        low, high = min(numbers), max(numbers)
         if low > 0 and high >= LOG_FROM * low:
             return cls(low, high, is_log=True, is_binary=is_binary)
         if with_zero:
@@ -133,15 +133,15 @@ class Scale(msgspec.Struct, frozen=True):
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
-    def ticks(self, most: int) -> list[float]:
+    def ticks(self, limit: int) -> list[float]:
         """Round values within it, at most so many."""
-        found = self._log_ticks() if self.is_log else []
-        if len(found) < 2:
-            found = self._even_ticks(most)
-        return found[:: math.ceil(len(found) / most)]
+        ticks = self._log_ticks() if self.is_log else []
+        if len(ticks) < 2:
+            ticks = self._even_ticks(limit)
+        return ticks[:: math.ceil(len(ticks) / limit)]
 
-    def _even_ticks(self, most: int) -> list[float]:
-        rough = (self.high - self.low) / most
+    def _even_ticks(self, limit: int) -> list[float]:
+        rough = (self.high - self.low) / limit
         if self.is_binary:
             step = 2.0 ** math.ceil(math.log2(rough))
         else:
@@ -155,5 +155,9 @@ class Scale(msgspec.Struct, frozen=True):
         first, last = (math.log(value, base) for value in (self.low, self.high))
         powers = [base**n for n in range(math.floor(first), math.ceil(last) + 1)]
         inside = [n * power for power in powers for n in steps if self.low <= n * power]
-        whole = [value for value in powers if self.low <= value <= self.high]
-        return whole if len(whole) > 3 else [value for value in inside if value <= self.high]
+        inside_powers = [value for value in powers if self.low <= value <= self.high]
+        return (
+            inside_powers
+            if len(inside_powers) > 3
+            else [value for value in inside if value <= self.high]
+        )

@@ -163,10 +163,12 @@ def _traced(
     kernel: GeneratedKernel, kernels: Kernels, fused: Sequence[GeneratedKernel]
 ) -> list[KernelRow]:
     """The rows of the trace that are this kernel; none if they may be another of its name."""
-    alike = [one for one in fused if (one.name, one.phase) == (kernel.name, kernel.phase)]
+    namesakes = [
+        other for other in fused if (other.name, other.phase) == (kernel.name, kernel.phase)
+    ]
     rows = [row for row in kernels.rows if row_key(row) == (kernel.name, kernel.phase)]
-    if len(alike) == 1:
+    if len(namesakes) == 1:
         return rows
-    if sum(one.module == kernel.module for one in alike) > 1:
+    if sum(other.module == kernel.module for other in namesakes) > 1:
         return []
     return [row for row in rows if row.module == (kernel.module or WHOLE_MODEL)]

@@ -47,10 +47,10 @@ def recording_notes(memory: Memory) -> list[str]:
     """What a reader must know of the recording: what it does not reach."""
     notes = []
     if memory.baseline_blocks:
-        count, held = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
+        count, baseline = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
         blocks = "block is" if count == 1 else "blocks are"
         why = "" if memory.events_dropped else " (it began late, or its ring of events wrapped)"
-        notes.append(f"{count:,} {blocks} older than the recording: {held}{why}")
+        notes.append(f"{count:,} {blocks} older than the recording: {baseline}{why}")
     if memory.peak_reserved_bytes is not None and (
         memory.peak_reserved_bytes < memory.peak_allocated_bytes
     ):
@@ -58,8 +58,8 @@ def recording_notes(memory: Memory) -> list[str]:
     if memory.events_dropped:
         notes.append(f"the ring of events wrapped: the first {memory.events_dropped:,} are lost")
     if memory.devices:
-        shown = next(one for one in memory.devices if one.is_described)
-        busiest = shown.events == max(one.events for one in memory.devices)
+        shown = next(device for device in memory.devices if device.is_described)
+        busiest = shown.events == max(device.events for device in memory.devices)
         rank = "the busiest" if busiest else "not the busiest"
         notes.append(f"{len(memory.devices)} devices: this is number {shown.device}, {rank}")
     return notes
@@ -115,7 +115,7 @@ def card_table(memory: Memory) -> Table:
     ``bytes`` are at the peak; the other columns are as in `ledger_table`, null where nothing
     was read.
     """
-    whole = "the driver" if memory.source == "cuda-snapshot" else "the operating system"
+    counted_by = "the driver" if memory.source == "cuda-snapshot" else "the operating system"
     total = sum(row.bytes for row in memory.card) or 1
     others = {name: _amounts(rows) for name, rows in memory.card_columns.items() if name != "peak"}
 
@@ -130,7 +130,7 @@ def card_table(memory: Memory) -> Table:
             *map(instant_column, others),
         ),
         name="card",
-        title=f"Card ledger: from the allocator to what {whole} counts",
+        title=f"Card ledger: from the allocator to what {counted_by} counts",
     )
 
 
@@ -306,11 +306,11 @@ NO_LIMIT = "the spec sets no memory_limit"
 
 def oom_tables(record: Record) -> list[Table]:
     """Of the pass that tells most; none where no pass ran out of memory."""
-    told = out_of_memory(record)
-    if told is None:
+    pass_and_oom = out_of_memory(record)
+    if pass_and_oom is None:
         return []
-    one, oom = told
-    tables = [oom_table(one.name, oom), would_fit_table(oom), stack_table(oom)]
+    pass_record, oom = pass_and_oom
+    tables = [oom_table(pass_record.name, oom), would_fit_table(oom), stack_table(oom)]
     tables += [oom_ledger_table(oom), oom_origins_table(oom)]
     return [table for table in tables if table.rows]
 

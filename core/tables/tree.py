@@ -71,7 +71,11 @@ def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
 
 def label(node: TreeNode, *, perturbed: bool) -> str:
     """The node's name; for folded layers how many they are and how their times lie."""
-    return f"{node.name} ({layer_words(node.layers, perturbed=perturbed)})" if node.layers else node.name
+    return (
+        f"{node.name} ({layer_words(node.layers, perturbed=perturbed)})"
+        if node.layers
+        else node.name
+    )
 
 
 def layer_words(layers: LayerSpread, *, perturbed: bool) -> str:

@@ -59,11 +59,11 @@ def steps_words(record: Record) -> list[str]:
     bare = record.timing.step.median_ms if record.timing else None
     words = [] if bare is None else [f"bare {decimal(bare, 2)} ms"]
     for name, label in (("trace", "traced"), ("memory", "memory-traced")):
-        one = record.pass_named(name)
-        if one is None or not one.step_ms:
+        pass_record = record.pass_named(name)
+        if pass_record is None or not pass_record.step_ms:
             continue
-        change = f" ({signed_percent(one.step_ms / bare - 1)})" if bare else ""
-        words.append(f"{label} {decimal(one.step_ms, 2)} ms{change}")
+        change = f" ({signed_percent(pass_record.step_ms / bare - 1)})" if bare else ""
+        words.append(f"{label} {decimal(pass_record.step_ms, 2)} ms{change}")
     return words
 
 
@@ -84,12 +84,12 @@ def trust_lines(record: Record) -> list[tuple[str, str]]:
     if record.timing:
         lines += _of_timing(record.timing)
     bare = record.timing.step.median_ms if record.timing else None
-    for one in record.passes:
-        if one.name != "timing" and one.step_ms:
-            text = f"step {decimal(one.step_ms, 2)} ms"
+    for pass_record in record.passes:
+        if pass_record.name != "timing" and pass_record.step_ms:
+            text = f"step {decimal(pass_record.step_ms, 2)} ms"
             if bare:
-                text += f" ({signed_percent(one.step_ms / bare - 1)} over the bare step)"
-            lines.append((f"{one.name} pass", text))
+                text += f" ({signed_percent(pass_record.step_ms / bare - 1)} over the bare step)"
+            lines.append((f"{pass_record.name} pass", text))
     if record.kernels:
         lines += _of_kernels(record.kernels)
     if record.memory:
@@ -131,8 +131,10 @@ def _of_kernels(kernels: Kernels) -> Iterator[tuple[str, str]]:
 def _of_memory(memory: Memory) -> Iterator[tuple[str, str]]:
     yield ("ledger", _closing(memory.ledger, memory.peak_allocated_bytes, "the peak allocated"))
     if memory.card and memory.driver_used_bytes:
-        whole = "what the driver counts" if memory.source == "cuda-snapshot" else "the resident set"
-        yield ("card", _closing(memory.card, memory.driver_used_bytes, whole))
+        counted_by = (
+            "what the driver counts" if memory.source == "cuda-snapshot" else "the resident set"
+        )
+        yield ("card", _closing(memory.card, memory.driver_used_bytes, counted_by))
     if memory.predicted_peak_bytes and memory.prediction_error is not None:
         predicted = format_bytes(memory.predicted_peak_bytes)
         error = signed_percent(memory.prediction_error)
@@ -144,17 +146,18 @@ def _of_memory(memory: Memory) -> Iterator[tuple[str, str]]:
         yield ("dropped", f"{memory.events_dropped:,} allocation events fell out of the ring")
 
 
-def _closing(rows: list[LedgerRow], whole: int, what: str) -> str:
-    total = sum(row.bytes for row in rows)
-    gap = percent(abs(total - whole) / whole if whole else 0.0, 2)
-    return f"rows sum to {format_bytes(total)}, {what} is {format_bytes(whole)} (gap {gap})"
+def _closing(rows: list[LedgerRow], total_bytes: int, total_name: str) -> str:
+    sum_bytes = sum(row.bytes for row in rows)
+    gap = percent(abs(sum_bytes - total_bytes) / total_bytes if total_bytes else 0.0, 2)
+    total = format_bytes(total_bytes)
+    return f"rows sum to {format_bytes(sum_bytes)}, {total_name} is {total} (gap {gap})"
 
 
 def _of_telemetry(telemetry: Telemetry) -> Iterator[tuple[str, str]]:
     if telemetry.other_processes:
         names = ", ".join(
-            f"{one.get('name') or '?'} (pid {one.get('pid', '?')})"
-            for one in telemetry.other_processes
+            f"{process.get('name') or '?'} (pid {process.get('pid', '?')})"
+            for process in telemetry.other_processes
         )
         yield ("neighbours", f"also on the device: {literal(names)}")
     if telemetry.clock_reasons:

@@ -47,7 +47,7 @@ class StudyWatch:
         self.changes = 0
         self._stamp: Stamp | None = None
         self._records: dict[str, Record] = {}
-        self._keep = fields_used_by(study)
+        self._prune = fields_used_by(study).prune
         self.poll()
 
     @property
@@ -94,7 +94,7 @@ class StudyWatch:
             if (entry := entries.get(cell.id))
             and (cell.id not in self._records or self._records[cell.id].id != entry.run)
         ]
-        self._records |= records_of(self.directory, fresh, self._keep)
+        self._records |= records_of(self.directory, fresh, self._prune)
         return make_report(self.directory, self.study, self.cells, self._records)
 
     def last_words(self) -> str:

@@ -78,8 +78,10 @@ def columns_of(
         reading = readings.get(name)
         if segments is not None:
             columns.pools[name] = _pools(residents, instant, segments)
-            held = segments.reserved_bytes(residents.time_ns(instant))
-            reading = (reading or readings.get(LAST_READING, CardReading())).with_reserved(held)
+            reserved_bytes = segments.reserved_bytes(residents.time_ns(instant))
+            reading = (reading or readings.get(LAST_READING, CardReading())).with_reserved(
+                reserved_bytes
+            )
         if reading is not None:
             total = sum(row.bytes for row in rows)
             card = card_rows(total, reading, columns.pools.get(name, ()))
@@ -221,8 +223,8 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
     if device is None:
         device = snapshot.busiest_device
     elif device not in used:
-        known = ", ".join(map(str, used)) or "none"
-        raise DamagedFileError(f"no device {device} in the snapshot, which has {known}")
+        numbers = ", ".join(map(str, used)) or "none"
+        raise DamagedFileError(f"no device {device} in the snapshot, which has {numbers}")
     reserved = snapshot.peak_reserved_bytes(device) or None
     missing = {
         "driver_used_bytes": "a snapshot knows only what its allocator holds",
@@ -239,7 +241,7 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
     memory = describe_memory(recording, Notes())
     if len(used) < 2:
         return memory
-    devices = [_describe_device(snapshot, each, each == device) for each in used]
+    devices = [_describe_device(snapshot, number, number == device) for number in used]
     return msgspec.structs.replace(memory, devices=devices)
 
 

@@ -128,8 +128,10 @@ class Segments:
 
     def reserved_bytes(self, time_ns: int) -> int:
         """What the allocator held of the device at that time."""
-        held = sum(size for size, _ in self.at_end.values())
-        return held - sum(size * sign for at, _, size, sign, _ in self.events if at > time_ns)
+        end_bytes = sum(size for size, _ in self.at_end.values())
+        return end_bytes - sum(
+            size * sign for event_ns, _, size, sign, _ in self.events if event_ns > time_ns
+        )
 
     def pools(self, time_ns: int, address: Integers, size: Integers) -> list[Pool]:
         """The pools at that time, by name.
@@ -147,8 +149,8 @@ class Segments:
             reserved[pool] += end - begin
             free[pool] += gaps.tolist()
         return [
-            Pool(pool, held, held - sum(free[pool]), sum(free[pool]), max(free[pool]))
-            for pool, held in sorted(reserved.items())
+            Pool(pool, pool_bytes, pool_bytes - sum(free[pool]), sum(free[pool]), max(free[pool]))
+            for pool, pool_bytes in sorted(reserved.items())
         ]
 
     def _runs(self, time_ns: int) -> list[tuple[int, int, str]]:
@@ -158,8 +160,8 @@ class Segments:
         for address, (size, _) in self.at_end.items():
             change[address] += 1
             change[address + size] -= 1
-        for at, address, size, sign, is_whole in self.events:
-            if at > time_ns:
+        for event_ns, address, size, sign, is_whole in self.events:
+            if event_ns > time_ns:
                 change[address] -= sign
                 change[address + size] += sign
                 if is_whole:
@@ -195,18 +197,18 @@ def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
     trace = traces[device] if device < len(traces) else []
     try:
         segments = msgspec.convert(snapshot["segments"], list[_Segment])
-        events = msgspec.convert([one for one in trace if one["action"] in SIGNS], list[_Event])
+        events = msgspec.convert([row for row in trace if row["action"] in SIGNS], list[_Event])
     except (KeyError, msgspec.ValidationError) as error:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
     return Segments(
         at_end={
-            one.address: (one.total_size, _pool_name(one))
-            for one in segments
-            if one.device == device
+            row.address: (row.total_size, _pool_name(row))
+            for row in segments
+            if row.device == device
         },
         events=[
-            (one.time_us * 1000, one.addr, one.size, SIGNS[one.action], one.action in WHOLE)
-            for one in events
+            (row.time_us * 1000, row.addr, row.size, SIGNS[row.action], row.action in WHOLE)
+            for row in events
         ],
     )
 

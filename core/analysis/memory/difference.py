@@ -71,12 +71,12 @@ def _modules(memory: Memory) -> dict[tuple[str, str], int]:
 
 
 def _origins(a: Memory, b: Memory) -> list[OriginChange]:
-    held = [
-        {(one.category, one.phase, tuple(one.stack)): one for one in memory.origins}
+    by_stack = [
+        {(origin.category, origin.phase, tuple(origin.stack)): origin for origin in memory.origins}
         for memory in (a, b)
     ]
-    sizes = [{key: one.bytes for key, one in origins.items()} for origins in held]
-    blocks = [{key: one.blocks for key, one in origins.items()} for origins in held]
+    sizes = [{key: origin.bytes for key, origin in origins.items()} for origins in by_stack]
+    blocks = [{key: origin.blocks for key, origin in origins.items()} for origins in by_stack]
     return [
         OriginChange(
             category=key[0],
@@ -96,4 +96,4 @@ def _changed(a: Mapping[Key, int], b: Mapping[Key, int]) -> Iterable[tuple[Key, 
     changes = [
         (key, a.get(key, 0), b.get(key, 0)) for key in keys if a.get(key, 0) != b.get(key, 0)
     ]
-    return sorted(changes, key=lambda one: -abs(one[2] - one[1]))
+    return sorted(changes, key=lambda change: -abs(change[2] - change[1]))

@@ -120,16 +120,16 @@ def pair(history: History) -> Allocations:
     ends[order[:-1]] = np.where(follows[1:], order[1:], count)
     births = np.flatnonzero(history.change > 0)
     orphans = order[~taken & ~(follows & after_taken)]
-    known = set(history.address.tolist())
-    untouched = [block for block in history.survivors if block[0] not in known]
+    mentioned = set(history.address.tolist())
+    untouched = [block for block in history.survivors if block[0] not in mentioned]
 
     early = len(orphans) + len(untouched)
     return Allocations(
         address=_join(
-            history.address[orphans], [one[0] for one in untouched], history.address[births]
+            history.address[orphans], [block[0] for block in untouched], history.address[births]
         ),
         bytes=_join(
-            -history.change[orphans], [one[1] for one in untouched], history.change[births]
+            -history.change[orphans], [block[1] for block in untouched], history.change[births]
         ),
         born=_join(np.full(early, -1), births),
         died=_join(orphans, np.full(len(untouched), count), ends[births]),
@@ -182,7 +182,7 @@ def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
     """
     traces = snapshot.get("device_traces", [])
     events = traces[device] if device < len(traces) else []
-    last = next((one for one in reversed(events) if one.get("action") == OOM), None)
+    last = next((raw for raw in reversed(events) if raw.get("action") == OOM), None)
     if last is None:
         return None
     try:
@@ -193,5 +193,5 @@ def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
         # The middle of the microsecond that the allocator wrote down, as in a history.
         time_ns=event.time_us * 1000 + 500,
         bytes=event.size,
-        stack=tuple(Frame(one.filename, one.line, one.name) for one in event.frames),
+        stack=tuple(Frame(frame.filename, frame.line, frame.name) for frame in event.frames),
     )

@@ -127,7 +127,9 @@ def draw_timeline(residents: Residents, first: int, last: int) -> Timeline:
     return Timeline(
         t_ms=[residents.time_ms(instant) for instant in instants.tolist()],
         live_bytes=residents.live[instants].tolist(),
-        categories={name: at[instants].tolist() for name, at in residents.categories.items()},
+        categories={
+            name: live_bytes[instants].tolist() for name, live_bytes in residents.categories.items()
+        },
         phases=_phase_spans(residents),
     )
 
@@ -169,20 +171,20 @@ def origins_alive(residents: Residents, instant: int, keep: int) -> list[Origin]
     merged: defaultdict[tuple[str, str, tuple[str, ...]], _Sum] = defaultdict(_Sum)
     for (category, phase, number), total in totals.items():
         merged[category, phase, texts[number]].add(*total.parts)
-    found = [
-        Origin(category, phase, size, blocks, list(stack), held)
+    origins = [
+        Origin(category, phase, size, blocks, list(stack), block_bytes)
         for (category, phase, stack), total in merged.items()
-        for size, blocks, held in [total.parts]
+        for size, blocks, block_bytes in [total.parts]
     ]
-    found.sort(key=lambda one: (-one.bytes, one.category, one.phase, one.stack))
-    rest = found[keep:]
+    origins.sort(key=lambda origin: (-origin.bytes, origin.category, origin.phase, origin.stack))
+    rest = origins[keep:]
     if rest:
         smaller = _Sum()
-        for one in rest:
-            smaller.add(one.bytes, one.blocks, one.block_bytes)
-        size, blocks, held = smaller.parts
-        found[keep:] = [Origin(SMALLER, "", size, blocks, [], held)]
-    return found
+        for origin in rest:
+            smaller.add(origin.bytes, origin.blocks, origin.block_bytes)
+        size, blocks, block_bytes = smaller.parts
+        origins[keep:] = [Origin(SMALLER, "", size, blocks, [], block_bytes)]
+    return origins
 
 
 class _Sum:
@@ -191,12 +193,12 @@ class _Sum:
     def __init__(self) -> None:
         self.parts: tuple[int, int, int | None] = 0, 0, None
 
-    def add(self, size: int, blocks: int, held: int | None) -> None:
-        known = self.parts
+    def add(self, size: int, blocks: int, block_bytes: int | None) -> None:
+        parts = self.parts
         self.parts = (
-            known[0] + size,
-            known[1] + blocks,
-            known[2] if held is None else (known[2] or 0) + held,
+            parts[0] + size,
+            parts[1] + blocks,
+            parts[2] if block_bytes is None else (parts[2] or 0) + block_bytes,
         )
 
 

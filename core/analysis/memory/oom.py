@@ -37,8 +37,8 @@ def describe_oom(event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec) -
     if alive is None:
         missing["ledger"] = NOT_RECORDED
     else:
-        found = msgspec.structs.asdict(alive)
-        facts |= {key: value for key, value in found.items() if value is not None}
+        recorded = msgspec.structs.asdict(alive)
+        facts |= {key: value for key, value in recorded.items() if value is not None}
         missing |= alive.missing
         if event.allocated_bytes is None:
             facts["allocated_bytes"] = sum(row.bytes for row in alive.ledger)
@@ -55,22 +55,26 @@ def describe_oom(event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec) -
 def _would_fit(spec: RunSpec, capacity_bytes: int | None) -> list[WouldFit]:
     if capacity_bytes is None:
         return []
-    found = [fit(spec, key, capacity_bytes, predict) for key in KEYS]
+    fits = [fit(spec, key, capacity_bytes, predict) for key in KEYS]
     return [
         WouldFit(
-            key=one.key,
-            asked=getattr(spec, one.key),
-            largest=one.largest,
-            peak_bytes=one.peak_bytes,
+            key=row.key,
+            asked=getattr(spec, row.key),
+            largest=row.largest,
+            peak_bytes=row.peak_bytes,
         )
-        for one in found
+        for row in fits
     ]
 
 
 def out_of_memory(record: Record) -> tuple[PassRecord, Oom] | None:
     """The pass that tells most of how memory ran out, of those that did; None without any."""
-    ended = [(one, one.oom) for one in record.passes if one.oom is not None]
-    return max(ended, key=lambda each: bool(each[1].ledger), default=None)
+    ended = [
+        (pass_record, pass_record.oom)
+        for pass_record in record.passes
+        if pass_record.oom is not None
+    ]
+    return max(ended, key=lambda pass_and_oom: bool(pass_and_oom[1].ledger), default=None)
 
 
 LARGEST = 50
@@ -147,15 +151,15 @@ LARGEST_ROWS = 3
 
 def refused(oom: Oom) -> str:
     """``128 MiB asked for in forward, 92.7 MiB free``."""
-    asked = (
+    requested = (
         "an unknown amount" if oom.requested_bytes is None else format_bytes(oom.requested_bytes)
     )
-    told = f"{asked} asked for in {oom.phase}"
+    text = f"{requested} asked for in {oom.phase}"
     if oom.free_bytes is not None:
-        told += f", {format_bytes(oom.free_bytes)} free"
+        text += f", {format_bytes(oom.free_bytes)} free"
     if oom.largest_free_bytes:
-        told += f", the allocator's largest free block {format_bytes(oom.largest_free_bytes)}"
-    return told
+        text += f", the allocator's largest free block {format_bytes(oom.largest_free_bytes)}"
+    return text
 
 
 def asked_by(oom: Oom) -> str:
@@ -187,13 +191,13 @@ def what_fits(oom: Oom) -> str:
     if not oom.would_fit or oom.capacity_bytes is None:
         return ""
     capacity = format_bytes(oom.capacity_bytes)
-    smaller = [one for one in oom.would_fit if one.largest < one.asked]
+    smaller = [row for row in oom.would_fit if row.largest < row.asked]
     if not smaller:
         return (
             f"by the closed form this spec fits into {capacity}: libraries, fragmentation or the "
             "recording took the rest"
         )
-    fitting = [f"{one.key} {one.largest:,} (not {one.asked:,})" for one in smaller if one.largest]
+    fitting = [f"{row.key} {row.largest:,} (not {row.asked:,})" for row in smaller if row.largest]
     if not fitting:
         return f"by the closed form not even batch 1 or context 1 fits into {capacity}"
     return f"by the closed form {' or '.join(fitting)} fits into {capacity}"

@@ -97,8 +97,8 @@ class Notes(msgspec.Struct, frozen=True):
 
     def phase_at(self, time_ns: int) -> str:
         """The phase of that time; ``""`` outside of all."""
-        at = bisect_right(self.phases, time_ns, key=lambda mark: mark.time_ns)
-        return self.phases[at - 1].phase if at else ""
+        position = bisect_right(self.phases, time_ns, key=lambda mark: mark.time_ns)
+        return self.phases[position - 1].phase if position else ""
 
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
@@ -207,27 +207,27 @@ def _tags_by_allocation(
     at_address: defaultdict[int, list[int]] = defaultdict(list)
     for index, address in enumerate(allocations.address.tolist()):
         at_address[address].append(index)
-    found: dict[int, Tag] = {}
+    chosen: dict[int, Tag] = {}
     for tag in tags:
-        here = at_address.get(tag.address, [])
-        later = bisect_right(here, tag.time_ns, key=births.__getitem__)
+        candidates = at_address.get(tag.address, [])
+        born_before = bisect_right(candidates, tag.time_ns, key=births.__getitem__)
 
         def gap(index: int, time_ns: int = tag.time_ns) -> int:
             return max(births[index] - time_ns, time_ns - deaths[index], 0)
 
-        near = min(here[max(0, later - 1) : later + 1], key=gap, default=None)
+        near = min(candidates[max(0, born_before - 1) : born_before + 1], key=gap, default=None)
         if near is None or gap(near) > CLOCK_SLACK_NS:
             continue
-        if near not in found or OWNERS.index(tag.owner) < OWNERS.index(found[near].owner):
-            found[near] = tag
-    return found
+        if near not in chosen or OWNERS.index(tag.owner) < OWNERS.index(chosen[near].owner):
+            chosen[near] = tag
+    return chosen
 
 
 def _latest(notes: Sequence[Note], times: list[int]) -> list[int]:
     """Index of the last note at or before each time; -1 when there is none."""
-    at = np.array([note.time_ns for note in notes], dtype=np.int64)
-    found: list[int] = (np.searchsorted(at, times, side="right") - 1).tolist()
-    return found
+    noted_ns = np.array([note.time_ns for note in notes], dtype=np.int64)
+    positions: list[int] = (np.searchsorted(noted_ns, times, side="right") - 1).tolist()
+    return positions
 
 
 def _step_ends(marks: Sequence[PhaseMark]) -> list[int]:

@@ -82,8 +82,8 @@ def resident_set(memory: Memory, spec: RunSpec) -> tuple[list[ClosedForm], str |
     sizes, peak = _sizes(memory, spec), memory.peak_allocated_bytes
     if not sizes.parameters or not peak:
         return [], None
-    known = [form for form in FORMS if sizes.graph or not form.graphs]
-    forms = {form: sizes.of(form) / peak - 1 for form in known}
+    possible = [form for form in FORMS if sizes.graph or not form.graphs]
+    forms = {form: sizes.of(form) / peak - 1 for form in possible}
     match = _match(forms, _parts(memory, sizes))
     has_copies = sizes.copies > 0
     return [
@@ -116,9 +116,9 @@ def _sizes(memory: Memory, spec: RunSpec) -> Sizes:
 def _parts(memory: Memory, sizes: Sizes) -> tuple[float, float]:
     """Parameter sets and graphs that the ledger shows at the peak."""
     sets = ("parameters", "gradients", "optimizer state", "temporaries (optimizer)")
-    held = sum(amount(memory.ledger, name) for name in sets)
+    set_bytes = sum(amount(memory.ledger, name) for name in sets)
     saved = amount(memory.ledger, "activations")
-    return held / sizes.parameters, saved / sizes.graph if sizes.graph else 0.0
+    return set_bytes / sizes.parameters, saved / sizes.graph if sizes.graph else 0.0
 
 
 def amount(rows: Iterable[LedgerRow], name: str) -> int:
@@ -151,12 +151,12 @@ def reconciled(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
         closed_forms=forms,
         resident_set=matched,
         predicted_peak_bytes=None if reason else prediction.peak_bytes,
-        reconciliation=[] if reason else _beside(memory, prediction),
+        reconciliation=[] if reason else _row_by_row(memory, prediction),
         missing=missing,
     )
 
 
-def _beside(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
+def _row_by_row(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
     """Every row that either side has, then the peak.
 
     A prediction is of tensors, so the rows are of the instant of the most bytes of tensors. What

@@ -114,7 +114,9 @@ def decode_profiled_allocations(data: bytes) -> History:
     stacks: dict[Stack, int] = {}
     products: dict[int, int] = {}
     moves: list[tuple[int, int, int, int, int]] = []
-    relevant = [one for one in trace.events if one.cat in (PYTHON, OPERATOR) or _is_move(one)]
+    relevant = [
+        event for event in trace.events if event.cat in (PYTHON, OPERATOR) or _is_move(event)
+    ]
     relevant.sort(key=lambda event: (str(event.tid), event.ts, -event.dur))
     for _, thread in groupby(relevant, key=attrgetter("tid")):
         for event, opened in _with_open(thread):
@@ -143,9 +145,11 @@ def decode_refusal(data: bytes) -> OomEvent | None:
     if REFUSED.encode() not in data:
         return None
     trace = _decode(data.decode("utf-8", "replace"))
-    relevant = [one for one in trace.events if one.cat in (PYTHON, OPERATOR) or one.name == REFUSED]
+    relevant = [
+        event for event in trace.events if event.cat in (PYTHON, OPERATOR) or event.name == REFUSED
+    ]
     relevant.sort(key=lambda event: (str(event.tid), event.ts, -event.dur))
-    found = [
+    refusals = [
         OomEvent(
             time_ns=trace.base_ns + round(event.ts * 1000),
             bytes=event.args.bytes,
@@ -155,7 +159,7 @@ def decode_refusal(data: bytes) -> OomEvent | None:
         for _, thread in groupby(relevant, key=attrgetter("tid"))
         for event, opened in _with_open(thread)
     ]
-    return max(found, key=attrgetter("time_ns"), default=None)
+    return max(refusals, key=attrgetter("time_ns"), default=None)
 
 
 def _innermost_operator(opened: list[_Event]) -> str | None:

@@ -108,7 +108,10 @@ class Residents:
 
     def rows(self, instant: int) -> list[LedgerRow]:
         """The ledger: a row for every category of the history, summing to ``live`` there."""
-        return [LedgerRow(name, int(at[instant])) for name, at in self.categories.items()]
+        return [
+            LedgerRow(name, int(live_bytes[instant]))
+            for name, live_bytes in self.categories.items()
+        ]
 
 
 def replay(history: History, notes: Notes) -> Residents:
@@ -136,9 +139,9 @@ def replay(history: History, notes: Notes) -> Residents:
 
 def _in_order(categories: Iterable[str]) -> list[str]:
     """Owners first, then temporaries, then what only the allocator knows of."""
-    known = [*OWNERS, "temporaries", LIBRARY_WORKSPACE, WORKSPACES, KEPT, BEFORE, UNKNOWN]
+    order = [*OWNERS, "temporaries", LIBRARY_WORKSPACE, WORKSPACES, KEPT, BEFORE, UNKNOWN]
 
     def rank(name: str) -> tuple[int, str]:
-        return known.index(name.split(" (")[0]), name
+        return order.index(name.split(" (")[0]), name
 
     return sorted(categories, key=rank)

@@ -115,7 +115,7 @@ class Snapshot:
 
     def peak_reserved_bytes(self, device: int) -> int:
         """The most that the allocator held of a device, as far back as the events go."""
-        at_end = sum(one.total_size for one in self.segments if one.device == device)
+        at_end = sum(segment.total_size for segment in self.segments if segment.device == device)
         if device >= len(self.events):
             return at_end
         events = self.events[device]
@@ -200,7 +200,9 @@ def _events(trace: list[dict[str, Any]], stacks: _Stacks, *, consume: bool) -> E
         chunks.append(_columns(chunk, stacks))
     if not chunks:
         return NO_EVENTS
-    return Events(**{name: np.concatenate([one[name] for one in chunks]) for name in chunks[0]})
+    return Events(
+        **{name: np.concatenate([columns[name] for columns in chunks]) for name in chunks[0]}
+    )
 
 
 def _columns(events: list[dict[str, Any]], stacks: _Stacks) -> dict[str, Integers]:
@@ -252,8 +254,8 @@ class _Stacks:
             return -1
         key = len(frames), id(frames[0]), id(frames[len(frames) // 2]), id(frames[-1])
         alike = self._alike[key]
-        for known, number in alike:
-            if known == frames:
+        for stored, number in alike:
+            if stored == frames:
                 return number
         number = self._new(frames[:MAX_FRAMES])
         if len(alike) < MAX_ALIKE:
@@ -262,7 +264,7 @@ class _Stacks:
 
     def _new(self, frames: list[Any]) -> int:
         typed = msgspec.convert(frames, list[_Frame])
-        stack = tuple(Frame(one.filename, one.line, one.name) for one in typed)
+        stack = tuple(Frame(frame.filename, frame.line, frame.name) for frame in typed)
         number = self._numbers.setdefault(stack, len(self.distinct))
         if number == len(self.distinct):
             self.distinct.append(stack)

@@ -46,13 +46,14 @@ def memory_chart(timeline: Timeline) -> str:
         for below, above, colour in zip(layers, layers[1:], _colours(len(names)), strict=False)
     ]
     points = [
-        {"x": round(at, 1), "text": _told(timeline, index, names)} for index, at in enumerate(x)
+        {"x": round(position, 1), "text": _tooltip(timeline, index, names)}
+        for index, position in enumerate(x)
     ]
     peak = timeline.live_bytes.index(highest)
     return tag(
         "figure",
         _svg(*_scale(highest), *areas, *_phases(timeline, x), _cursor()),
-        tag("p", text(_told(timeline, peak, names)), class_="told quiet"),
+        tag("p", text(_tooltip(timeline, peak, names)), class_="told quiet"),
         _legend(names),
         data_points=json.dumps(points),
     )
@@ -70,8 +71,8 @@ def steps_chart(samples_ms: Sequence[float], median_ms: float) -> str:
             fill=COLOURS[0])
         for n, ms in enumerate(samples_ms)
     ]  # fmt: skip
-    at = f"{_up((median_ms - low) / span):.1f}"
-    line = tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, stroke=COLOURS[2])
+    median_y = f"{_up((median_ms - low) / span):.1f}"
+    line = tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=median_y, y2=median_y, stroke=COLOURS[2])
     labels = [
         tag("text", text(f"{value:.4g} ms"), x=LEFT - 6, y=_up(height) + 4, text_anchor="end")
         for value, height in ((low, 0.0), (high, 1.0))
@@ -117,7 +118,9 @@ def _phases(timeline: Timeline, x: Sequence[float]) -> list[str]:
     """A name under each phase that has room for it, and a line where it begins."""
     parts = []
     for name, begin_ms, end_ms in timeline.phases:
-        inside = [at for at, t in zip(x, timeline.t_ms, strict=True) if begin_ms <= t < end_ms]
+        inside = [
+            position for position, t in zip(x, timeline.t_ms, strict=True) if begin_ms <= t < end_ms
+        ]
         if not inside or inside[-1] - inside[0] < LETTER * len(name):
             continue
         parts.append(
@@ -142,7 +145,7 @@ def _legend(names: Sequence[str]) -> str:
     )
 
 
-def _told(timeline: Timeline, index: int, names: Sequence[str]) -> str:
+def _tooltip(timeline: Timeline, index: int, names: Sequence[str]) -> str:
     parts = [
         f"{name} {format_bytes(timeline.categories[name][index])}"
         for name in names

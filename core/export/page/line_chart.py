@@ -22,7 +22,8 @@ def line_chart(figure: Figure) -> str:
     if not drawn:
         return ""
     points = [
-        {"x": round(_across(figure, x), 1), "text": _told(figure, drawn, x)} for x in figure.places
+        {"x": round(_across(figure, x), 1), "text": _tooltip(figure, drawn, x)}
+        for x in figure.places
     ]
     return tag(
         "figure",
@@ -30,13 +31,13 @@ def line_chart(figure: Figure) -> str:
         tag(
             "svg",
             *_axes(figure),
-            *(part for at, one in enumerate(drawn) for part in _line(figure, one, at)),
+            *(part for index, series in enumerate(drawn) for part in _line(figure, series, index)),
             tag("line", y1=TOP, y2=HEIGHT - BOTTOM, class_="cursor", visibility="hidden"),
             viewBox=f"0 0 {WIDTH} {HEIGHT}",
             role="img",
             aria_label=figure.title,
         ),
-        tag("p", text(_told(figure, drawn, figure.places[-1])), class_="told quiet"),
+        tag("p", text(_tooltip(figure, drawn, figure.places[-1])), class_="told quiet"),
         _legend(drawn),
         data_points=json.dumps(points),
     )
@@ -53,21 +54,25 @@ def _up(figure: Figure, y: float) -> float:
 def _axes(figure: Figure) -> list[str]:
     parts = []
     for value in figure.up.ticks(TICKS):
-        at = f"{_up(figure, value):.1f}"
+        position = f"{_up(figure, value):.1f}"
         label = text(figure.tick(value))
-        parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="axis"))
-        parts.append(tag("text", label, x=LEFT - 6, y=at, dy=4, text_anchor="end"))
-    for value in figure.places:
-        at = f"{_across(figure, value):.1f}"
-        parts.append(tag("line", x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="axis"))
         parts.append(
-            tag("text", text(figure.mark(value)), x=at, y=BOTTOM_LINE, text_anchor="middle")
+            tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=position, y2=position, class_="axis")
+        )
+        parts.append(tag("text", label, x=LEFT - 6, y=position, dy=4, text_anchor="end"))
+    for value in figure.places:
+        position = f"{_across(figure, value):.1f}"
+        parts.append(
+            tag("line", x1=position, x2=position, y1=TOP, y2=HEIGHT - BOTTOM, class_="axis")
+        )
+        parts.append(
+            tag("text", text(figure.mark(value)), x=position, y=BOTTOM_LINE, text_anchor="middle")
         )
     return parts
 
 
-def _line(figure: Figure, series: Series, at: int) -> list[str]:
-    colour = COLOURS[at % len(COLOURS)]
+def _line(figure: Figure, series: Series, index: int) -> list[str]:
+    colour = COLOURS[index % len(COLOURS)]
     places = [[(_across(figure, x), _up(figure, y)) for x, y in piece] for piece in series.pieces]
     lines = [
         tag(
@@ -76,7 +81,7 @@ def _line(figure: Figure, series: Series, at: int) -> list[str]:
             fill="none",
             stroke=colour,
             stroke_width=2,
-            stroke_dasharray=DASHES[at % len(DASHES)],
+            stroke_dasharray=DASHES[index % len(DASHES)],
         )
         for piece in places
     ]
@@ -94,16 +99,18 @@ def _legend(drawn: Sequence[Series]) -> str:
         *(
             tag(
                 "span",
-                tag("i", style=f"background:{COLOURS[at % len(COLOURS)]}"),
-                text(one.name),
+                tag("i", style=f"background:{COLOURS[index % len(COLOURS)]}"),
+                text(series.name),
             )
-            for at, one in enumerate(drawn)
+            for index, series in enumerate(drawn)
         ),
         class_="legend",
     )
 
 
-def _told(figure: Figure, drawn: Sequence[Series], x: float) -> str:
+def _tooltip(figure: Figure, drawn: Sequence[Series], x: float) -> str:
     """``context 512: small 22.10 ms · medium –``; what has no value is a dash."""
-    values = (f"{one.name} {figure.words(dict(one.points).get(x))}".strip() for one in drawn)
+    values = (
+        f"{series.name} {figure.words(dict(series.points).get(x))}".strip() for series in drawn
+    )
     return f"{heading(figure.axis)} {figure.mark(x)}: {' · '.join(values)}"

@@ -38,7 +38,10 @@ def _sections(
     record: Record, tables: Sequence[Table], tree: TreeNode | None
 ) -> Iterator[tuple[str, str]]:
     yield "findings", section("What was found", *map(_finding, record.findings), anchor="findings")
-    lines = [tag("p", tag("b", text(name)), " ", text(told)) for name, told in trust_lines(record)]
+    lines = [
+        tag("p", tag("b", text(name)), " ", text(statement))
+        for name, statement in trust_lines(record)
+    ]
     yield "trust", section("What the numbers include", *lines, anchor="trust")
     if record.timing:
         chart = steps_chart(record.timing.samples_ms, record.timing.step.median_ms)
@@ -50,11 +53,11 @@ def _sections(
     if tree is not None:
         title = "The traced step: model, layer, module, operator, kernel"
         yield "tree", section(title, _time_branch(tree, tree.inclusive_ns), anchor="tree")
-    for one in tables:
-        if one.name not in INSIDE:
-            if one.name == "kernels" and record.kernels:
-                one = top_kernels(record.kernels, KERNEL_ROWS)
-            yield one.name, section(one.title, table(one), anchor=one.name)
+    for content in tables:
+        if content.name not in INSIDE:
+            if content.name == "kernels" and record.kernels:
+                content = top_kernels(record.kernels, KERNEL_ROWS)
+            yield content.name, section(content.title, table(content), anchor=content.name)
 
 
 def _finding(finding: Finding) -> str:
@@ -82,31 +85,31 @@ def _memory(memory: Memory) -> str:
 def _modules(rows: Sequence[ModuleMemory]) -> str:
     """Modules by path, the largest first; a module's bytes include its children's."""
     below: dict[str, list[ModuleMemory]] = {}
-    known = {row.module for row in rows}
+    paths = {row.module for row in rows}
     root = rows[0].module
     for row in rows[1:]:
         parent = row.module.rpartition(".")[0]
-        below.setdefault(parent if parent in known else root, []).append(row)
-    whole = _held(rows[0]) or 1
-    lines = _module_branch(rows[0], below, whole)
+        below.setdefault(parent if parent in paths else root, []).append(row)
+    total_bytes = _total_bytes(rows[0]) or 1
+    lines = _module_branch(rows[0], below, total_bytes)
     words = tag("p", "parameters · gradients · optimizer state · saved activations", class_="quiet")
     return section("Memory by module", words, lines, anchor="modules")
 
 
-def _held(row: ModuleMemory) -> int:
+def _total_bytes(row: ModuleMemory) -> int:
     return row.parameter_bytes + row.gradient_bytes + row.optimizer_bytes + row.activation_bytes
 
 
 def _module_branch(
-    row: ModuleMemory, below: Mapping[str, list[ModuleMemory]], whole: int, depth: int = 0
+    row: ModuleMemory, below: Mapping[str, list[ModuleMemory]], total_bytes: int, depth: int = 0
 ) -> str:
-    children = sorted(below.get(row.module, ()), key=_held, reverse=True)
+    children = sorted(below.get(row.module, ()), key=_total_bytes, reverse=True)
     parts = (row.parameter_bytes, row.gradient_bytes, row.optimizer_bytes, row.activation_bytes)
     return branch(
         row.module,
         [" · ".join(map(format_bytes, parts))],
-        _held(row) / whole,
-        *(_module_branch(child, below, whole, depth + 1) for child in children),
+        _total_bytes(row) / total_bytes,
+        *(_module_branch(child, below, total_bytes, depth + 1) for child in children),
         is_open=depth < OPEN_LEVELS,
     )
 

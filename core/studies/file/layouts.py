@@ -23,10 +23,10 @@ def read_layouts(top: Section, axes: Sequence[Axis]) -> tuple[Layout, ...]:
     """The tables of a study; the first one is what `fill` makes."""
     layouts: list[Layout] = []
     for section in top.tables("tables"):
-        section.unlike([one.name for one in layouts])
+        section.require_unique([layout.name for layout in layouts])
         layouts.append(_layout(section, axes))
     if not top.values.get("tables"):
-        top.wrong("tables", "at least one [[tables]] with columns, or with each")
+        top.invalid("tables", "at least one [[tables]] with columns, or with each")
     return tuple(layouts)
 
 
@@ -36,34 +36,34 @@ def is_fact(formula: str) -> bool:
 
 
 def _layout(section: Section, axes: Sequence[Axis]) -> Layout:
-    section.only(_KEYS)
+    section.reject_unknown(_KEYS)
     names = tuple(axis.name for axis in axes)
     rows = section.texts("rows") if "rows" in section.values else names
     if not set(rows) <= set(names):
-        section.wrong("rows", f"any of {', '.join(names)}")
-    each = section.text("each")
-    if each and each not in EACH:
-        section.wrong("each", f"one of {', '.join(EACH)}")
-    lines = tuple(_line(one, axes) for one in section.tables("lines"))
+        section.invalid("rows", f"any of {', '.join(names)}")
+    per_cell_table = section.text("each")
+    if per_cell_table and per_cell_table not in EACH:
+        section.invalid("each", f"one of {', '.join(EACH)}")
+    lines = tuple(_line(line_section, axes) for line_section in section.tables("lines"))
     columns: list[Column] = []
-    for one in section.tables("columns"):
-        one.unlike([column.name for column in columns])
-        columns.append(_column(one, axes, columns, lines, set(names) - set(rows)))
-    if bool(columns) == bool(each):
-        section.wrong("columns", "a list of columns, or each = the name of a cell's own table")
+    for column_section in section.tables("columns"):
+        column_section.require_unique([column.name for column in columns])
+        columns.append(_column(column_section, axes, columns, lines, set(names) - set(rows)))
+    if bool(columns) == bool(per_cell_table):
+        section.invalid("columns", "a list of columns, or each = the name of a cell's own table")
     return Layout(
         name=section.text("name", required=True),
         title=section.text("title"),
         rows=rows,
         columns=tuple(columns),
         lines=lines,
-        each=each,
+        each=per_cell_table,
         most=section.whole("most", 0, 0, MOST_ROWS),
     )
 
 
 def _line(section: Section, axes: Sequence[Axis]) -> Line:
-    section.only(_LINE_KEYS)
+    section.reject_unknown(_LINE_KEYS)
     line = Line(
         name=section.text("name", required=True),
         value=section.text("value"),
@@ -84,7 +84,7 @@ def _column(
     loose: set[str],
 ) -> Column:
     """One column; ``loose`` are axes that the rows leave open."""
-    section.only(_COLUMN_KEYS)
+    section.reject_unknown(_COLUMN_KEYS)
     column = Column(
         name=section.text("name", required=True),
         value=section.text("value"),
@@ -98,7 +98,9 @@ def _column(
     kinds = (bool(column.value), has_ratio, column.is_label)
     from_lines = bool(lines) and all(line.value for line in lines)
     if sum(kinds) != 1 and not (sum(kinds) == 0 and from_lines):
-        section.wrong("value", "one of value, ratio or label = true; none where lines have a value")
+        section.invalid(
+            "value", "one of value, ratio or label = true; none where lines have a value"
+        )
     if column.value:
         _check_value(section, column.value, column.unit, column.format)
     elif column.format:
@@ -106,7 +108,7 @@ def _column(
     pinned = set(column.where).union(*(line.where for line in lines[:1]))
     needs_one = not (has_ratio or column.is_label or (column.value and _is_known_fact(column)))
     if needs_one and loose - pinned:
-        section.wrong(
+        section.invalid(
             "where", f"which cell of the row: a value for {', '.join(sorted(loose - pinned))}"
         )
     return column
@@ -130,7 +132,7 @@ def _checked(section: Section, check: Callable[[], object]) -> bool:
     try:
         check()
     except SpecError as error:
-        section.problems.take(error, section.path(error.field))
+        section.problems.add_error(error, section.path(error.field))
         return False
     return True
 
@@ -139,12 +141,12 @@ def _where(section: Section, axes: Sequence[Axis]) -> dict[str, str]:
     """Axis to label, each checked against the axis."""
     table = section.table("where")
     labels = {axis.name: axis.labels for axis in axes}
-    table.only(tuple(labels))
+    table.reject_unknown(tuple(labels))
     where = {}
     for name in table.values.keys() & labels.keys():
         where[name] = str(table.values[name])
         if where[name] not in labels[name]:
-            table.wrong(name, f"one of {', '.join(labels[name])}")
+            table.invalid(name, f"one of {', '.join(labels[name])}")
     return where
 
 
@@ -154,6 +156,6 @@ def _ratio(section: Section, before: Sequence[Column]) -> tuple[str, str] | None
     names = section.texts("ratio")
     earlier = [column.name for column in before if column.value or not column.is_label]
     if len(names) != 2 or not set(names) <= set(earlier):
-        section.wrong("ratio", f"two columns before this one: any of {', '.join(earlier)}")
+        section.invalid("ratio", f"two columns before this one: any of {', '.join(earlier)}")
         return None
     return names[0], names[1]

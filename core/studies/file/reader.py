@@ -18,26 +18,26 @@ class Problems:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.found: list[str] = []
+        self.lines: list[str] = []
 
     def add(self, key: str, value: object, allowed: str) -> None:
         """A value that is not allowed under a dotted key."""
-        self.take(SpecError(key, value, allowed))
+        self.add_error(SpecError(key, value, allowed))
 
-    def miss(self, key: str, allowed: str) -> None:
+    def missing(self, key: str, allowed: str) -> None:
         """A dotted key that is not there."""
-        self.found.append(f"{self.file}: {key} is missing: {allowed}")
+        self.lines.append(f"{self.file}: {key} is missing: {allowed}")
 
-    def take(self, error: SpecError, key: str = "") -> None:
+    def add_error(self, error: SpecError, key: str = "") -> None:
         """A mistake that another check found; ``key`` is where that looked."""
         where = key or error.field
         text = str(SpecError(where, error.value, error.allowed))
-        self.found.append(f"{self.file}: {text}")
+        self.lines.append(f"{self.file}: {text}")
 
     def check(self) -> None:
         """Raises ProfileError with a line for each mistake, if there is any."""
-        if self.found:
-            raise ProfileError("\n".join(self.found))
+        if self.lines:
+            raise ProfileError("\n".join(self.lines))
 
 
 class Section:
@@ -56,26 +56,26 @@ class Section:
         """The dotted key of one of its values."""
         return f"{self.key}.{name}" if self.key else name
 
-    def wrong(self, name: str, allowed: str) -> None:
+    def invalid(self, name: str, allowed: str) -> None:
         """Keep that the value of a key is not what it may be, or that there is none."""
         if name in self.values:
             self.problems.add(self.path(name), self.values[name], allowed)
         else:
-            self.problems.miss(self.path(name), allowed)
+            self.problems.missing(self.path(name), allowed)
 
-    def only(self, known: Collection[str]) -> None:
+    def reject_unknown(self, allowed: Collection[str]) -> None:
         """Keep every key that is not among these."""
         for name in self.values:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            if name not in allowed:
+                close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
                 hint = f"did you mean {close[0]!r}? " if close else ""
-                self.wrong(name, f"no such key; {hint}known: {', '.join(known)}")
+                self.invalid(name, f"no such key; {hint}known: {', '.join(allowed)}")
 
     def text(self, name: str, *, required: bool = False) -> str:
         """A text; empty where there is none."""
         value = self.values.get(name, "")
         if not isinstance(value, str) or (required and not value.strip()):
-            self.wrong(name, "a text")
+            self.invalid(name, "a text")
             return ""
         return value
 
@@ -83,19 +83,19 @@ class Section:
         """True or false; false where there is none."""
         value = self.values.get(name, False)
         if not isinstance(value, bool):
-            self.wrong(name, "true or false")
+            self.invalid(name, "true or false")
         return value is True
 
-    def unlike(self, names: Collection[str], name: str = "name") -> None:
+    def require_unique(self, names: Collection[str], name: str = "name") -> None:
         """Keep that a name is one of those that were before it."""
         if self.values.get(name) in names:
-            self.wrong(name, "a name that no other one has")
+            self.invalid(name, "a name that no other one has")
 
     def whole(self, name: str, default: int, low: int, high: int) -> int:
         """A whole number in a range."""
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            self.wrong(name, f"a whole number from {low} to {high}")
+            self.invalid(name, f"a whole number from {low} to {high}")
             return default
         return value
 
@@ -103,7 +103,7 @@ class Section:
         """A list of texts."""
         value = self.values.get(name, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.wrong(name, "a list of texts")
+            self.invalid(name, "a list of texts")
             return ()
         return tuple(value)
 
@@ -115,11 +115,13 @@ class Section:
         """A list of tables, each under its number from 1; what is no table is left out."""
         value = self.values.get(name, [])
         if not isinstance(value, list):
-            self.wrong(name, "a list of tables")
+            self.invalid(name, "a list of tables")
             return []
         key = self.path(name)
         sections = [Section(self.problems, f"{key}[{n}]", item) for n, item in enumerate(value, 1)]
-        return [one for one, item in zip(sections, value, strict=True) if isinstance(item, dict)]
+        return [
+            section for section, item in zip(sections, value, strict=True) if isinstance(item, dict)
+        ]
 
 
 def read_toml(path: Path) -> Mapping[str, Any]:

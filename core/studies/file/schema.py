@@ -42,9 +42,9 @@ def load_study(name: str | Path) -> Study:
     path = find_study_file(name)
     problems = Problems(str(path))
     top = Section(problems, "", dict(read_toml(path)))
-    top.only(_KEYS)
+    top.reject_unknown(_KEYS)
     if not top.values.get("axes"):
-        top.wrong("axes", "at least one axis, such as context = [128, 256]")
+        top.invalid("axes", "at least one axis, such as context = [128, 256]")
         problems.check()  # the rest is told of axes
     axes = _axes(top)
     study = Study(
@@ -83,10 +83,10 @@ def find_study_file(name: str | Path) -> Path:
     path = Path(name)
     if path.suffix == ".toml" or "/" in str(name):
         return path
-    known = study_files()
-    if str(name) not in known:
-        raise NotFoundError(f"no study {str(name)!r}; known: {', '.join(known)}; or give a file")
-    return known[str(name)]
+    files = study_files()
+    if str(name) not in files:
+        raise NotFoundError(f"no study {str(name)!r}; known: {', '.join(files)}; or give a file")
+    return files[str(name)]
 
 
 def parse_points(axis: str, values: list[Any]) -> tuple[Point, ...]:
@@ -96,12 +96,12 @@ def parse_points(axis: str, values: list[Any]) -> tuple[Point, ...]:
         SpecError: No such key, or a value that it does not allow.
     """
     field = field_named(axis, values)
-    settled = [_settled(field.name, field.parse(value)) for value in values]
+    settled = [_canonical(field.name, field.parse(value)) for value in values]
     points = {_label(field.name, value): {field.name: value} for value in settled}
     return tuple(Point(label=label, settings=settings) for label, settings in points.items())
 
 
-def _settled(key: str, value: Any) -> Any:
+def _canonical(key: str, value: Any) -> Any:
     return find_model(value).name if key == "model" else value
 
 
@@ -120,29 +120,31 @@ def _points(section: Section, name: str) -> tuple[Point, ...]:
     if isinstance(value, dict):
         value = _range(section.table(name))
     if not isinstance(value, list) or not value:
-        section.wrong(name, "a list of values, or a range such as { from = 128, to = 1024, "
+        section.invalid(name, "a list of values, or a range such as { from = 128, to = 1024, "
                       "times = 2 }")  # fmt: skip
         return ()
     if len(value) > MOST_POINTS:
-        section.wrong(name, f"at most {MOST_POINTS} values")
+        section.invalid(name, f"at most {MOST_POINTS} values")
         return ()
     if all(isinstance(item, dict) for item in value):
         points: dict[str, Point] = {}
-        for one in section.tables(name):
-            point = _linked(one)
+        for point_section in section.tables(name):
+            point = _linked(point_section)
             if points.setdefault(point.label, point) != point:
-                one.problems.add(one.path("label"), point.label, "a label that no other point has")
+                point_section.problems.add(
+                    point_section.path("label"), point.label, "a label that no other point has"
+                )
         return tuple(points.values())
     try:
         return parse_points(name, value)
     except SpecError as error:
-        section.problems.take(error, section.path(name))
+        section.problems.add_error(error, section.path(name))
         return ()
 
 
 def _range(section: Section) -> list[int] | None:
     """``{ from, to, times }`` or ``{ from, to, step }``; None where it is neither."""
-    section.only(_RANGE_KEYS)
+    section.reject_unknown(_RANGE_KEYS)
     numbers = {key: section.values.get(key) for key in _RANGE_KEYS}
     low, high, times, step = numbers.values()
     if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < low:
@@ -173,9 +175,9 @@ def _settings(section: Section, values: Mapping[str, Any]) -> dict[str, Any]:
     settings = {}
     for key, value in values.items():
         try:
-            settings[key] = _settled(key, field_named(key, value).parse(value))
+            settings[key] = _canonical(key, field_named(key, value).parse(value))
         except SpecError as error:
-            section.problems.take(error, section.path(key))
+            section.problems.add_error(error, section.path(key))
     return settings
 
 
@@ -183,7 +185,7 @@ def _fixed(top: Section, axes: tuple[Axis, ...]) -> dict[str, Any]:
     section = top.table("fixed")
     taken = {key for axis in axes for point in axis.points for key in point.settings}
     for key in section.values.keys() & taken:
-        section.wrong(key, "a key that no axis sets")
+        section.invalid(key, "a key that no axis sets")
     return _settings(section, section.values)
 
 
@@ -191,7 +193,7 @@ def _passes(section: Section) -> tuple[PassName, ...]:
     """In the order in which they run; none where the key is absent."""
     names = section.texts("passes")
     if set(names) - set(EVERY_PASS) or section.values.get("passes") == []:
-        section.wrong("passes", f"any of {', '.join(EVERY_PASS)}")
+        section.invalid("passes", f"any of {', '.join(EVERY_PASS)}")
     return tuple(name for name in EVERY_PASS if name in names)
 
 
@@ -202,23 +204,23 @@ def _variants(section: Section, axes: tuple[Axis, ...]) -> dict[str, Variant]:
 def _skip(section: Section, axes: tuple[Axis, ...]) -> dict[str, tuple[str, ...]]:
     """Axis to the labels that are left out together."""
     labels = {axis.name: axis.labels for axis in axes}
-    section.only(tuple(labels))
+    section.reject_unknown(tuple(labels))
     left_out: dict[str, tuple[str, ...]] = {}
     if not section.values:
         section.problems.add(section.key, {}, f"points of any of {', '.join(labels)}")
     for name in section.values.keys() & labels.keys():
         value = section.values[name]
-        asked = [str(one) for one in (value if isinstance(value, list) else [value])]
-        if not asked or set(asked) - set(labels[name]):
-            section.wrong(name, f"any of {', '.join(labels[name])}")
-        left_out[name] = tuple(asked)
+        left = [str(label) for label in (value if isinstance(value, list) else [value])]
+        if not left or set(left) - set(labels[name]):
+            section.invalid(name, f"any of {', '.join(labels[name])}")
+        left_out[name] = tuple(left)
     return left_out
 
 
 def _variant(section: Section, axes: tuple[Axis, ...]) -> Variant:
-    section.only(_VARIANT_KEYS)
+    section.reject_unknown(_VARIANT_KEYS)
     own = section.table("axes")
-    own.only(tuple(axis.name for axis in axes))
+    own.reject_unknown(tuple(axis.name for axis in axes))
     return Variant(
         axes=_axes(section),
         fixed=_fixed(section, axes),

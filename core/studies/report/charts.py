@@ -52,12 +52,12 @@ def figure_of(
 ) -> Figure:
     """One value over the axis."""
     names = [axis.name for axis in study.axes if axis.name != across.axis and len(axis.points) > 1]
-    found: dict[str, dict[float, list[float]]] = {}
+    numbers_by_line: dict[str, dict[float, list[float]]] = {}
     for cell in cells:
         if value.applies(cell):
             name = " · ".join(cell.point[axis] for axis in names) or value.name
             place = across.places[cell.point[across.axis]]
-            repeats = found.setdefault(name, {}).setdefault(place, [])
+            repeats = numbers_by_line.setdefault(name, {}).setdefault(place, [])
             record = records.get(cell.id)
             number = value.number(record) if record else None
             if number is not None:
@@ -67,15 +67,15 @@ def figure_of(
         title=f"{value.title} over {across.heading}",
         axis=across.heading,
         unit=value.shown_unit,
-        series=tuple(_series(name, places) for name, places in found.items()),
+        series=tuple(_series(name, places) for name, places in numbers_by_line.items()),
     )
 
 
 def numeric_axis(study: Study) -> Across | None:
     """The axis of numbers with the most points, else the models by their parameters."""
-    found = [across for axis in study.axes if (across := _numbers(axis)) is not None]
-    if found:
-        return max(reversed(found), key=lambda across: len(across.places))
+    numeric = [across for axis in study.axes if (across := _numbers(axis)) is not None]
+    if numeric:
+        return max(reversed(numeric), key=lambda across: len(across.places))
     models = next((axis for axis in study.axes if _is_models(axis)), None)
     if models is None:
         return None

@@ -42,7 +42,7 @@ def score_matrices_bytes(spec: RunSpec) -> int:
 def accounting_table(record: Record, others: Sequence[Record] = ()) -> Table:
     """One cell's tensors by name, formula and bytes; without rows for one that fitted."""
     rows: list[Row] = []
-    failed = next((one for one in record.passes if one.oom), None)
+    failed = next((pass_record for pass_record in record.passes if pass_record.oom), None)
     if failed is not None and failed.oom is not None:
         spec = RunSpec(**record.spec)
         width = spec.precision_row.compute_bytes
@@ -77,34 +77,38 @@ def saved_table(record: Record) -> Table | None:
     memory, layers = record.memory, record.spec.get("layers")
     if memory is None or not layers:
         return None
-    whole = next((one.activation_bytes for one in memory.modules if one.module == BLOCKS), 0)
+    saved_bytes = next(
+        (module.activation_bytes for module in memory.modules if module.module == BLOCKS), 0
+    )
     return tabulate(
-        _under_one_call(memory, whole),
+        _under_one_call(memory, saved_bytes),
         (
             Column("operation", lambda origin: _operation(origin.stack)),
             Column("called in", lambda origin: _caller(origin.stack)),
             Column("tensors", lambda origin: origin.blocks // layers),
             Column("bytes", lambda origin: origin.bytes // layers),
-            Column("share", lambda origin: origin.bytes / whole),
+            Column("share", lambda origin: origin.bytes / saved_bytes),
         ),
         name="saved",
         title="What one block saves for backward",
     )
 
 
-def _under_one_call(memory: Memory, whole: int) -> Sequence[Origin]:
+def _under_one_call(memory: Memory, saved_bytes: int) -> Sequence[Origin]:
     """The activations that have an outermost part of the stack in common which holds as many
     bytes as the blocks in all; none where there is no such part."""
-    kept = [one for one in memory.origins if one.category == "activations"]
-    held: Counter[tuple[str, ...]] = Counter()
-    for one in kept:
-        frames = tuple(reversed(one.stack))
-        held.update({frames[:depth]: one.bytes for depth in range(1, len(frames) + 1)})
-    calls = [frames for frames, size in held.items() if whole and size == whole]
+    activations = [origin for origin in memory.origins if origin.category == "activations"]
+    bytes_by_call: Counter[tuple[str, ...]] = Counter()
+    for origin in activations:
+        frames = tuple(reversed(origin.stack))
+        bytes_by_call.update({frames[:depth]: origin.bytes for depth in range(1, len(frames) + 1)})
+    calls = [
+        frames for frames, size in bytes_by_call.items() if saved_bytes and size == saved_bytes
+    ]
     if not calls:
         return ()
     call = max(calls, key=len)
-    return [one for one in kept if tuple(reversed(one.stack))[: len(call)] == call]
+    return [origin for origin in activations if tuple(reversed(origin.stack))[: len(call)] == call]
 
 
 def _operation(stack: Sequence[str]) -> str:
@@ -184,17 +188,17 @@ def _as_nsys_has_it(nsys: Nsys) -> Iterator[_Summary]:
 
 
 def _as_traced(kernels: Kernels) -> Iterator[_Summary]:
-    whole = fsum(row.exclusive_ns for row in kernels.rows) or 1.0
+    total_ns = fsum(row.exclusive_ns for row in kernels.rows) or 1.0
     for kernel in by_name(kernels.rows):
-        alike = [row for row in kernels.rows if row.name == kernel.name]
+        namesakes = [row for row in kernels.rows if row.name == kernel.name]
         yield _Summary(
-            percent=100 * kernel.ns / whole,
+            percent=100 * kernel.ns / total_ns,
             total_ns=kernel.ns,
             instances=kernel.calls,
             mean_ns=kernel.ns / kernel.calls if kernel.calls else None,
             median_ns=None,
-            min_ns=min(row.min_ns for row in alike),
-            max_ns=max(row.max_ns for row in alike),
+            min_ns=min(row.min_ns for row in namesakes),
+            max_ns=max(row.max_ns for row in namesakes),
             std_ns=None,
             name=kernel.name,
         )
@@ -202,8 +206,10 @@ def _as_traced(kernels: Kernels) -> Iterator[_Summary]:
 
 def questions(record: Record, records: Sequence[Record]) -> Table | None:
     """The handout's questions; cells with another kind of step answer where this has none."""
-    mine = record.spec | {"step": ""}
-    others = [one for one in records if one.spec | {"step": ""} == mine and one.id != record.id]
+    spec = record.spec | {"step": ""}
+    others = [
+        other for other in records if other.spec | {"step": ""} == spec and other.id != record.id
+    ]
     return question_table(questions_of(record, others))
 
 
@@ -236,9 +242,9 @@ def compilation(record: Record, records: Sequence[Record]) -> Table | None:
 
 def _eager(record: Record, records: Sequence[Record]) -> Record | None:
     """The cell of the same spec without torch.compile."""
-    mine = _without_compile(record)
-    eager = (one for one in records if one.spec["compile"] == "off")
-    return next((one for one in eager if _without_compile(one) == mine), None)
+    spec = _without_compile(record)
+    eager = (other for other in records if other.spec["compile"] == "off")
+    return next((other for other in eager if _without_compile(other) == spec), None)
 
 
 def _without_compile(record: Record) -> dict[str, Any]:

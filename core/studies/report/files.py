@@ -23,8 +23,12 @@ def study_as(report: Report, kind: str) -> bytes:
         case "md":
             return ("\n".join(_markdown(report)) + "\n").encode()
         case "csv":
-            one = len(report.tables) == 1
-            return table_as_csv(report.tables[0]) if one else tables_as_tidy_csv(report.tables)
+            has_one_table = len(report.tables) == 1
+            return (
+                table_as_csv(report.tables[0])
+                if has_one_table
+                else tables_as_tidy_csv(report.tables)
+            )
         case "html":
             return study_page(report).encode()
         case _:

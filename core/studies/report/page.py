@@ -25,8 +25,8 @@ def _facts(report: Report) -> Iterator[str]:
     if study.source:
         yield f"repeats {study.source}"
     empty = progress.total - progress.done
-    told = f", {empty} {'is' if empty == 1 else 'are'} empty" if empty else ""
-    yield f"{progress.done} of {progress.total} cells have their value{told}"
+    empty_words = f", {empty} {'is' if empty == 1 else 'are'} empty" if empty else ""
+    yield f"{progress.done} of {progress.total} cells have their value{empty_words}"
     fixed = ", ".join(f"{key} {value}" for key, value in study.fixed.items())
     yield f"passes {', '.join(study.passes)}" + (f" · fixed: {fixed}" if fixed else "")
 
@@ -39,8 +39,11 @@ def _sections(report: Report) -> Iterator[tuple[str, str]]:
                 "Before you compare", report.cautions, "before-you-compare", "finding warning"
             ),
         )
-    for one in report.tables:
-        yield one.name, section(one.title or one.name, table(one), anchor=one.name)
+    for content in report.tables:
+        yield (
+            content.name,
+            section(content.title or content.name, table(content), anchor=content.name),
+        )
     if report.sentences:
         yield "what-it-says", _paragraphs("What the rows say", report.sentences, "what-it-says")
     if report.figures:

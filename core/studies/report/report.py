@@ -30,15 +30,15 @@ MOST_NAMED = 3
 def shared_environment(records: Collection[Record]) -> Table:
     """Hardware, software and settings of all cells; a fact that is not the same in all of them
     has every value, or their number."""
-    found: dict[Cell, dict[tuple[Cell, Cell], None]] = {}
+    values_by_fact: dict[Cell, dict[tuple[Cell, Cell], None]] = {}
     for record in records:
         for name, value, note in environment_table(record).rows:
-            found.setdefault(name, {})[value, note] = None
+            values_by_fact.setdefault(name, {})[value, note] = None
     return Table(
         name="environment",
         title="Environment of the cells",
         columns=(QUANTITY, "value", "note"),
-        rows=tuple((name, *_merged(list(values))) for name, values in found.items()),
+        rows=tuple((name, *_merged(list(values))) for name, values in values_by_fact.items()),
     )
 
 
@@ -136,7 +136,8 @@ def report_of(directory: StudyDirectory) -> Report:
     """
     study = directory.study()
     cells = grid.expand(study)
-    return make_report(directory, study, cells, records_of(directory, cells, fields_used_by(study)))
+    records = records_of(directory, cells, fields_used_by(study).prune)
+    return make_report(directory, study, cells, records)
 
 
 def make_report(
@@ -178,10 +179,12 @@ def make_report(
 
 
 def _timelines(cells: Sequence[grid.Cell], records: Mapping[str, Record]) -> dict[str, Timeline]:
-    found = ((cell, records[cell.id].memory) for cell in cells if cell.id in records)
-    drawn = ((cell.words, memory.timeline) for cell, memory in found if memory is not None)
+    memories = ((cell, records[cell.id].memory) for cell in cells if cell.id in records)
+    drawn = ((cell.words, memory.timeline) for cell, memory in memories if memory is not None)
     return dict(islice(drawn, MOST_TIMELINES))
 
 
 def _oom(record: Record) -> Oom | None:
-    return next((one.oom for one in record.passes if one.oom is not None), None)
+    return next(
+        (pass_record.oom for pass_record in record.passes if pass_record.oom is not None), None
+    )

@@ -74,9 +74,11 @@ def outcome(record: Record) -> str:
         return ""
     if record.status != "oom":
         return record.status
-    oom = next((one.oom for one in record.passes if one.oom is not None), None)
-    asked = oom.requested_bytes if oom else None
-    return f"OOM {format_bytes(asked)}" if asked else "OOM"
+    oom = next(
+        (pass_record.oom for pass_record in record.passes if pass_record.oom is not None), None
+    )
+    requested_bytes = oom.requested_bytes if oom else None
+    return f"OOM {format_bytes(requested_bytes)}" if requested_bytes else "OOM"
 
 
 class _Filler:
@@ -105,7 +107,7 @@ class _Filler:
             if not {name, formula} & taken and (has_steps or name == "hardware")
         }
         formula = f"measures.{instruction_set.__name__}"
-        on_cpu = any(instruction_set(one) for one in records.values())
+        on_cpu = any(instruction_set(record) for record in records.values())
         if on_cpu and _is_of_memory(layout) and not {INSTRUCTIONS, formula} & taken:
             self.forgotten[INSTRUCTIONS] = formula
 
@@ -146,15 +148,15 @@ class _Filler:
                 yield (*(row[name] for name in self.leading), *values.values(), *forgotten)
 
     def _values(self, cells: Sequence[Cell], line: Line) -> dict[str, Content]:
-        found: dict[str, Content] = {}
+        by_column: dict[str, Content] = {}
         for column in self.layout.columns:
             if column.is_label:
-                found[column.name] = line.name
+                by_column[column.name] = line.name
             elif column.ratio is not None:
-                found[column.name] = _quotient(*(found[name] for name in column.ratio))
+                by_column[column.name] = _quotient(*(by_column[name] for name in column.ratio))
             else:
-                found[column.name] = self._value(cells, line, column)
-        return found
+                by_column[column.name] = self._value(cells, line, column)
+        return by_column
 
     def _value(self, cells: Sequence[Cell], line: Line, column: Column) -> Content:
         formula = line.value or column.value
@@ -163,15 +165,17 @@ class _Filler:
         if is_fact(formula):
             return self._fact(own, formula)
         unit, template = line.unit or column.unit, line.format or column.format
-        known = [self.records[cell.id] for cell in own if cell.id in self.records]
+        own_records = [self.records[cell.id] for cell in own if cell.id in self.records]
         made = [
             as_cell(evaluate(record, formula), source_unit(formula), unit, template)
-            for record in known
+            for record in own_records
         ]
         value = _middle(made)
         if value is None:
-            return _why(own, known)
-        fell_back = any(one.compile is not None and one.compile.fell_back for one in known)
+            return _why(own, own_records)
+        fell_back = any(
+            record.compile is not None and record.compile.fell_back for record in own_records
+        )
         if fell_back and is_number(value):
             write = written(number_format(source_unit(formula), unit, template) or "{}")
             return f"{write(value)} ({FELL_BACK})"
@@ -179,16 +183,16 @@ class _Filler:
 
     def _fact(self, cells: Sequence[Cell], formula: str) -> Content:
         """What the cells have in common, from their specs or, for the machine, their records."""
-        found: dict[Content, None] = {}
+        distinct: dict[Content, None] = {}
         for cell in cells:
             if formula.startswith("spec.") and cell.spec is not None:
-                found[getattr(cell.spec, formula.removeprefix("spec."))] = None
+                distinct[getattr(cell.spec, formula.removeprefix("spec."))] = None
             elif formula == "parameters" and cell.spec is not None:
-                found[cell.spec.dimensions.parameters] = None
+                distinct[cell.spec.dimensions.parameters] = None
             elif cell.id in self.records:
                 value = follow(self.records[cell.id], formula)
-                found[value if isinstance(value, str) or is_number(value) else None] = None
-        return next(iter(found)) if len(found) == 1 else (VARIES if found else None)
+                distinct[value if isinstance(value, str) or is_number(value) else None] = None
+        return next(iter(distinct)) if len(distinct) == 1 else (VARIES if distinct else None)
 
 
 def _is_of_memory(layout: Layout) -> bool:
@@ -211,11 +215,11 @@ def _why(cells: Sequence[Cell], records: Sequence[Record]) -> Content:
 
 def _middle(values: Iterable[Content]) -> Content:
     """The median of numbers; of texts the first."""
-    known = [value for value in values if value is not None]
-    numbers = [value for value in known if is_number(value)]
+    present = [value for value in values if value is not None]
+    numbers = [value for value in present if is_number(value)]
     if numbers:
         return statistics.median(numbers)
-    return known[0] if known else None
+    return present[0] if present else None
 
 
 def _quotient(first: Content, second: Content) -> float | None:
@@ -232,15 +236,17 @@ def _each(
     axes = [axis.name for axis in study.axes if len(axis.points) > 1]
     first: Table | None = None
     made: list[tuple[list[str], Row, Table | None]] = []
-    known = list(records.values())
-    tells = layout.each in OF_MEMORY and any(map(instruction_set, known))
+    all_records = list(records.values())
+    has_instructions = layout.each in OF_MEMORY and any(map(instruction_set, all_records))
     for cell in cells:
         record = records.get(cell.id)
-        table = EACH[layout.each](record, known) if record is not None else None
+        table = EACH[layout.each](record, all_records) if record is not None else None
         first = first or table
         if record is not None and record.status == "finished" and not (table and table.rows):
             continue
-        instructions: Row = (instruction_set(record) if record else None,) if tells else ()
+        instructions: Row = (
+            (instruction_set(record) if record else None,) if has_instructions else ()
+        )
         made.append(([cell.point[axis] for axis in axes], instructions, table))
     if first is None or not first.columns:
         return Table(name=layout.name, title=layout.title, columns=tuple(axes), rows=())
@@ -252,7 +258,7 @@ def _each(
         # Columns that are left out where nothing is known may differ from cell to cell.
         for values in islice(table.mappings(), layout.most or None):
             rows.append((*labels, *map(values.get, first.columns), *instructions))
-    last = (INSTRUCTIONS,) if tells else ()
+    last = (INSTRUCTIONS,) if has_instructions else ()
     return Table(
         name=layout.name,
         title=layout.title,

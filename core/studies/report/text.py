@@ -34,11 +34,11 @@ def sentences_of(
             if column.ratio is None:
                 continue
             first, second = column.ratio
-            told = 0
+            sentence_count = 0
             for values in table.mappings():
                 quotient = values[column.name]
-                if is_number(quotient) and told < MOST_PER_COLUMN:
-                    told += 1
+                if is_number(quotient) and sentence_count < MOST_PER_COLUMN:
+                    sentence_count += 1
                     place = ", ".join(str(values[name]) for name in naming if name in values)
                     yield f"{place}: {first} is {quotient:.2f} times {second}."
     yield from _without_numbers(cells, records)
@@ -47,7 +47,7 @@ def sentences_of(
 def _naming(layout: Layout) -> list[str]:
     """The columns that tell a row from the others: its axes, and the name of its line."""
     facts = {f"spec.{axis}" for axis in layout.rows}
-    own = [one.name for one in layout.columns if one.is_label or one.value in facts]
+    own = [column.name for column in layout.columns if column.is_label or column.value in facts]
     return [*layout.rows, *own]
 
 
@@ -114,8 +114,11 @@ def _of_ratios(layout: Layout, cells: Sequence[Cell]) -> Iterator[str]:
             continue
         over, under = (columns[name].where for name in column.ratio)
         pinned = [line.where for line in layout.lines] or [{}]
-        found = (_differing(over | one, under | one, layout.rows, cells) for one in pinned)
-        differing = max(found, key=len)
+        differences = (
+            _differing(over | line_where, under | line_where, layout.rows, cells)
+            for line_where in pinned
+        )
+        differing = max(differences, key=len)
         if len(differing) > 1:
             yield (
                 f"{column.name} compares cells that differ in {len(differing)} factors "
@@ -128,12 +131,12 @@ def _differing(
 ) -> list[str]:
     """The factors in which the two cells of some row differ; both are given by axis and label."""
     below = {_row(cell, rows): cell for cell in cells if under.items() <= cell.point.items()}
-    found: dict[str, None] = {}
+    differing: dict[str, None] = {}
     for cell in cells:
         other = below.get(_row(cell, rows))
         if over.items() <= cell.point.items() and other and cell.spec and other.spec:
-            found |= dict.fromkeys(factors(cell.spec, other.spec))
-    return list(found)
+            differing |= dict.fromkeys(factors(cell.spec, other.spec))
+    return list(differing)
 
 
 def _row(cell: Cell, rows: Sequence[str]) -> tuple[str, ...]:
@@ -149,9 +152,9 @@ def _of_machines(records: Sequence[Record]) -> Iterator[str]:
         "thread counts": threads,
     }
     for name, fact in facts.items():
-        found = {str(fact(record.environment)) for record in records}
-        if len(found) > 1:
-            yield f"The cells were measured with different {name}: {', '.join(sorted(found))}."
+        distinct = {str(fact(record.environment)) for record in records}
+        if len(distinct) > 1:
+            yield f"The cells were measured with different {name}: {', '.join(sorted(distinct))}."
 
 
 def study_command(study: Study) -> str:
@@ -161,8 +164,8 @@ def study_command(study: Study) -> str:
 
 def _name(study: Study) -> str:
     """The name where it finds the file, else the file."""
-    known = study_files().get(study.name)
-    return study.name if known is not None and str(known) == study.file else study.file
+    file = study_files().get(study.name)
+    return study.name if file is not None and str(file) == study.file else study.file
 
 
 def _options(study: Study) -> Iterator[str]:

@@ -96,29 +96,31 @@ class Forecaster:
         spec = cell.spec
         if spec is None:
             return Forecast(is_timed=True)
-        known = _known(spec)
-        step_ms = _between(self._steps.get(known.kind, {}), known.work)
-        start = self._start_seconds(spec, cell.passes, known)
-        told = Forecast(
-            peak_bytes=known.peak_bytes,
-            is_least=known.is_least,
+        facts = _facts_of(spec)
+        step_ms = _between(self._steps.get(facts.kind, {}), facts.work)
+        start = self._start_seconds(spec, cell.passes, facts)
+        forecast = Forecast(
+            peak_bytes=facts.peak_bytes,
+            is_least=facts.is_least,
             capacity_bytes=spec.memory_limit or self._capacity_of(spec.device),
             seconds=start * len(cell.passes),
             is_timed=True,
         )
-        if told.fits is False:
+        if forecast.fits is False:
             is_run = spec.on_cuda or bool(spec.memory_limit)
-            return told if is_run else msgspec.structs.replace(told, seconds=0.0, is_run=False)
-        seconds = told.seconds + steps_seconds(spec, cell.passes, step_ms or 0.0)
-        is_timed = step_ms is not None or (known.kind, *cell.passes) in self._starts
-        return msgspec.structs.replace(told, seconds=seconds, is_timed=is_timed)
+            return (
+                forecast if is_run else msgspec.structs.replace(forecast, seconds=0.0, is_run=False)
+            )
+        seconds = forecast.seconds + steps_seconds(spec, cell.passes, step_ms or 0.0)
+        is_timed = step_ms is not None or (facts.kind, *cell.passes) in self._starts
+        return msgspec.structs.replace(forecast, seconds=seconds, is_timed=is_timed)
 
-    def _start_seconds(self, spec: RunSpec, passes: Sequence[str], known: _Known) -> float:
+    def _start_seconds(self, spec: RunSpec, passes: Sequence[str], facts: _Facts) -> float:
         """Of one pass: as the cell like this of the nearest work took, else as the others."""
-        alike = self._starts.get((known.kind, *passes))
-        if alike:
-            return alike[min(alike, key=lambda work: abs(math.log(work / known.work)))]
-        family = self._by_family.get(_family(known.kind))
+        starts = self._starts.get((facts.kind, *passes))
+        if starts:
+            return starts[min(starts, key=lambda work: abs(math.log(work / facts.work)))]
+        family = self._by_family.get(_family(facts.kind))
         if family:
             return statistics.median(family)
         return PASS_SECONDS + (COMPILE_SECONDS if spec.compile != "off" else 0.0)
@@ -131,8 +133,8 @@ class Forecaster:
 
 def past_entries(root: Path | None = None) -> list[Entry]:
     """Entries of every study of a home, the oldest first."""
-    found = [entry for study in list_studies(root) for entry in study.entries().values()]
-    return sorted(found, key=lambda entry: entry.t_ns)
+    entries = [entry for study in list_studies(root) for entry in study.entries().values()]
+    return sorted(entries, key=lambda entry: entry.t_ns)
 
 
 def kind_of(spec: RunSpec) -> str:
@@ -144,7 +146,7 @@ def kind_of(spec: RunSpec) -> str:
 
 def work_of(spec: RunSpec) -> float:
     """Operations of a step, in any unit that is the same for one kind; 1 where unknown."""
-    return _known(spec).work
+    return _facts_of(spec).work
 
 
 def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float:
@@ -158,7 +160,7 @@ def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float
     return seconds
 
 
-class _Known(NamedTuple):
+class _Facts(NamedTuple):
     """What arithmetic knows of a spec; ``is_least``: the peak is a lower bound."""
 
     kind: str
@@ -168,22 +170,22 @@ class _Known(NamedTuple):
 
 
 @lru_cache(maxsize=MOST_CELLS)
-def _known(spec: RunSpec) -> _Known:
+def _facts_of(spec: RunSpec) -> _Facts:
     """Once for each spec: a screen asks again whenever a cell ends."""
     kind = kind_of(spec)
     if spec.workload == "attention":
         work = float(spec.batch * spec.context**2 * (spec.d_model + 16))
-        return _Known(kind, work, score_matrices_bytes(spec), is_least=True)
+        return _Facts(kind, work, score_matrices_bytes(spec), is_least=True)
     if spec.workload != "transformer":
-        return _Known(kind)
+        return _Facts(kind)
     prediction = predict(spec)
     work = float(max(1, prediction.step_flops))
     if why_not_predicted(spec) is None:
-        return _Known(kind, work, prediction.peak_bytes)
+        return _Facts(kind, work, prediction.peak_bytes)
     copies = 4 if spec.step == "train" and spec.optimizer != "sgd" else 1 + spec.has_backward
     sharded = spec.parallel == "fsdp2"
     least = None if sharded else copies * prediction.parameter_bytes
-    return _Known(kind, work, least, is_least=True)
+    return _Facts(kind, work, least, is_least=True)
 
 
 def _family(kind: str) -> tuple[str, ...]:
@@ -194,8 +196,8 @@ def _family(kind: str) -> tuple[str, ...]:
 def _between(timed: Mapping[float, float], work: float) -> float | None:
     """Milliseconds of a step of this work: between two that were timed by their powers, beyond
     all of them from the nearest in proportion."""
-    low = max((one for one in timed if one <= work), default=None)
-    high = min((one for one in timed if one >= work), default=None)
+    low = max((timed_work for timed_work in timed if timed_work <= work), default=None)
+    high = min((timed_work for timed_work in timed if timed_work >= work), default=None)
     if low is not None and high is not None and low < high:
         share = math.log(work / low) / math.log(high / low)
         return float(timed[low] ** (1 - share) * timed[high] ** share)
@@ -243,10 +245,10 @@ def progress_of(
     root: Path | None = None,
 ) -> Progress:
     """Where these cells are."""
-    known = dict(entries)
+    newest = dict(entries)
     return Progress(
         statuses={
-            cell.id: status_of(cell, known, is_live=is_live, root=root) for cell in unique(cells)
+            cell.id: status_of(cell, newest, is_live=is_live, root=root) for cell in unique(cells)
         },
         is_live=is_live,
     )

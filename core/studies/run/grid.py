@@ -59,8 +59,8 @@ def with_variant(study: Study, name: str) -> Study:
     if not name:
         return study
     if name not in study.variants:
-        known = ", ".join(study.variants) or f"{study.name} has none"
-        raise SpecError("--variant", name, known)
+        variants = ", ".join(study.variants) or f"{study.name} has none"
+        raise SpecError("--variant", name, variants)
     variant = study.variants[name]
     changed = {axis.name: axis for axis in variant.axes}
     return msgspec.structs.replace(
@@ -84,9 +84,9 @@ def with_overrides(study: Study, overrides: Mapping[str, object]) -> Study:
     for key, value in overrides.items():
         field = field_named(key, value)
         values = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
-        at = next((n for n, axis in enumerate(axes) if axis.name == field.name), None)
-        if at is not None:
-            axes[at] = Axis(name=field.name, points=parse_points(field.name, values))
+        position = next((n for n, axis in enumerate(axes) if axis.name == field.name), None)
+        if position is not None:
+            axes[position] = Axis(name=field.name, points=parse_points(field.name, values))
             continue
         for axis in axes:
             if any(field.name in point.settings for point in axis.points):

@@ -125,12 +125,14 @@ class _Runner:
         _adopt(directory, self.cells)
         entries = directory.entries()
         root = directory.root
-        known = {cell.id: status_of(cell, entries, is_live=False, root=root) for cell in self.cells}
+        statuses = {
+            cell.id: status_of(cell, entries, is_live=False, root=root) for cell in self.cells
+        }
         again = ("failed",) if retry else ()
         self.todo = [
             cell
             for cell in self.cells
-            if known[cell.id] not in FINAL_STATUSES or known[cell.id] in again
+            if statuses[cell.id] not in FINAL_STATUSES or statuses[cell.id] in again
         ]
         for cell in self.todo:
             parse_passes(cell.passes)
@@ -195,20 +197,22 @@ class _Runner:
 
 def entry_of(cell: Cell, spec: RunSpec, record: Record, seconds: float | None) -> Entry:
     """The line that a cell's run leaves in the study's state."""
-    bad = next((one for one in record.passes if one.outcome != "finished"), None)
+    failed = next(
+        (pass_record for pass_record in record.passes if pass_record.outcome != "finished"), None
+    )
     median_ms = record.timing.step.median_ms if record.timing else None
     return Entry(
         cell=cell.id,
         status=record.status,
         run=record.id,
-        detail=bad.detail if bad else "",
+        detail=failed.detail if failed else "",
         seconds=seconds,
         median_ms=median_ms,
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
         kind=kind_of(spec),
         work=work_of(spec),
         passes=cell.passes,
-        start_seconds=None if bad or seconds is None else _start(spec, cell, median_ms, seconds),
+        start_seconds=None if failed or seconds is None else _start(spec, cell, median_ms, seconds),
     )
 
 

@@ -113,14 +113,14 @@ class StudyDirectory:
             lines = self.cells_path.read_bytes().split(b"\n")
         except FileNotFoundError:
             return {}
-        found: dict[str, Entry] = {}
+        newest: dict[str, Entry] = {}
         for line in lines:
             try:
                 entry = msgspec.json.decode(line, type=Entry)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue  # torn by a crash: that cell runs again
-            found[entry.cell] = entry
-        return found
+            newest[entry.cell] = entry
+        return newest
 
     def run_of(self, entry: Entry) -> RunDirectory | None:
         """The run of an entry, if it is there."""
@@ -145,8 +145,8 @@ def studies_folder(root: Path | None = None) -> Path:
 def list_studies(root: Path | None = None) -> list[StudyDirectory]:
     """Every study that was begun, the newest first."""
     folder = studies_folder(root)
-    found = folder.glob("*/study.json") if folder.is_dir() else ()
-    newest = sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    paths = folder.glob("*/study.json") if folder.is_dir() else ()
+    newest = sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
     return [StudyDirectory(path.parent) for path in newest]
 
 
@@ -156,12 +156,12 @@ def find_study(name: str, root: Path | None = None) -> StudyDirectory:
     Raises:
         NotFoundError: None was begun.
     """
-    known = list_studies(root)
-    named = [one for one in known if one.id.rpartition("-")[0] == name]
-    begins = [one for one in known if one.id.startswith(name)]
+    studies = list_studies(root)
+    named = [directory for directory in studies if directory.id.rpartition("-")[0] == name]
+    begins = [directory for directory in studies if directory.id.startswith(name)]
     for directory in (*named, *begins):
         return directory
-    begun = ", ".join(directory.id for directory in known[:6]) or "none"
+    begun = ", ".join(directory.id for directory in studies[:6]) or "none"
     raise NotFoundError(
         f"study {name!r} was not begun here: start it with `sysbench-tui study {name}`; "
         f"begun: {begun}"
@@ -185,11 +185,11 @@ def status_of(
 def records_of(
     directory: StudyDirectory,
     cells: Iterable[Cell],
-    keep: Callable[[Record], Record] = lambda record: record,
+    prune: Callable[[Record], Record] = lambda record: record,
 ) -> dict[str, Record]:
     """The records of cells that have ended, by the cell's id; unreadable ones are left out.
 
-    ``keep`` takes what is not needed out of each as it is read.
+    ``prune`` takes the fields that are not needed out of each record as it is read.
     """
     entries = directory.entries()
     records: dict[str, Record] = {}
@@ -201,7 +201,7 @@ def records_of(
         if run is None:
             continue
         try:
-            records[cell.id] = keep(load_record(run))
+            records[cell.id] = prune(load_record(run))
         except DamagedFileError:
             continue  # the cell stays visibly without a value
     return records

@@ -113,7 +113,7 @@ def _check(text: str, steps: Sequence[Step]) -> None:
             _check_measure(text, steps)
             return
         if index == 1 and steps[0].name == "spec":
-            _known(text, step.name, RunSpec.__struct_fields__, "spec")
+            _check_name(text, step.name, RunSpec.__struct_fields__, "spec")
         kind = _type_of(text, kind, step.name, steps[:index])
         if kind is Any:
             return
@@ -123,7 +123,7 @@ def _check(text: str, steps: Sequence[Step]) -> None:
 
 def _check_measure(text: str, steps: Sequence[Step]) -> None:
     name = steps[1].name if len(steps) == 2 else ""
-    _known(text, name, tuple(MEASURES), "measures")
+    _check_name(text, name, tuple(MEASURES), "measures")
 
 
 def _type_of(text: str, kind: Any, name: str, before: Sequence[Step]) -> Any:
@@ -137,11 +137,11 @@ def _type_of(text: str, kind: Any, name: str, before: Sequence[Step]) -> Any:
         raise SpecError("value", text, f"{place} is a single value: nothing comes after it")
     hints = _hints(kind)
     names = (*hints, *EXTRA_ROOTS) if kind is Record else tuple(hints)
-    _known(text, name, names, place)
+    _check_name(text, name, names, place)
     return _plain(hints[name])
 
 
-def _known(text: str, name: str, names: Sequence[str], place: str) -> None:
+def _check_name(text: str, name: str, names: Sequence[str], place: str) -> None:
     if name in names:
         return
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -161,15 +161,15 @@ def _hints(kind: type) -> dict[str, Any]:
 def _plain(kind: Any) -> Any:
     """A type without its None; a union of several is left open."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        kinds = [one for one in typing.get_args(kind) if one is not type(None)]
+        kinds = [member for member in typing.get_args(kind) if member is not type(None)]
         return _plain(kinds[0]) if len(kinds) == 1 else Any
     return kind
 
 
 def _next(value: Any, name: str) -> Any:
     if isinstance(value, list):
-        found = [_next(row, name) for row in value]
-        return [one for one in found if one is not None]
+        values = [_next(row, name) for row in value]
+        return [item for item in values if item is not None]
     if isinstance(value, Mapping):
         return value.get(name)
     return getattr(value, name, None)
@@ -179,12 +179,12 @@ def _matches(row: Any, wanted: Sequence[tuple[str, str]]) -> bool:
     return all(str(_next(row, key)) == value for key, value in wanted)
 
 
-def _reduced(found: Sequence[Any]) -> Any:
+def _reduced(values: Sequence[Any]) -> Any:
     """One value of several rows: numbers are summed, a single one is itself."""
-    if len(found) == 1:
-        return found[0]
-    if found and all(isinstance(one, int | float) for one in found):
-        return sum(found)
+    if len(values) == 1:
+        return values[0]
+    if values and all(isinstance(value, int | float) for value in values):
+        return sum(values)
     return None
 
 
@@ -221,8 +221,8 @@ def check_formula(text: str, unit: str, template: str) -> None:
         if parts and not names:
             raise SpecError("value", text, f"a single value: {path} has {', '.join(parts)}")
         if parts is not None and any(_field(name, parts) is None for name in names):
-            known = ", ".join(parts) or "no parts: {:.2f} writes it"
-            raise SpecError("format", template, f"names of what {path} has: {known}")
+            allowed = ", ".join(parts) or "no parts: {:.2f} writes it"
+            raise SpecError("format", template, f"names of what {path} has: {allowed}")
     if unit and unit not in UNITS:
         raise SpecError("unit", unit, f"one of {', '.join(UNITS)}")
     source = source_unit(text)
@@ -310,10 +310,10 @@ def _unit_of(name: str) -> str:
     return _SUFFIXES.get(name.rpartition("_")[2], "")
 
 
-def _field(name: str, known: Collection[str]) -> str | None:
+def _field(name: str, fields: Collection[str]) -> str | None:
     """``mean_ms`` for ``mean``, where that is known."""
     names = (name, *(f"{name}_{suffix}" for suffix in _SUFFIXES))
-    return next((one for one in names if one in known), None)
+    return next((candidate for candidate in names if candidate in fields), None)
 
 
 def _filled(template: str, value: Any, unit: str) -> str | None:
@@ -322,11 +322,11 @@ def _filled(template: str, value: Any, unit: str) -> str | None:
 
     def write(match: re.Match[str]) -> str:
         name = _field(match[1], dir(value)) or ""
-        found = getattr(value, name, None)
-        if not is_number(found):
+        number = getattr(value, name, None)
+        if not is_number(number):
             missing.append(match[1])
             return ""
-        return format(converted(found, _unit_of(name), unit), match[2] or "")
+        return format(converted(number, _unit_of(name), unit), match[2] or "")
 
     text = _FIELD.sub(write, template)
     return None if missing else text

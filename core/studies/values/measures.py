@@ -123,8 +123,8 @@ def _exclusive(rows: Sequence[KernelRow]) -> float:
     return fsum(row.exclusive_ns for row in rows)
 
 
-def _quotient(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+def _quotient(part: float, total: float) -> float | None:
+    return part / total if total else None
 
 
 def _time_of(record: Record, belongs: Callable[[KernelRow], bool]) -> Cell:
@@ -135,4 +135,4 @@ def _time_of(record: Record, belongs: Callable[[KernelRow], bool]) -> Cell:
 def _largest(record: Record) -> Allocation | None:
     if record.memory is None or not record.memory.largest:
         return None
-    return max(record.memory.largest, key=lambda one: one.bytes)
+    return max(record.memory.largest, key=lambda allocation: allocation.bytes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -63,18 +64,20 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     def number(self, record: Record) -> float | None:
         """The value; None where the record has no such number."""
-        found = evaluate(record, self.formula)
-        return converted(found, source_unit(self.formula), self.unit) if is_number(found) else None
+        result = evaluate(record, self.formula)
+        return (
+            converted(result, source_unit(self.formula), self.unit) if is_number(result) else None
+        )
 
 
 def values_of(study: Study) -> list[Value]:
     """Every number that the tables show, each once, in the order of the tables."""
-    found: dict[tuple[str, str], list[dict[str, str]]] = {}
+    places: dict[tuple[str, str], list[dict[str, str]]] = {}
     for layout in study.tables:
         for formula, unit, where in _shown(layout):
             if not is_fact(formula) and formula not in _TEXTS:
                 shown = _shown_unit(formula, unit)
-                found.setdefault((formula, shown), []).append(where)
+                places.setdefault((formula, shown), []).append(where)
     return [
         Value(
             name=_name(formula),
@@ -82,7 +85,7 @@ def values_of(study: Study) -> list[Value]:
             unit=unit if unit in UNITS else "",
             where=tuple(where),
         )
-        for (formula, unit), where in found.items()
+        for (formula, unit), where in places.items()
     ]
 
 
@@ -139,37 +142,49 @@ _LONG: dict[str, dict[str, Any]] = {
 """Parts that are long, and that only a formula of their own asks for."""
 
 
-def fields_used_by(study: Study) -> Callable[[Record], Record]:
-    """A function that leaves out of a record what no table or figure of the study reads."""
+@dataclass(frozen=True, slots=True)
+class UsedFields:
+    """The fields of a record that a study reads.
+
+    Attributes:
+        named: First two names of every path.
+        blanks: Field of the record to the empty value that replaces it.
+    """
+
+    named: frozenset[str]
+    blanks: Mapping[str, Any]
+
+    def prune(self, record: Record) -> Record:
+        """The record without the fields that the study does not read: many are kept at once."""
+        shorter = {
+            name: msgspec.structs.replace(block, **self._unnamed(parts))
+            for name, parts in _LONG.items()
+            if name not in self.blanks and (block := getattr(record, name)) is not None
+        }
+        passes = [msgspec.structs.replace(row, log_tail=[]) for row in record.passes]
+        return msgspec.structs.replace(record, passes=passes, **(dict(self.blanks) | shorter))
+
+    def _unnamed(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: blank for name, blank in parts.items() if name not in self.named}
+
+
+def fields_used_by(study: Study) -> UsedFields:
+    """The fields that some table or figure of the study reads."""
     paths = [path for layout in study.tables for path in _paths(layout)]
     named = {step.name for path in paths for step in parse_path(path)[:2]}
     has_more = any(layout.each for layout in study.tables) or any(
         path.startswith("measures.") and path not in FACTS for path in paths
     )
-    empty = {name: value for name, value in _UNSHOWN.items() if name not in named}
+    blanks = {name: value for name, value in _UNSHOWN.items() if name not in named}
     if not has_more:
-        empty |= {name: None for name in RECORD_BLOCKS if name not in {*named, "compile"}}
+        blanks |= {name: None for name in RECORD_BLOCKS if name not in {*named, "compile"}}
     if study.timelines:
         named.add("timeline")
-
-    def keep(record: Record) -> Record:
-        shorter = {
-            block: msgspec.structs.replace(held, **_without(parts, named))
-            for block, parts in _LONG.items()
-            if block not in empty and (held := getattr(record, block)) is not None
-        }
-        passes = [msgspec.structs.replace(one, log_tail=[]) for one in record.passes]
-        return msgspec.structs.replace(record, passes=passes, **(empty | shorter))
-
-    return keep
-
-
-def _without(parts: dict[str, Any], named: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in parts.items() if name not in named}
+    return UsedFields(frozenset(named), blanks)
 
 
 def _paths(layout: Layout) -> Iterator[str]:
     """Those of every formula of a table."""
-    formulas = [*(one.value for one in layout.columns), *(one.value for one in layout.lines)]
+    formulas = [*(part.value for part in layout.columns), *(part.value for part in layout.lines)]
     for formula in filter(None, formulas):
         yield from paths_in(formula)

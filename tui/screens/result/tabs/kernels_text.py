@@ -51,7 +51,10 @@ def sum_line(kernels: Kernels) -> Content:
     perturbed = is_perturbed(kernels)
     return Content.assemble(
         f"traced {kernels.whole} ",
-        (mark_perturbed(step) if perturbed else step, "bold strike $warning" if perturbed else "bold $accent"),
+        (
+            mark_perturbed(step) if perturbed else step,
+            "bold strike $warning" if perturbed else "bold $accent",
+        ),
         f" = the parts below{averaged(kernels)}",
     )
 
@@ -68,7 +71,9 @@ def row_words(table: Table, index: int, *, perturbed: bool) -> str:
     mean, least, most = values["mean_ns"], values["min_ns"], values["max_ns"]
     if isinstance(mean, float) and isinstance(least, float) and isinstance(most, float):
         microseconds = [significant(ns / 1e3, 3) for ns in (least, mean, most)]
-        least_text, mean_text, most_text = (mark_perturbed(x) if perturbed else x for x in microseconds)
+        least_text, mean_text, most_text = (
+            mark_perturbed(x) if perturbed else x for x in microseconds
+        )
         facts.append(f"min {least_text} mean {mean_text} max {most_text} µs")
     return " · ".join(facts)
 
