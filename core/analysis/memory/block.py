@@ -1,6 +1,6 @@
 """The memory block of a record, from an allocator's history and the notes of the worker.
 
-Each instant with a column of its own is one `MemoryColumn`.
+Every recorded instant is one column of the ledger, of the card and of the pools.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .snapshot import Snapshot
 
 UNSPLIT = "blocks larger than asked for"
 LAST_READING = "steady end"
-"""Where nothing was read, on a device, this reading counts: within a step only the allocator's
-hold of the device changes, and that is known."""
+"""The reading that stands for instants without one, on a device: within a step only the bytes
+that the allocator reserves change, and its events give those."""
 
 
 class Columns(NamedTuple):
@@ -61,12 +61,12 @@ def columns_of(
     blocks: Mapping[str, int],
     segments: Segments | None,
 ) -> Columns:
-    """Every column there can be.
+    """The columns of every instant that the recording supports.
 
     Args:
         readings: Of the device or process, by column.
-        blocks: What the allocator's counters say was handed out, where they were read: its
-            blocks can be larger than what was asked for.
+        blocks: Bytes handed out by the allocator's counters, where they were read: a block can
+            be larger than the request.
         segments: Of the caching allocator, where there is one.
     """
     columns = Columns({}, {}, {})
@@ -110,7 +110,7 @@ NO_FORWARD_END = "compiled code is one call: where its forward ends is not seen 
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """What the allocator's own counters said of the steady step, in bytes; None without any."""
+    """The allocator's counters over the steady step, in bytes; None without any."""
 
     peak_allocated: int | None = None
     peak_reserved: int | None = None
@@ -119,17 +119,17 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What a recorder brought back.
+    """The result of a recorder.
 
     Attributes:
         history: The allocator's events.
         counters: Of the steady step.
         readings: Of the device, or of the process on the CPU, by the column they belong to.
-        segments: What the caching allocator held of the device; None where there is none.
+        segments: The caching allocator's segments; None where there is no such allocator.
         events_dropped: Events that the allocator's ring had no room for.
-        refusal: The last time that the allocator had nothing to give; None if it always had.
+        refusal: The last request for which the allocator had no memory; None without any.
         free_at_end: Bytes that a limit still left when the recording ended; None without one.
-        missing: Why a value of the block is not there, by its name.
+        missing: Name of an absent value to the reason.
     """
 
     source: Literal["cuda-snapshot", "cpu-profiler"]
@@ -143,21 +143,21 @@ class Recording:
     missing: dict[str, str] = field(default_factory=dict)
 
     def blocks(self) -> dict[str, int]:
-        """What the counters say the allocator had handed out, by column."""
+        """Bytes that the allocator had handed out by its counters, by column."""
         read = {name: reading.allocated for name, reading in self.readings.items()}
         read["peak"] = self.counters.peak_allocated
         return {name: count for name, count in read.items() if count is not None}
 
 
 def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None = None) -> Memory:
-    """All that the record says of memory.
+    """The memory block of a record.
 
     The last step of the notes is the steady one. Without steps, as in a foreign snapshot,
     the whole history stands for it.
 
     Events and rows are in requested bytes, CUDA's counters in blocks: the rounding of each
-    request to the allocator's granule is a row, and so is what a block holds beyond that,
-    when the allocator hands out a cached one that it may not split.
+    request to the allocator's granule is a row, and so is the excess of a cached block that the
+    allocator hands out and may not split.
     """
     history, counters = recording.history, recording.counters
     residents = replay(history, notes)
@@ -211,7 +211,7 @@ def _missing(instants: Mapping[str, int]) -> dict[str, str]:
 
 
 def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
-    """Someone else's snapshot: the same tables for one of its devices, without owners.
+    """The same tables for one device of a foreign snapshot, without owners.
 
     Args:
         device: Its number; without one, the busiest.
@@ -246,7 +246,7 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
 
 
 def describe_profiled(history: History) -> Memory:
-    """The CPU allocator's requests in someone's trace, without owners."""
+    """The same tables for the CPU allocator's requests in a foreign trace, without owners."""
     recording = Recording(
         source="cpu-profiler",
         history=history,

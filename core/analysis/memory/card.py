@@ -1,7 +1,7 @@
-"""How the driver's figure for a device adds up: segments, pools, and what is outside them.
+"""The parts of the driver's figure for a device: segments, pools, and memory outside them.
 
-From what ``torch.cuda.memory._snapshot()`` returns: the segments that there are at the end, and
-the events that made and unmade them. Going back from the end is exact as far as the events go.
+The source is ``torch.cuda.memory._snapshot()``: the segments at the end, and the events that made
+and freed them. Undoing the events from the end is exact back to the oldest event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .history import Integers
 
 
 class CardReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What was in use, in bytes, when a step had ended; None where nobody says.
+    """Bytes in use at the end of a step; None where nothing reports them.
 
     Attributes:
         used: By everything on the device; on the CPU the resident set of the process.
@@ -58,7 +58,7 @@ def card_rows(allocated: int, reading: CardReading, pools: Sequence[Pool] = ()) 
 
     Args:
         allocated: Bytes that the ledger of the same instant sums to.
-        pools: The allocator's pools then: its slack is told by pool.
+        pools: The allocator's pools at that instant: its slack is split by pool.
     """
     if reading.used is None:
         return []
@@ -80,10 +80,10 @@ def card_rows(allocated: int, reading: CardReading, pools: Sequence[Pool] = ()) 
 
 
 def _slack(slack: int, pools: Sequence[Pool]) -> list[LedgerRow]:
-    """What the allocator holds and has not handed out.
+    """The bytes that the allocator reserves and has not handed out.
 
-    Blocks larger than asked for count as handed out, and the pools do not know of them. Only
-    large pools have such blocks, so that the largest one takes the difference.
+    The excess of a block over its request counts as handed out; the pools count it as free. Only
+    large pools have such blocks, so the largest one takes the difference.
     """
     if not pools:
         return [LedgerRow("allocator slack", slack)]
@@ -94,10 +94,10 @@ def _slack(slack: int, pools: Sequence[Pool]) -> list[LedgerRow]:
 
 SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 WHOLE = ("segment_alloc", "segment_free")
-"""Events of a segment that never joins its neighbour; the others grow and shrink one."""
+"""Events of a segment that never merges with its neighbour; the others grow and shrink one."""
 
 GIVEN_BACK = "given back since"
-"""The pool of what the allocator no longer held when the snapshot was taken: nobody says."""
+"""Stands for the pool of segments freed before the snapshot: it does not record theirs."""
 
 
 class _Segment(msgspec.Struct, gc=False):
@@ -127,7 +127,7 @@ class Segments:
     events: list[tuple[int, int, int, int, bool]]
 
     def reserved_bytes(self, time_ns: int) -> int:
-        """What the allocator held of the device at that time."""
+        """Bytes that the allocator reserved at that time: the end, less the later events."""
         end_bytes = sum(size for size, _ in self.at_end.values())
         return end_bytes - sum(
             size * sign for event_ns, _, size, sign, _ in self.events if event_ns > time_ns
@@ -139,12 +139,14 @@ class Segments:
         Args:
             address, size: Of the blocks that were handed out then.
         """
+        # Blocks do not overlap, so that sorted by address their ends are sorted too.
         order = np.argsort(address)
         begins, ends = address[order], address[order] + size[order]
         free: defaultdict[str, list[int]] = defaultdict(list)
         reserved: Counter[str] = Counter()
         for begin, end, pool in self._runs(time_ns):
             inside = slice(*np.searchsorted(begins, [begin, end]))
+            # Free before each block: from the end of the one before it, or of the run.
             gaps = np.append(begins[inside], end) - np.append(begin, ends[inside])
             reserved[pool] += end - begin
             free[pool] += gaps.tolist()
@@ -154,8 +156,9 @@ class Segments:
         ]
 
     def _runs(self, time_ns: int) -> list[tuple[int, int, str]]:
-        """What was held then: ranges of addresses with their pool, in order."""
-        change: Counter[int] = Counter()  # of how often an address is covered, by where it begins
+        """The reserved ranges at that time as (begin, end, pool), half open, in order."""
+        # A sweep over addresses: by how much the cover changes at each.
+        change: Counter[int] = Counter()
         borders = set(self.at_end)
         for address, (size, _) in self.at_end.items():
             change[address] += 1
@@ -214,6 +217,6 @@ def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
 
 
 def _pool_name(segment: _Segment) -> str:
-    """The kind of pool; private ones, of CUDA graphs say, with their number."""
+    """The kind of pool; a private one, such as a CUDA graph's, with its number."""
     number = ".".join(str(part) for part in segment.segment_pool_id if part)
     return f"private pool {number}, {segment.segment_type}" if number else segment.segment_type

@@ -1,4 +1,4 @@
-"""Two runs' memory at their peaks: what grew, row by row, module by module, stack by stack."""
+"""Difference of two runs' memory at their peaks: by row, by module, by stack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OriginChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What one stack holds at the peaks: its blocks can be more, or larger, or both."""
+    """The bytes and blocks of one stack at the two peaks."""
 
     category: str
     phase: str
@@ -48,7 +48,7 @@ class MemoryDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_difference(a: Memory, b: Memory) -> MemoryDifference:
-    """What differs between two memory passes."""
+    """The difference of two memory passes at their peaks."""
     return MemoryDifference(
         rows=[
             RowChange(name=name, a_bytes=before, b_bytes=after)

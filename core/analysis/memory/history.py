@@ -1,4 +1,4 @@
-"""The events of an allocator, the allocations that follow from them, and the refused one."""
+"""The events of an allocator, the allocations that follow from them, and the failed request."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ class Allocations:
         return -(-self.bytes // granule) * granule
 
     def alive_at(self, event: int) -> NDArray[np.bool_]:
-        """Which allocations are alive just after that event; -1 is before the first."""
+        """A mask of the allocations alive just after that event; -1 is before the first.
+
+        A life is half open: the event that frees an allocation no longer finds it alive.
+        """
         return (self.born <= event) & (event < self.died)
 
     def curve(self, weights: Integers) -> Integers:
@@ -96,7 +99,10 @@ class Allocations:
 
         Element 0 is before the first event, element i + 1 after event i.
         """
+        # int64: the weights are bytes, and their sum exceeds 2**31. One element more than the
+        # result takes the deaths at ``events``, of allocations that nothing freed.
         curve = np.zeros(self.events + 2, dtype=np.int64)
+        # ``add.at`` and not ``+=``: several allocations can share an index.
         np.add.at(curve, self.born + 1, weights)
         np.subtract.at(curve, self.died + 1, weights)
         return np.cumsum(curve)[:-1]
@@ -105,10 +111,11 @@ class Allocations:
 def pair(history: History) -> Allocations:
     """Join each event that takes memory with the one that gives it back.
 
-    Exact also when the ring buffer has dropped the beginning: what is freed without having
-    been taken, and survivors that no event mentions, were alive before the first event.
+    Exact also when the ring buffer has dropped the beginning: an address freed without having
+    been taken, and a survivor that no event mentions, was alive before the first event.
     """
     count = len(history)
+    # A stable sort keeps the events of one address in order of time, so that neighbours pair.
     order = np.argsort(history.address, kind="stable")
     taken = history.change[order] > 0
     follows = np.zeros(count, dtype=np.bool_)  # same address as the event before, in this order
@@ -116,9 +123,11 @@ def pair(history: History) -> Allocations:
     after_taken = np.zeros(count, dtype=np.bool_)
     after_taken[1:] = taken[:-1]
 
-    ends = np.full(count, count, dtype=np.int64)  # the next event at the same address, by event
+    # By event: the next event at the same address; ``count`` where none follows.
+    ends = np.full(count, count, dtype=np.int64)
     ends[order[:-1]] = np.where(follows[1:], order[1:], count)
     births = np.flatnonzero(history.change > 0)
+    # Frees whose predecessor at the address is no allocation: it was before the recording.
     orphans = order[~taken & ~(follows & after_taken)]
     mentioned = set(history.address.tolist())
     untouched = [block for block in history.survivors if block[0] not in mentioned]
@@ -147,11 +156,11 @@ OOM = "oom"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomEvent:
-    """What was asked for, when, and by whom.
+    """A request for which the allocator had no memory.
 
     Attributes:
         time_ns: Nanoseconds since the Unix epoch.
-        bytes: What was asked for.
+        bytes: Bytes requested.
         stack: Of the request, innermost frame first.
         op: The innermost operator under way; None where operators were not recorded.
     """
@@ -175,7 +184,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
-    """The last refusal of one device in a snapshot that this process took; None without any.
+    """The last failed request of one device in a snapshot of this process; None without any.
 
     Raises:
         DamagedFileError: torch changed the form of its snapshots.

@@ -35,6 +35,7 @@ def largest_alive(residents: Residents, instant: int, count: int) -> list[Alloca
     """The largest allocations alive at an instant; of equals the older first."""
     allocations = residents.allocations
     alive = np.flatnonzero(allocations.alive_at(instant - 1))
+    # The last key sorts first: by bytes, then by birth.
     order = np.lexsort((allocations.born[alive], -allocations.bytes[alive]))
     return [_describe(residents, index) for index in alive[order][:count].tolist()]
 
@@ -67,7 +68,7 @@ def _is_internal(file: str) -> bool:
 
 
 def _line(frame: Frame) -> str:
-    """The file with its folder only: records are published, homes are private."""
+    """The file with its folder only: records are published, home paths are private."""
     if not frame.file:
         return frame.name
     return f"{'/'.join(PurePath(frame.file).parts[-2:])}:{frame.line} {frame.name}"
@@ -80,6 +81,7 @@ def module_table(residents: Residents, first: int, last: int) -> list[ModuleMemo
     are all that its forward saved for backward, whether or not they live at the peak.
     """
     allocations, attribution = residents.allocations, residents.attribution
+    # Instant i follows event i - 1: a birth at event ``last`` comes after it.
     during = (allocations.born < last) & (allocations.died >= first)
     totals: dict[str, Counter[str]] = {}
     for index in np.flatnonzero(during).tolist():
@@ -112,9 +114,8 @@ POINTS = 400
 def draw_timeline(residents: Residents, first: int, last: int) -> Timeline:
     """At most POINTS instants, half of them between the two given ones.
 
-    Of each equal part of the events the instant of the most live bytes is kept, so that no
-    peak is lost; parts of events and not of time, for a model takes longer to build than to
-    step.
+    Each equal part of the events keeps its instant of the most live bytes, so that no peak is
+    lost. Parts are of events, not of time: a model takes longer to build than to step.
     """
     end = len(residents.history)
     instants = np.concatenate(
@@ -135,7 +136,11 @@ def draw_timeline(residents: Residents, first: int, last: int) -> Timeline:
 
 
 def _maxima(residents: Residents, first: int, stop: int, parts: int) -> np.ndarray:
-    """The instant of the most live bytes in each of at most ``parts`` equal parts."""
+    """The instant of the most live bytes in each of at most ``parts`` equal parts.
+
+    ``stop`` is excluded.
+    """
+    # ``unique``: where there are fewer instants than parts, edges coincide.
     edges = np.unique(np.linspace(first, stop, parts + 1).astype(np.int64))
     peaks = [residents.peak(begin, end - 1) for begin, end in pairwise(edges.tolist())]
     return np.array(peaks, dtype=np.int64)

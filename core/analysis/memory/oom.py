@@ -1,4 +1,4 @@
-"""Running out of memory: what was resident, what was asked for, what would have fitted."""
+"""Running out of memory: the resident bytes, the failed request, the sizes that would fit."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ NOT_RECORDED = "only the memory pass records allocations, and it did not run out
 
 
 def describe_oom(event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec) -> Oom:
-    """Everything that is known of the refusal.
+    """Description of the failed request.
 
     Args:
-        alive: What the memory pass found; None in other passes.
+        alive: From the memory pass; None in other passes.
     """
     facts: dict[str, Any] = msgspec.structs.asdict(event)
     missing = dict(event.missing)
@@ -68,7 +68,7 @@ def _would_fit(spec: RunSpec, capacity_bytes: int | None) -> list[WouldFit]:
 
 
 def out_of_memory(record: Record) -> tuple[PassRecord, Oom] | None:
-    """The pass that tells most of how memory ran out, of those that did; None without any."""
+    """The out-of-memory pass with the most detail, or None."""
     ended = [
         (pass_record, pass_record.oom)
         for pass_record in record.passes
@@ -83,10 +83,10 @@ NOT_SEEN = "no allocator of torch's saw a refusal: this is the fullest instant o
 
 
 def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
-    """The ledger, the origins and the timeline up to the refusal that ended a recording.
+    """The ledger, the origins and the timeline up to the failed request that ended a recording.
 
     Args:
-        notes: Of the worker, up to the step that did not end.
+        notes: The worker's, up to the step that did not end.
     """
     history, refusal = recording.history, recording.refusal
     allocated_bytes = recording.counters.end_allocated
@@ -116,7 +116,7 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
 
 
 def _free(recording: Recording, live_bytes: int) -> int | None:
-    """What was free then: what is at the end, less what was given back on the way there."""
+    """Free bytes at the failed request: those at the end, less those freed in between."""
     if recording.free_at_end is None:
         return None
     allocations = pair(recording.history)
@@ -125,7 +125,10 @@ def _free(recording: Recording, live_bytes: int) -> int | None:
 
 
 def _fullest(history: History, notes: Notes) -> int:
-    """How many events it takes to the most live bytes since the last phase began."""
+    """Count of events up to the most live bytes since the last phase began.
+
+    Element i of the curve is the state after i events, so that its index is the count.
+    """
     allocations = pair(history)
     live = allocations.curve(allocations.rounded(history.granule))
     first = history.last_before(notes.phases[-1].time_ns) + 1
@@ -133,7 +136,11 @@ def _fullest(history: History, notes: Notes) -> int:
 
 
 def _until(history: History, count: int, notes: Notes, refusal: OomEvent | None) -> Residents:
-    """The first ``count`` events; what they leave alive, the step would have given back."""
+    """The residents after the first ``count`` events, the step still open.
+
+    The replay ends the step at NEVER: memory still alive is a temporary of the step, which
+    would have freed it, and not kept between steps.
+    """
     columns = ("time_ns", "address", "change", "stack")
     before = replace(history, **{name: getattr(history, name)[:count] for name in columns})
     step = notes.phases[-1].step
@@ -163,17 +170,17 @@ def refused(oom: Oom) -> str:
 
 
 def asked_by(oom: Oom) -> str:
-    """``aten::div in blocks.0.attention``, as far as both are known."""
+    """``aten::div in blocks.0.attention``, or the one of both that is known."""
     return " in ".join(part for part in (oom.op, oom.module) if part)
 
 
 def place(oom: Oom) -> str:
-    """Our innermost frame."""
+    """The innermost frame of the product's code."""
     return oom.stack[0] if oom.stack else ""
 
 
 def held(oom: Oom) -> str:
-    """``196 MiB of 300 MiB allocated``; empty where nobody counted."""
+    """``196 MiB of 300 MiB allocated``; empty without a count."""
     if oom.allocated_bytes is None:
         return ""
     capacity = "" if oom.capacity_bytes is None else f" of {format_bytes(oom.capacity_bytes)}"
@@ -187,7 +194,7 @@ def largest_rows(oom: Oom) -> str:
 
 
 def what_fits(oom: Oom) -> str:
-    """What the closed form says would fit; empty where it says nothing."""
+    """The sizes that would fit by the closed form, as a clause; empty without a prediction."""
     if not oom.would_fit or oom.capacity_bytes is None:
         return ""
     capacity = format_bytes(oom.capacity_bytes)

@@ -26,14 +26,14 @@ Owner = Literal[
     "activations",
     "outputs",
 ]
-"""Who holds a storage. Of several owners of one allocation the first in this order counts."""
+"""The owner of a storage. Of several owners of one allocation the first in this order counts."""
 
 WHOLE_MODEL = "model"
 """The path of the model itself, and of what happens outside every module."""
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Something that was so at a time, in nanoseconds since the Unix epoch."""
+    """A fact of the worker at a time, in nanoseconds since the Unix epoch."""
 
     time_ns: int
 
@@ -63,7 +63,7 @@ class Notes(msgspec.Struct, frozen=True):
     """All notes of a pass, each list in order of time.
 
     Attributes:
-        released_ns: When the libraries were made to give back their workspaces, all steps done.
+        released_ns: Time at which the libraries freed their workspaces, after the last step.
     """
 
     phases: list[PhaseMark] = []
@@ -77,12 +77,12 @@ class Notes(msgspec.Struct, frozen=True):
         return sorted({mark.step for mark in self.phases if mark.step >= 0})
 
     def step_span(self, step: int) -> tuple[int, int]:
-        """When a step began and when it was over."""
+        """Start and end of a step, in nanoseconds."""
         times = [mark.time_ns for mark in self.phases if mark.step == step]
         return times[0], times[-1]
 
     def forward_end_ns(self, step: int) -> int | None:
-        """When a step's forward was over and its output there; None where that was not seen."""
+        """End of a step's forward, its output alive; None where no mark shows it."""
         marks = [mark for mark in self.phases if mark.step == step]
         for mark, after in pairwise(marks):
             if mark.phase == "forward" and after.phase:
@@ -103,13 +103,13 @@ class Notes(msgspec.Struct, frozen=True):
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
 WORKSPACES = "workspaces"
-"""What a library keeps from one call to the next."""
+"""Category of the memory that a library keeps from one call to the next."""
 KEPT = "kept between steps"
 BEFORE = "there before the recording"
 UNKNOWN = "not attributed"
 
 CLOCK_SLACK_NS = 100_000
-"""How far the allocator's clock and ours may disagree about a tag; both read the host's."""
+"""Largest difference between the allocator's time and a tag's; both read the host's clock."""
 
 NEVER = int(np.iinfo(np.int64).max)
 
@@ -134,10 +134,10 @@ class Attribution:
 def attribute(history: History, allocations: Allocations, notes: Notes) -> Attribution:
     """Find the owner of each allocation from the worker's notes.
 
-    A tag counts when its time lies within the allocation's life. What has no tag is a
-    temporary of the phase that it was born in, unless it outlives its step. It is a library's
-    workspace then if it went when the libraries were made to give theirs back. What lived within
-    one matrix product is nobody's but the library's, whatever was noted of its address.
+    A tag counts when its time lies within the allocation's life. An allocation without a tag is
+    a temporary of the phase of its birth, unless it outlives its step. It is then a library's
+    workspace if it died when the libraries freed theirs. An allocation that lived within one
+    matrix product belongs to the library, whatever tag its address has.
     """
     births, deaths = _lives(history, allocations)
     is_workspace = library_workspace(history, allocations)
@@ -178,22 +178,23 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
 
 
 def library_workspace(history: History, allocations: Allocations) -> NDArray[np.bool_]:
-    """Which allocations one matrix product took for itself and gave back before it returned.
+    """A mask of the allocations that one matrix product took and freed before it returned.
 
-    Libraries pack operands into them or add up in them, as the instructions at hand want it. No
-    tensor that a step knows is among them: a product's result outlives the product.
+    Libraries pack operands or accumulate in them, depending on the CPU's instructions. None is
+    a tensor of the step: a product's result outlives the product.
     """
     if not len(history.product):
         return np.zeros(len(allocations), dtype=np.bool_)
-    product = np.append(history.product, -1)  # the last is for what was never born, or never died
+    # The index -1 of an unrecorded birth and ``len(history)`` of no death both reach this last -1.
+    product = np.append(history.product, -1)
     born, died = product[allocations.born], product[allocations.died]
     is_within_one: NDArray[np.bool_] = (born >= 0) & (born == died)
     return is_within_one
 
 
 def _lives(history: History, allocations: Allocations) -> tuple[list[int], list[int]]:
-    """Times of birth and death, in nanoseconds; out of reach where the history does not say."""
-    # The last is for what was born at -1.
+    """Times of birth and death, in nanoseconds; the extremes of int64 where there is no event."""
+    # A death at ``len(history)`` reads NEVER; a birth at -1 wraps to the last, the minimum.
     times = np.concatenate([history.time_ns, [NEVER, np.iinfo(np.int64).min]])
     return times[allocations.born].tolist(), times[allocations.died].tolist()
 
@@ -201,7 +202,7 @@ def _lives(history: History, allocations: Allocations) -> tuple[list[int], list[
 def _tags_by_allocation(
     allocations: Allocations, births: list[int], deaths: list[int], tags: Sequence[Tag]
 ) -> dict[int, Tag]:
-    """The tag that counts for each allocation that has any."""
+    """Index of an allocation to its tag, for those that have one."""
     if not tags:  # a foreign snapshot, which can be large
         return {}
     at_address: defaultdict[int, list[int]] = defaultdict(list)
@@ -210,6 +211,8 @@ def _tags_by_allocation(
     chosen: dict[int, Tag] = {}
     for tag in tags:
         candidates = at_address.get(tag.address, [])
+        # Allocations of one address are in order of birth: the tag belongs to the last born
+        # before it, or by clock slack to the first born after it.
         born_before = bisect_right(candidates, tag.time_ns, key=births.__getitem__)
 
         def gap(index: int, time_ns: int = tag.time_ns) -> int:
@@ -231,6 +234,6 @@ def _latest(notes: Sequence[Note], times: list[int]) -> list[int]:
 
 
 def _step_ends(marks: Sequence[PhaseMark]) -> list[int]:
-    """For each phase mark, when its step was over: the last mark of the same step."""
+    """The end of each phase mark's step, in nanoseconds: the last mark of the same step."""
     last = {mark.step: mark.time_ns for mark in marks}
     return [last[mark.step] for mark in marks]

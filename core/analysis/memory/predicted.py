@@ -1,7 +1,7 @@
-"""The prediction beside the measurement: row by row, and as closed forms of the resident set.
+"""Prediction against measurement: row by row, and as closed forms of the resident set.
 
-The write-ups' peaks of one and the same model differ by factors because each had something
-else resident. Named so, they can be told apart.
+The write-ups' peaks of one model differ by factors because each had another set of tensors
+resident. The name of the closed form distinguishes them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..trace.scopes import LOSS
 from .residents import Residents
 
 MATCH_WITHIN = 0.25
-"""Beyond it temporaries and logits make more of the peak than these forms can speak of."""
+"""Largest relative error of a match; beyond it temporaries and logits dominate the peak."""
 
 COPIES = "autocast weight copies"
 
 
 class Form(NamedTuple):
-    """So many parameter sets and saved graphs, and what it means when they are resident."""
+    """A count of parameter sets and saved graphs, and the state of the step in which they live."""
 
     parameters: int
     graphs: int
@@ -35,11 +35,11 @@ class Form(NamedTuple):
 
     @property
     def has_forward(self) -> bool:
-        """Whether it is of a forward or its graph, not of the optimizer's step."""
+        """True for a forward or its graph, false for the optimizer's step."""
         return self.graphs > 0 or self.parameters in (1, 3)
 
     def name(self, has_copies: bool) -> str:
-        """``3P + C + A``: C where copies exist."""
+        """``3P + C + A``; C stands where autocast's copies exist."""
         copies = int(has_copies and self.has_forward)
         terms = [(self.parameters, "P"), (copies, "C"), (self.graphs, "A")]
         return " + ".join(f"{count if count > 1 else ''}{what}" for count, what in terms if count)
@@ -67,17 +67,17 @@ class Sizes(NamedTuple):
     copies: int
 
     def of(self, form: Form) -> int:
-        """A form's bytes; the copies are there as long as a forward or its graph is."""
+        """A form's bytes; autocast's copies live as long as a forward or its graph."""
         copies = self.copies if form.has_forward else 0
         return form.parameters * self.parameters + form.graphs * self.graph + copies
 
 
 def resident_set(memory: Memory, spec: RunSpec) -> tuple[list[ClosedForm], str | None]:
-    """Every form in this run's own sizes beside its peak, and the name of the one it is made of.
+    """Every form in this run's sizes with its error, and the name of the form that matches.
 
-    That one is, of the forms within `MATCH_WITHIN` of the peak, the one whose parts the ledger
-    shows; None where no form is both. A is what the step saved for backward; where it saved
-    nothing, what it would in grad mode.
+    The match is within `MATCH_WITHIN` of the peak and has the parts that the ledger shows; None
+    where no form has both. A is the bytes that the step saved for backward, or that it would
+    save in grad mode if it saved nothing.
     """
     sizes, peak = _sizes(memory, spec), memory.peak_allocated_bytes
     if not sizes.parameters or not peak:
@@ -93,7 +93,7 @@ def resident_set(memory: Memory, spec: RunSpec) -> tuple[list[ClosedForm], str |
 
 
 def _match(forms: Mapping[Form, float], parts: tuple[float, float]) -> Form | None:
-    """The form that the peak is, by the errors of all and by what the ledger shows."""
+    """The form nearest to the peak, by its error and by its distance from the ledger's parts."""
 
     def distance(form: Form) -> float:
         return abs(form.parameters - parts[0]) + abs(form.graphs - parts[1])
@@ -135,7 +135,8 @@ NO_MATCH = "no closed form comes close: temporaries or logits weigh more here, s
 def reconciled(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
     """The block with its prediction, the error of every row, and the closed form it matches.
 
-    What the prediction is not of, such as compiled code, gets none, and ``missing`` says why.
+    A run that the prediction does not cover, such as compiled code, gets none; ``missing`` has
+    the reason.
     """
     forms, matched = resident_set(memory, spec)
     missing = dict(memory.missing)
@@ -159,9 +160,9 @@ def reconciled(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
 def _row_by_row(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
     """Every row that either side has, then the peak.
 
-    A prediction is of tensors, so the rows are of the instant of the most bytes of tensors. What
-    libraries take within a product can move the peak to where other tensors are alive, and no
-    row would then stand beside its like. By how much it raises the peak is a row of its own.
+    A prediction covers tensors, so the rows are of the instant with the most bytes of tensors.
+    Library workspace within a product can move the peak to an instant with other tensors alive,
+    and the rows would not correspond. A separate row has the bytes it adds to the peak.
     """
     predicted = {row.name: row.bytes for row in prediction.ledger}
     measured = {row.name: row.bytes for row in memory.peak_as_predicted}
@@ -172,7 +173,7 @@ def _row_by_row(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
     ]
     if memory.library_workspace_bytes:
         rows.append(_row(ADDED, 0, memory.library_workspace_bytes))
-    if not measured:  # of a record that is older than this table
+    if not measured:  # the record is older than this table
         rows = []
     return [*rows, _row("peak", prediction.peak_bytes, memory.peak_allocated_bytes)]
 
@@ -185,13 +186,14 @@ LOGITS, TEMPORARIES = "logits and loss", "temporaries"
 
 
 def rows_as_predicted(residents: Residents, instant: int, total: int) -> list[LedgerRow]:
-    """What was alive at an instant, in the rows of a prediction, library workspace left out.
+    """The bytes alive at an instant in the rows of a prediction, without library workspace.
 
-    What is in none of them, such as a workspace kept between steps or the rounding of blocks,
-    is a last row, so that all sum to ``total``.
+    Bytes of no such row, such as a workspace kept between steps or the rounding of blocks, make
+    the last row, so that all sum to ``total``.
     """
     allocations, attribution = residents.allocations, residents.attribution
     amounts: Counter[str] = Counter()
+    # Instant i follows event i - 1, and `alive_at` counts events.
     for index in np.flatnonzero(allocations.alive_at(instant - 1)).tolist():
         if attribution.category[index] != LIBRARY_WORKSPACE:
             name = _predicted_row(attribution.category[index], attribution.module[index])

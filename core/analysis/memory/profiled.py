@@ -30,7 +30,7 @@ PYTHON = "python_function"
 OPERATOR = "cpu_op"
 BACKWARD_NODE = "autograd::engine::evaluate_function: "
 FUNCTION = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)", re.DOTALL)
-"""How the profiler writes a Python function: ``models/attention.py(51): forward``."""
+"""The profiler's name of a Python function: ``models/attention.py(51): forward``."""
 ONLY_ALLOCATES = re.compile(r"aten::(new_)?empty(_\w+)?|aten::resize_")
 PRODUCT = re.compile(
     r"aten::(mm|bmm|mv|dot|addmm|addbmm|baddbmm|addmv|_addmm_activation|_int_mm|_scaled_mm"
@@ -39,7 +39,8 @@ PRODUCT = re.compile(
 )
 """Operators that are one matrix product, or all those of one fused attention.
 
-Operators made of others are none, ``aten::linear`` say: a step knows what those inside give.
+Composite operators such as ``aten::linear`` do not match: the outputs of the operators inside are
+tensors of the step.
 """
 NAME = re.compile(r'(?<="name": ").*?(?=",\n    "pid": )', re.DOTALL)
 NOT_IN_A_NAME = re.compile(r'["\\\x00-\x1f]')
@@ -66,7 +67,7 @@ class _Trace(msgspec.Struct):
 
 
 def has_profiled_allocations(path: Path) -> bool:
-    """Whether a chrome trace mentions any: a look at its text, which takes no memory.
+    """Whether the text of a chrome trace has a memory event; reads it in chunks, without decoding.
 
     Raises:
         DamagedFileError: It cannot be read.
@@ -137,7 +138,7 @@ def decode_profiled_allocations(data: bytes) -> History:
 
 
 def decode_refusal(data: bytes) -> OomEvent | None:
-    """The last time that the allocator had nothing to give, from the same text; None if never.
+    """The last request for which the allocator had no memory, from the same text; None without any.
 
     Raises:
         msgspec.DecodeError: Not a chrome trace.
@@ -163,7 +164,7 @@ def decode_refusal(data: bytes) -> OomEvent | None:
 
 
 def _innermost_operator(opened: list[_Event]) -> str | None:
-    """The operator that asked; those that only allocate ask for another."""
+    """The operator that requested memory; those that only allocate do so for another."""
     operators = [event.name for event in opened if event.cat == OPERATOR]
     asking = [name for name in operators if not ONLY_ALLOCATES.fullmatch(name)]
     return next(reversed(asking or operators), None)

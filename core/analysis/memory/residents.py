@@ -1,4 +1,4 @@
-"""What is resident at one instant: named rows that add up to the live bytes."""
+"""Resident bytes at one instant: named rows that add up to the live bytes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Residents:
     An instant is counted in events: 0 is before the first, i is after the i-th.
 
     Attributes:
-        history: What was replayed.
-        notes: What the worker noted meanwhile.
-        allocations: Every allocation of it.
-        attribution: Whose they are.
+        history: The events that were replayed.
+        notes: The worker's notes of the same time.
+        allocations: Every allocation of the history.
+        attribution: Their owners.
         live: Live bytes at each instant, each allocation rounded to the allocator's granule.
         categories: Live bytes of each category at each instant, as requested; a last one
             for the rounding. They sum to ``live``.
@@ -55,7 +55,7 @@ class Residents:
         return self.history.last_before(time_ns) + 1
 
     def time_ns(self, instant: int) -> int:
-        """When an instant began, the first one with the recording."""
+        """Start of an instant in nanoseconds; the first one starts with the recording."""
         if instant > 0:
             return int(self.history.time_ns[instant - 1])
         if self.notes.phases:
@@ -67,32 +67,32 @@ class Residents:
         return (time_ns - self.time_ns(0)) / 1e6
 
     def time_ms(self, instant: int) -> float:
-        """When an instant began, in milliseconds since recording began."""
+        """Start of an instant, in milliseconds since recording began."""
         return self.since_start_ms(self.time_ns(instant))
 
     def phase(self, instant: int, step: int | None) -> str:
-        """The phase of an instant within a step; ``""`` when nobody noted phases."""
+        """The phase of an instant within a step; ``""`` without notes of phases."""
         if step is None:
             return ""
         return self.notes.phase_at(max(self.time_ns(instant), self.notes.step_span(step)[0]))
 
     def span(self, step: int | None) -> tuple[int, int]:
-        """The instants at which a step began and ended; of the whole history for None."""
+        """First and last instant of a step, both included; of the whole history for None."""
         if step is None:
             return 0, len(self.history)
         began_ns, ended_ns = self.notes.step_span(step)
         return self.instant(began_ns), self.instant(ended_ns)
 
     def peak(self, first: int, last: int) -> int:
-        """The instant of the most live bytes from ``first`` to ``last``; of equals the first."""
+        """The first instant of the most live bytes from ``first`` to ``last``, both included."""
         return first + int(np.argmax(self.live[first : last + 1]))
 
     def peak_of_tensors(self, first: int, last: int) -> int:
-        """The same with library workspace left out, which no prediction knows."""
+        """The same without library workspace, which no prediction covers."""
         return first + int(np.argmax(self._tensors[first : last + 1]))
 
     def added_by_library(self, first: int, last: int) -> int:
-        """Bytes by which the peak is higher than that of tensors; the two can be far apart."""
+        """Bytes by which the peak exceeds that of tensors; the two instants can differ."""
         span = slice(first, last + 1)
         return int(self.live[span].max() - self._tensors[span].max())
 
@@ -102,8 +102,9 @@ class Residents:
         return self.live if workspace is None else self.live - workspace
 
     def block_bytes(self, index: int) -> int | None:
-        """An allocation in the allocator's granules; None where it has none."""
+        """An allocation's bytes rounded up to the allocator's granule; None where it has none."""
         granule = self.history.granule
+        # ``-(-a // b)`` rounds up in integers: floats lose bytes from 2**53.
         return -(-int(self.allocations.bytes[index]) // granule) * granule if granule > 1 else None
 
     def rows(self, instant: int) -> list[LedgerRow]:
@@ -138,7 +139,7 @@ def replay(history: History, notes: Notes) -> Residents:
 
 
 def _in_order(categories: Iterable[str]) -> list[str]:
-    """Owners first, then temporaries, then what only the allocator knows of."""
+    """Owners first, then temporaries, then the categories that have no tensor of the step."""
     order = [*OWNERS, "temporaries", LIBRARY_WORKSPACE, WORKSPACES, KEPT, BEFORE, UNKNOWN]
 
     def rank(name: str) -> tuple[int, str]:

@@ -1,7 +1,7 @@
-"""Snapshots of CUDA's caching allocator: read them without trusting them.
+"""Reads snapshots of CUDA's caching allocator from untrusted files.
 
-The form is what ``torch.cuda.memory._snapshot()`` returns and its documentation describes:
-segments of blocks, and for each device a ring of events. Keys may be absent.
+The form is that of ``torch.cuda.memory._snapshot()``, as its documentation describes it: segments
+of blocks, and for each device a ring of events. Keys may be absent.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ GRANULE = 512
 """Bytes that the allocator rounds a request up to: kMinBlockSize in CUDACachingAllocator."""
 
 MOVES = {"alloc": 1, "free_completed": -1}
-"""Events that change what is allocated, and how."""
+"""Events that change the allocated bytes, with their sign."""
 
 RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-"""Events that change what the allocator holds of the device, and how."""
+"""Events that change the reserved bytes, with their sign."""
 
 MAX_EVENTS = 10_000_000
-"""More is refused: a few bytes of pickle can stand for very long lists."""
+"""A longer file is refused: a few bytes of pickle can stand for very long lists."""
 
 MAX_DEVICES = 256
 MAX_FRAMES = 100
 MAX_ALIKE = 64
-"""Stacks that begin, go on and end alike and are compared; a hostile file has a million."""
+"""Stacks of one key that are compared; a hostile file can have a million."""
 
 CHUNK = 2**16
 READ_BYTES = 2**20
 
 Progress = Callable[[int, int], None]
-"""Told the bytes of the file read so far, and all of them."""
+"""Called with the bytes of the file that were read, and all its bytes."""
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -75,9 +75,9 @@ class Events:
 
     Attributes:
         move: 1 where memory was taken, -1 where it was given back, else 0.
-        reserve: The same for what the allocator holds of the device.
-        address: Where.
-        size: Bytes, as they were requested.
+        reserve: The same for the bytes that the allocator reserves.
+        address: Start of the block or segment.
+        size: Bytes as requested.
         time_us: Microseconds since the Unix epoch.
         stack: Index of the stacks, -1 where there is none.
     """
@@ -95,7 +95,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What the allocator knew: see the module's description."""
+    """The allocator's state: see the module's description."""
 
     segments: list[_Segment]
     events: list[Events]
@@ -114,11 +114,13 @@ class Snapshot:
         return sorted(with_events | {segment.device for segment in self.segments})
 
     def peak_reserved_bytes(self, device: int) -> int:
-        """The most that the allocator held of a device, as far back as the events go."""
+        """Largest reserved bytes of a device since the oldest event."""
         at_end = sum(segment.total_size for segment in self.segments if segment.device == device)
         if device >= len(self.events):
             return at_end
         events = self.events[device]
+        # Backwards from the end: element i is the change since the (i + 1)-th last event, so
+        # that the end less the smallest is the largest reserve. ``initial`` is the end itself.
         since = np.cumsum((events.size * events.reserve)[::-1])
         return at_end - int(min(since.min(initial=0), 0))
 
@@ -132,9 +134,10 @@ class Snapshot:
         ]
         events = self.events[device] if device < len(self.events) else NO_EVENTS
         moved = (events.move != 0) & (events.size > 0)
-        # The middle of the microsecond that the allocator wrote down.
+        # The middle of the microsecond that the allocator recorded.
         time_ns = events.time_us[moved] * 1000 + 500
         return History(
+            # `History` requires times that never fall.
             time_ns=np.maximum.accumulate(time_ns),
             address=events.address[moved],
             change=(events.size * events.move)[moved],
@@ -146,10 +149,10 @@ class Snapshot:
 
 
 def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
-    """A snapshot from a file that may come from anyone.
+    """A snapshot from an untrusted file.
 
     No global is ever looked up, so that nothing in the file can run. Memory is not limited
-    here: a caller who does not know the file sets a limit for its process.
+    here: a caller with an untrusted file sets a limit for its process.
 
     Raises:
         DamagedFileError: Absent, truncated, hostile, or not a snapshot.
@@ -164,7 +167,7 @@ def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
 
 
 def snapshot_from(raw: object) -> Snapshot:
-    """The same from what torch returns.
+    """The same from torch's own structure.
 
     Raises:
         DamagedFileError: Not a snapshot.
@@ -174,7 +177,7 @@ def snapshot_from(raw: object) -> Snapshot:
 
 
 def _converted(raw: Any, *, consume: bool) -> Snapshot:
-    """Columns from dictionaries, which are dropped on the way with ``consume``."""
+    """Columns from dictionaries; with ``consume`` each chunk of them is freed once it is read."""
     try:
         _check_length(raw)
         stacks = _Stacks()
@@ -239,8 +242,8 @@ def _column(values: list[int]) -> Integers:
 class _Stacks:
     """Numbers the distinct stacks.
 
-    A snapshot shares its frames, so that two equal stacks are mostly equal by identity, which
-    comparing two lists finds out fast.
+    A snapshot shares its frames: two equal stacks mostly hold the same objects, and comparing two
+    such lists is fast.
     """
 
     def __init__(self) -> None:
@@ -285,7 +288,7 @@ def _check_length(raw: Any) -> None:
 
 
 class _WatchedFile(FileIO):
-    """A file that tells how much of it was read."""
+    """A file that reports the bytes read."""
 
     def __init__(self, path: Path, progress: Progress | None) -> None:
         super().__init__(path)
@@ -300,7 +303,7 @@ class _WatchedFile(FileIO):
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """A snapshot is plain containers: any global in one is an attack."""
+    """Refuses every global: a snapshot is plain containers, and any global in it is an attack."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, and plain data does not")
@@ -308,7 +311,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Millions of new containers and no garbage: collecting would triple the time."""
+    """Turn the garbage collector off: over millions of new containers it would triple the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
