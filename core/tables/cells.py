@@ -11,7 +11,7 @@ from .table import QUANTITY, Cell, Table, is_number
 
 DASH = "–"
 KEYED = ("spec", "environment")
-"""Tables whose quantities are shown as the record and ``--set`` know them."""
+"""Tables whose quantities appear under the keys of the record and of ``--set``."""
 SIGNED_SHARE = "signed share"
 """The unit of a change: a share of one whose sign is always written."""
 _PER_CALL = ("mean_ns", "median_ns", "min_ns", "max_ns", "std_ns")
@@ -100,7 +100,7 @@ def _quantity_row(columns: Sequence[str], row: Sequence[Cell], *, keyed: bool) -
 
 
 def is_numeric(table: Table, column: str) -> bool:
-    """Whether a column holds numbers, and is therefore set flush right."""
+    """True for a column of numbers, which is set flush right."""
     cells = [cell for cell in table.column(column) if cell is not None]
     return bool(cells) and all(map(is_number, cells))
 
@@ -113,7 +113,7 @@ def one_figure(key: str, value: Cell) -> str:
 
 
 def literal(text: str) -> str:
-    """Foreign text on one line, with what a terminal would obey made visible."""
+    """Foreign text on one line, with characters that a terminal would obey made visible."""
     return "".join(char if char.isprintable() else _visible(char) for char in text)
 
 
@@ -160,7 +160,7 @@ def _unit(column: str) -> str:
 
 
 def decimal(value: float, decimals: int) -> str:
-    """With so many decimals; what is not zero is never written as zero."""
+    """A number with so many decimals; one that rounds to zero is written as a bound."""
     text = f"{value:,.{decimals}f}"
     if value and not text.strip("-0.,"):
         return f"{'<' if value > 0 else '>-'}{10.0**-decimals:.{decimals}f}"
@@ -168,7 +168,7 @@ def decimal(value: float, decimals: int) -> str:
 
 
 def _decimals(largest: float) -> int:
-    """So many that small parts of the largest number can still be told apart."""
+    """Decimals that still distinguish small parts of the largest number."""
     if largest >= 1000:
         return 2
     return 3 if largest >= 0.1 else 5

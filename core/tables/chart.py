@@ -10,10 +10,10 @@ import msgspec
 from ..formatting import format_bytes, format_count
 
 LOG_FROM = 8.0
-"""An axis whose ends are so many times apart is logarithmic: three doublings."""
+"""Ratio of an axis's ends from which it is logarithmic: three doublings."""
 DIGITS = 4
 COUNT_FROM = 1e6
-"""Places on the axis from here on are counts, such as of parameters: ``969 M``."""
+"""Places on the axis from this value on are written as counts: ``969 M`` parameters."""
 _STEPS = (1, 2, 5)
 
 Point = tuple[float, float]
@@ -47,7 +47,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Of the quantity, with its unit.
-        title: What is drawn.
+        title: Caption of the figure.
         axis: Name of the axis; its values are the points' x.
         unit: Of the values: ``ms``, ``GiB``, ``%``; ``B`` is written in the unit that suits.
     """
@@ -98,7 +98,7 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def digits(value: float, unit: str) -> str:
-    """The same without the unit, but for bytes: these tell theirs one by one."""
+    """The same without the unit. Byte values carry their own unit."""
     if unit == "B":
         return format_bytes(value)
     integer_digits = math.floor(math.log10(abs(value))) + 1 if value else 1
@@ -128,13 +128,13 @@ class Scale(msgspec.Struct, frozen=True):
         return cls(low - room, high + room, is_log=False, is_binary=is_binary)
 
     def part(self, value: float) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high."""
+        """Position of a value: 0 at the low end, 1 at the high."""
         if self.is_log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, limit: int) -> list[float]:
-        """Round values within it, at most so many."""
+        """Round values within the axis, at most ``limit``."""
         ticks = self._log_ticks() if self.is_log else []
         if len(ticks) < 2:
             ticks = self._even_ticks(limit)

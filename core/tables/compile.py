@@ -1,4 +1,4 @@
-"""Tables of torch.compile: the facts, what it could not do, the kernels it made."""
+"""Tables of torch.compile: the facts, the gaps, the generated kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXTENTS = {
 
 
 def compile_tables(record: Record, worth: BreakEven | None = None) -> list[Table]:
-    """All of them that there is anything in."""
+    """The tables that have rows."""
     if record.compile is None:
         return []
     tables = [compile_table(record.compile, worth), gaps_table(record.compile)]
@@ -29,7 +29,7 @@ def compile_tables(record: Record, worth: BreakEven | None = None) -> list[Table
 
 
 def compile_table(block: Compile, worth: BreakEven | None = None) -> Table:
-    """The facts: how much was compiled, in how many seconds, and after how many steps it pays."""
+    """The facts: extent, seconds of compiling, and steps until it pays."""
     values: dict[str, Cell] = {
         "compiled": EXTENTS[block.extent] if block.extent else None,
         "mode": block.mode,
@@ -78,7 +78,7 @@ def _worth(worth: BreakEven) -> dict[str, Cell]:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """Something that was not compiled once and whole."""
+    """A part that was not compiled once and whole."""
 
     what: str
     count: int
@@ -91,7 +91,7 @@ GAP_COLUMNS = fields_of(_Gap, "what", "count", "place", "reason", "code")
 
 
 def gaps_table(block: Compile) -> Table:
-    """What kept the run from being compiled once and whole; empty is good."""
+    """The parts not compiled once and whole; no rows for a run without gaps."""
     return tabulate(
         _gaps(block),
         GAP_COLUMNS,
@@ -162,7 +162,7 @@ def generated_table(kernels: Kernels) -> Table:
 def _traced(
     kernel: GeneratedKernel, kernels: Kernels, fused: Sequence[GeneratedKernel]
 ) -> list[KernelRow]:
-    """The rows of the trace that are this kernel; none if they may be another of its name."""
+    """The rows of the trace that are this kernel; none if another of its name may own them."""
     namesakes = [
         other for other in fused if (other.name, other.phase) == (kernel.name, kernel.phase)
     ]

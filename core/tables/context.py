@@ -25,7 +25,7 @@ def spec_table(record: Record) -> Table:
 
 
 def passes_table(record: Record) -> Table:
-    """How each pass went; ``over_bare`` is its step over the timing pass's, minus one."""
+    """Outcome of each pass; ``over_bare`` is its step over the timing pass's, minus one."""
     bare = record.timing.step.median_ms if record.timing else None
 
     def over_bare(watched: PassRecord) -> float | None:
@@ -88,7 +88,7 @@ def headline(record: Record) -> list[str]:
 
 
 def model_line(spec: Mapping[str, Any], parameters: int) -> str:
-    """``tiny: 2,230,272 parameters (d_model 128, d_ff 512, …)``; what there is without a model."""
+    """``tiny: 2,230,272 parameters (d_model 128, d_ff 512, …)``; the workload without a model."""
     workload = spec.get("workload", "transformer")
     if workload == "attention":
         return f"{bare_attention(spec)}: no weights"
@@ -145,7 +145,7 @@ def ranks_words(spec: Mapping[str, Any]) -> list[str]:
 
 
 def machine_line(spec: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    """``cpu · AMD EPYC 7B13 · 3 threads · torch 2.13.0``; what is not known is left out."""
+    """``cpu · AMD EPYC 7B13 · 3 threads · torch 2.13.0``; unknown parts are left out."""
     count = threads(environment) or spec.get("threads")
     torch = torch_version(environment)
     parts = [

@@ -1,4 +1,4 @@
-"""Several ranks as tables: where the step went, what moved, who waited, who holds what."""
+"""Tables of several ranks: parts of the step, collectives, waiting and memory by rank."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def distributed_tables(block: Distributed) -> list[Table]:
 
 
 def ranks_table(block: Distributed) -> Table:
-    """How the ranks work together, and over what."""
+    """The strategy of the ranks, their backend and interconnect."""
     values: dict[str, Cell] = {
         "ranks": block.ranks,
         "parallel": block.parallel,
@@ -53,7 +53,7 @@ def ranks_table(block: Distributed) -> Table:
 
 
 def split_table(block: Distributed) -> Table:
-    """Where the step went; means add up, medians need not."""
+    """Parts of the step; their means add up, their medians need not."""
     series: dict[str, Spread | None] = {"step": block.step}
     series |= {name: getattr(block, name) for name in SPLIT}
     whole_ms = block.step.mean_ms
@@ -85,7 +85,7 @@ COLLECTIVE_COLUMNS = fields_of(CollectiveRow, "kind", "calls", "bytes", "sent_by
 
 
 def collective_table(block: Distributed) -> Table:
-    """What the ranks asked of each other."""
+    """Collectives by kind: calls and bytes per step."""
     return tabulate(
         block.collectives,
         COLLECTIVE_COLUMNS,
@@ -102,7 +102,7 @@ RANK_COLUMNS = fields_of(
 
 
 def rank_table(block: Distributed) -> Table:
-    """Rank by rank; who waits is not who is slow."""
+    """One row a rank; a rank that waits is not a slow one."""
     return tabulate(
         block.rows,
         RANK_COLUMNS,
@@ -119,7 +119,7 @@ MEMORY_COLUMNS = fields_of(
 
 
 def optimizer_table(block: Distributed) -> Table:
-    """What each rank holds around the optimizer's step."""
+    """Bytes that each rank holds around the optimizer's step."""
     return tabulate(
         block.memory,
         MEMORY_COLUMNS,

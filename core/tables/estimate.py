@@ -13,9 +13,9 @@ from .table import Column, Table, facts, fields_of, tabulate
 
 
 def predicted_ledger_table(prediction: Prediction) -> Table:
-    """What is resident at the peak; the rows of ``bytes`` sum to it.
+    """The ledger at the peak; the rows of ``bytes`` sum to it.
 
-    ``block_bytes`` is what CUDA's allocator holds for the same tensors, where that was found.
+    ``block_bytes`` are the blocks of CUDA's allocator for the same tensors, where they are known.
     """
     blocks = prediction.block_ledger if isinstance(prediction, ExactPrediction) else None
     block_bytes = {row.name: row.bytes for row in blocks or ()}

@@ -20,7 +20,7 @@ ADDITIVE = ("exclusive_ns", "share", "calls")
 
 
 def noun(kernels: Kernels) -> str:
-    """What a row is: a kernel of the device, or an operator of the host."""
+    """The word for a row: a kernel of the device, or an operator of the host."""
     return "kernel" if kernels.source == "kernels" else "operator"
 
 
@@ -30,7 +30,7 @@ def averaged(kernels: Kernels) -> str:
 
 
 def windowed(kernels: Kernels) -> str:
-    """What the rows add up to, in words."""
+    """The words for the sum of the rows."""
     return "one traced step" if kernels.whole == "step" else "traced span"
 
 
@@ -40,7 +40,7 @@ KERNEL_COLUMNS: tuple[Column[KernelRow], ...] = (
     *fields_of(KernelRow, "of_roof", "flops", "moved_bytes"),
     Column("ops", lambda row: ", ".join(row.ops) or None),
 )
-"""The kernel table: a column is one row here, and null where nothing was running."""
+"""The kernel table: one row here is one column, null in rows of time without work."""
 KERNEL_NAMES = tuple(column.name for column in KERNEL_COLUMNS)
 
 
@@ -57,7 +57,7 @@ def kernel_table(kernels: Kernels) -> Table:
 
 
 def _not_running(kernels: Kernels) -> Iterator[dict[str, Cell]]:
-    """The rest of the step: idle time by cause, and what could not be attributed."""
+    """The rest of the step: idle time by cause, and unattributed time."""
     for idle in kernels.idle:
         yield {
             "exclusive_ns": idle.ns,
@@ -75,8 +75,8 @@ def _not_running(kernels: Kernels) -> Iterator[dict[str, Cell]]:
 
 
 def top_kernels(kernels: Kernels, keep: int) -> Table:
-    """The ``keep`` names that take longest, whatever their modules; the others as one row;
-    what was not running; and the step, the sum of all."""
+    """The ``keep`` names that take longest, over all modules; the others as one row; idle and
+    unattributed time; and the step, the sum of all."""
     by_name = msgspec.structs.replace(kernels, rows=merged_by_name(kernels.rows))
     table = kernel_table(by_name)
     count = len(by_name.rows)
@@ -155,7 +155,7 @@ QUESTION_COLUMNS: tuple[Column[Answer], ...] = (
 
 
 def question_table(answers: Sequence[Answer]) -> Table:
-    """One row a question; ``missing`` are the commands that would measure what is not known."""
+    """One row a question; ``missing`` has the commands that would measure absent values."""
     return tabulate(
         answers,
         QUESTION_COLUMNS,
@@ -168,7 +168,7 @@ CONVENTION = "bytes: every input and output of an operator once"
 
 
 def roof_words(roof: Roof | None, reason: str = "") -> str:
-    """The two ceilings and where they are from, or why there are none."""
+    """The two ceilings and their sources, or the reason for their absence."""
     if roof is None:
         return f"no roof: {reason}" if reason else "no roof"
     precision = f" {roof.precision}" if roof.precision else ""

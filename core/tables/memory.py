@@ -1,4 +1,4 @@
-"""Tables of memory: ledger, card, modules, largest, out of memory, two runs side by side."""
+"""Tables of memory: ledger, card, modules, largest, out of memory, difference of two runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def memory_table(memory: Memory) -> Table:
 
 
 def recording_notes(memory: Memory) -> list[str]:
-    """What a reader must know of the recording: what it does not reach."""
+    """Limits of the recording, a sentence each."""
     notes = []
     if memory.baseline_blocks:
         count, baseline = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
@@ -79,7 +79,7 @@ def devices_table(memory: Memory) -> Table:
 
 
 def ledger_table(memory: Memory) -> Table:
-    """What is resident at the peak, and the same names at the other recorded instants.
+    """The ledger at the peak, and the same names at the other recorded instants.
 
     The rows of ``peak_bytes`` sum to the peak allocated.
     """
@@ -174,8 +174,8 @@ RECONCILIATION_COLUMNS = fields_of(
 
 
 def reconciliation_table(memory: Memory) -> Table:
-    """Every row of the predicted ledger beside what was measured when most bytes of tensors were
-    alive; then what libraries added to that, and the peak."""
+    """Every row of the predicted ledger against the measured bytes at the instant with the most
+    bytes of tensors; then the bytes added by libraries, and the peak."""
     return tabulate(
         memory.reconciliation,
         RECONCILIATION_COLUMNS,
@@ -185,7 +185,7 @@ def reconciliation_table(memory: Memory) -> Table:
 
 
 def resident_table(memory: Memory) -> Table:
-    """The closed forms beside the measured peak; the one that it is made of says so."""
+    """The closed forms against the measured peak; ``is_the_peak`` marks the match."""
     named = memory.resident_set or "none of these"
     return tabulate(
         memory.closed_forms,
@@ -222,11 +222,11 @@ ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
     *fields_of(Origin, "blocks", "category", "phase"),
     Column("stack", lambda row: " < ".join(row.stack)),
 )
-"""``block_bytes`` are the allocator's blocks beside the bytes requested, where known."""
+"""``block_bytes`` are the allocator's blocks, ``bytes`` the requests."""
 
 
 def origins_table(memory: Memory) -> Table:
-    """What is alive at the peak by the stack that asked for it, innermost frame first."""
+    """Bytes alive at the peak by the stack of their request, innermost frame first."""
     return tabulate(
         memory.origins,
         ORIGIN_COLUMNS,
@@ -305,7 +305,7 @@ NO_LIMIT = "the spec sets no memory_limit"
 
 
 def oom_tables(record: Record) -> list[Table]:
-    """Of the pass that tells most; none where no pass ran out of memory."""
+    """Tables of the out-of-memory pass with the most detail; none without such a pass."""
     pass_and_oom = out_of_memory(record)
     if pass_and_oom is None:
         return []
@@ -316,7 +316,7 @@ def oom_tables(record: Record) -> list[Table]:
 
 
 def oom_table(name: str, oom: Oom) -> Table:
-    """What was asked for, where, and what there was."""
+    """The failed request, its place, and the memory there was."""
     values = {"pass": name} | ({} if oom.rank is None else {"rank": oom.rank})
     values |= {key: getattr(oom, key) for key in FACTS}
     title = "Out of memory: what was asked for, and what there was"
@@ -324,7 +324,7 @@ def oom_table(name: str, oom: Oom) -> Table:
 
 
 def would_fit_table(oom: Oom) -> Table:
-    """The largest of each key with which the predicted peak fits, all else as asked."""
+    """The largest value of each key with which the predicted peak fits, other keys unchanged."""
     return tabulate(
         oom.would_fit,
         fields_of(WouldFit, "key", "asked", "largest", "peak_bytes"),
@@ -334,7 +334,7 @@ def would_fit_table(oom: Oom) -> Table:
 
 
 def stack_table(oom: Oom) -> Table:
-    """Our frames, innermost first."""
+    """Frames of the failed request, innermost first."""
     return tabulate(
         oom.stack,
         (Column("frame", lambda frame: frame),),
@@ -344,7 +344,7 @@ def stack_table(oom: Oom) -> Table:
 
 
 def oom_ledger_table(oom: Oom) -> Table:
-    """What was resident then; the rows sum to what was allocated."""
+    """The ledger at the failed request; the rows sum to the allocated bytes."""
     total = sum(row.bytes for row in oom.ledger) or 1
     return tabulate(
         oom.ledger,
@@ -358,7 +358,7 @@ def oom_ledger_table(oom: Oom) -> Table:
 
 
 def oom_origins_table(oom: Oom) -> Table:
-    """What was alive then by the stack that had asked for it."""
+    """Bytes alive at the failed request, by the stack of their request."""
     return tabulate(
         oom.origins,
         ORIGIN_COLUMNS,
@@ -368,7 +368,7 @@ def oom_origins_table(oom: Oom) -> Table:
 
 
 def oom_largest_table(oom: Oom) -> Table:
-    """The largest allocations that were alive then: none of them had died."""
+    """The largest allocations alive at the failed request, without the column of their death."""
     return tabulate(
         _largest_first(oom.largest),
         [column for column in LARGEST_COLUMNS if column.name != "died_ms"],

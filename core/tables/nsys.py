@@ -23,7 +23,7 @@ def record_tables(nsys: Nsys) -> list[Table]:
 
 
 def nsys_tables(nsys: NsysFacts) -> list[Table]:
-    """The tables of an export beside its kernels by phase, module and operator."""
+    """The tables of an export, without its kernels by phase, module and operator."""
     return [
         clock_table(nsys),
         device_table(nsys),
@@ -42,7 +42,7 @@ def nsys_tables(nsys: NsysFacts) -> list[Table]:
 
 
 def clock_table(nsys: NsysFacts) -> Table:
-    """The three clocks, which kernels no range has, and what the export lacks."""
+    """The three clocks, the kernels outside every range, and the data that the export lacks."""
     clocks, nvtx = nsys.clocks, nsys.nvtx
     share = clocks.busy_ns / clocks.span_ns if clocks.busy_ns and clocks.span_ns else None
     table = facts(

@@ -9,7 +9,7 @@ from ..record.numerics import Accumulated, Numerics, TensorDtype
 from .table import Column, Table, fields_of, tabulate
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-"""As the write-ups have them."""
+"""Names of the write-ups."""
 
 
 def numerics_tables(block: Numerics) -> list[Table]:
@@ -47,8 +47,8 @@ def tensor_columns(rows: list[TensorDtype]) -> dict[str, str]:
 
 
 def dtypes_table(rows: list[TensorDtype]) -> Table:
-    """One row for each device type's autocast and the type that it was asked for; ``source``
-    is that of the tensors, see `sysbench.core.record.numerics.TensorDtype`."""
+    """One row for each device type's autocast and its requested type; ``source`` is that of the
+    tensors, see `sysbench.core.record.numerics.TensorDtype`."""
     tensors = tensor_columns(rows)
     first = rows[0].tensor if rows else ""
     by_cast: dict[tuple[str, str], dict[str, TensorDtype]] = defaultdict(dict)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What tables are made of.
+    """The data that tables are made from.
 
     Attributes:
         record: Of a run, or of a foreign file, whose spec is empty.
         others: Runs of the same spec with another kind of step, for the questions.
-        worth: What compiling saves against an eager run.
+        worth: Break-even of compiling against an eager run.
         tree: The traced step layer by layer.
     """
 
@@ -206,7 +206,7 @@ def tables_of(
     """Every table that the record has data for, in reading order.
 
     ``others`` are runs of the same spec with another kind of step, for the questions;
-    ``worth`` is what compiling saves against an eager run.
+    ``worth`` is the break-even of compiling against an eager run.
     """
     from .context import spec_table
 

@@ -32,8 +32,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         title: What the table holds and what its rows add up to, in a line.
         columns: Their names.
         rows: As many cells each as there are columns.
-        formats: How the numbers of each column are written, such as ``{:.2f}``; empty, or an
-            empty one: as the column's name says.
+        formats: Format of each column's numbers, such as ``{:.2f}``; empty, or an empty one: by
+            the unit at the end of the column's name.
         headings: Names for people, by column; a column without one is named by its name.
         units: Units by column, where a column's name does not end in it.
     """
@@ -47,7 +47,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     units: dict[str, str] = {}
 
     def index(self, name: str) -> int:
-        """Where in each row the column's cell is.
+        """Position of the column's cell in each row.
 
         Raises:
             ValueError: The table has no such column.
@@ -71,7 +71,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 def facts(
     name: str, title: str, values: Mapping[str, Cell], missing: Mapping[str, str] | None = None
 ) -> Table:
-    """A table of single quantities; ``note`` says why a value is not known."""
+    """A table of single quantities; ``note`` has the reason for an absent value."""
     reasons = missing or {}
     rows = tuple(
         (key, value, reasons.get(key, "") if value is None else "") for key, value in values.items()
@@ -101,14 +101,14 @@ def with_column(table: Table, name: str, cells: Sequence[Cell]) -> Table:
 
 
 def is_number(cell: object) -> TypeGuard[int | float]:
-    """Whether a cell can be summed; a boolean cannot."""
+    """True for a cell that can be summed; a boolean cannot."""
     return isinstance(cell, int | float) and not isinstance(cell, bool)
 
 
 def folded(table: Table, keep: int, label: str, summed: Sequence[str]) -> Table:
     """The first ``keep`` rows, and the others as one row that sums some columns.
 
-    ``label`` names the column that says how many rows were folded.
+    ``label`` names the column that gets the count of folded rows.
     """
     rest = table.rows[keep:]
     if len(rest) < 2:
@@ -136,7 +136,7 @@ def _sum_row(
 
 def to_frame(table: Table) -> pd.DataFrame:
     """The table as a DataFrame, its title in ``attrs["title"]``."""
-    # Costs 0.4 s and 100 MiB: only who asks for a frame pays for it.
+    # The import costs 0.4 s and 100 MiB: only a caller that needs a frame pays for it.
     import pandas as pd
 
     frame = pd.DataFrame(list(table.rows), columns=list(table.columns))
@@ -145,7 +145,7 @@ def to_frame(table: Table) -> pd.DataFrame:
 
 
 Source = TypeVar("Source")
-"""What a row of the table is made from: a row of the record, a node, a name."""
+"""The type that a row of the table is made from: a row of the record, a node, a name."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def tabulate(
     """A table with one cell of each column for each source row.
 
     Args:
-        rows: What the rows are made from, in their order.
+        rows: The source rows, in their order.
         columns: In their order.
         name: Of the table.
         title: Of the table.

@@ -42,7 +42,7 @@ def timing_table(timing: Timing) -> Table:
 
 
 def speed_table(timing: Timing) -> Table:
-    """What follows from the timing, and how its steps were chosen."""
+    """Rates from the timing, and the choice of its steps."""
     values = {
         "first_step_ms": timing.first_step_ms,
         "wall_ms": timing.wall_ms,

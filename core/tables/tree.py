@@ -13,7 +13,7 @@ from .table import Column, Table, fields_of, tabulate
 from .trust import mark_perturbed
 
 SPLIT = ("forward", "backward")
-"""Phases that have a column of their own."""
+"""Phases that have a column."""
 
 ODD_WORDS = (
     f"a layer has its own row when its time is more than {percent(ODD_SHARE, 0)} and "
@@ -23,7 +23,7 @@ ODD_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node of the tree as a row: how deep it is, and whether tracing moved its times."""
+    """A node of the tree as a row: its depth, and whether tracing perturbed its times."""
 
     node: TreeNode
     depth: int = 0
@@ -57,7 +57,7 @@ def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
     """All nodes, parents before children; the leaves' ``inclusive_ns`` add up to the step.
 
     ``own_ns`` leaves out the modules inside; ``activation_bytes`` are saved for backward.
-    With ``perturbed`` the times among the words are marked: tracing changed them too far.
+    With ``perturbed`` the times in labels are marked.
     """
     nodes = list(walk(root))
     odd = f"; {ODD_WORDS}" if any(node.layers for _, node in nodes) else ""
@@ -70,7 +70,7 @@ def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
 
 
 def label(node: TreeNode, *, perturbed: bool) -> str:
-    """The node's name; for folded layers how many they are and how their times lie."""
+    """The node's name; for folded layers also their count and the spread of their times."""
     return (
         f"{node.name} ({layer_words(node.layers, perturbed=perturbed)})"
         if node.layers
@@ -87,5 +87,5 @@ def layer_words(layers: LayerSpread, *, perturbed: bool) -> str:
 
 
 def known_columns(table: Table, columns: Sequence[str]) -> list[str]:
-    """Those of the columns in which anything is known."""
+    """The columns that have a cell with a value."""
     return [name for name in columns if any(cell is not None for cell in table.column(name))]

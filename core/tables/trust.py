@@ -10,27 +10,27 @@ from ..record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timin
 from .cells import decimal, literal
 
 PERTURBED_MARK = "~"
-"""Stands before a time that tracing moved; the screens strike it out as well."""
+"""Stands before a time perturbed by tracing; the screens strike it out as well."""
 
 
 def explains_too_little(kernels: Kernels) -> bool:
-    """Whether less of the step is explained than a table may be read with."""
+    """True if the rows explain less of the step than `COVERAGE_LIMIT`."""
     return kernels.coverage.explained < COVERAGE_LIMIT
 
 
 def is_perturbed(kernels: Kernels) -> bool:
-    """Whether tracing changed the step so far that its times are worth nothing."""
+    """True if tracing changed the step by more than `PERTURBATION_LIMIT`: its times are void."""
     change = 0.0 if kernels.perturbation is None else kernels.perturbation - 1
     return abs(change) > PERTURBATION_LIMIT
 
 
 def mark_perturbed(text: str) -> str:
-    """A time that tracing moved, told apart where nothing can be struck out."""
+    """A perturbed time with its mark, for text that cannot strike it out."""
     return f"{PERTURBED_MARK}{text}" if any(map(str.isdigit, text)) else text
 
 
 def coverage_words(kernels: Kernels) -> list[str]:
-    """What the tables explain, and the counts behind it over all traced steps."""
+    """The share that the tables explain, and the counts behind it over all traced steps."""
     coverage = kernels.coverage
     words = [f"explains {percent(coverage.explained)} of the {kernels.whole}"]
     if kernels.source == "operators":
@@ -45,7 +45,7 @@ def coverage_words(kernels: Kernels) -> list[str]:
 
 
 def coverage_warning(kernels: Kernels) -> str:
-    """Why the tables must be read with care; empty when they explain enough."""
+    """A warning for tables that explain too little; else empty."""
     if not explains_too_little(kernels):
         return ""
     return (
@@ -55,7 +55,7 @@ def coverage_warning(kernels: Kernels) -> str:
 
 
 def steps_words(record: Record) -> list[str]:
-    """The step bare, traced and memory-traced, each beside the bare one."""
+    """The step bare, traced and memory-traced, each with its change over the bare one."""
     bare = record.timing.step.median_ms if record.timing else None
     words = [] if bare is None else [f"bare {decimal(bare, 2)} ms"]
     for name, label in (("trace", "traced"), ("memory", "memory-traced")):
@@ -68,7 +68,7 @@ def steps_words(record: Record) -> list[str]:
 
 
 def perturbation_note(kernels: Kernels) -> str:
-    """What a marked time means; empty when times hold."""
+    """The meaning of a marked time; empty when times hold."""
     if kernels.perturbation is None or not is_perturbed(kernels):
         return ""
     return (
@@ -79,7 +79,7 @@ def perturbation_note(kernels: Kernels) -> str:
 
 
 def trust_lines(record: Record) -> list[tuple[str, str]]:
-    """Pairs of what is checked and what was found, in reading order."""
+    """Pairs of a check and its finding, in reading order."""
     lines: list[tuple[str, str]] = []
     if record.timing:
         lines += _of_timing(record.timing)
