@@ -14,12 +14,12 @@ FILE = "kernels.json"
 
 
 def layer_rows(run: RunDirectory, record: Record) -> Kernels | None:
-    """The kernels of a run with one row a layer; the record's own where the file is gone.
+    """The kernels of a run with one row a layer; those of the record where the file is gone.
 
     None when the record has no kernels.
 
     Raises:
-        DamagedFileError: The file is there and is not what the trace pass wrote.
+        DamagedFileError: The file exists and is not a table of the trace pass.
     """
     if record.kernels is None:
         return None

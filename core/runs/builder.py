@@ -48,8 +48,8 @@ class RecordBuilder:
     """Collects events; `record` is the result so far.
 
     Args:
-        run: Where the logs of the passes are read from.
-        header: What was asked for.
+        run: Source of the passes' logs.
+        header: The decisions made before the run.
         environment: Facts about the machine, without torch's.
     """
 
@@ -209,7 +209,7 @@ def _with_mfu(
 def _under_roof(
     kernels: Kernels | None, timing: Timing | None, roof: Roof | None, no_roof: str
 ) -> Kernels | None:
-    """With shares of the roof, and over the bare step where it was timed."""
+    """The table with shares of the roof, and its step over the bare one where that was timed."""
     if kernels is None:
         return None
     kernels = with_roof(kernels, roof, no_roof)
@@ -229,7 +229,7 @@ def _nsys_under_roof(
 
 
 def _kept(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
-    """Of a transformer always: then it is of the same step run eagerly, on one device."""
+    """The prediction to keep; a transformer's always, then of the eager step on one device."""
     if spec.workload != "transformer" and why_not_predicted(spec) is not None:
         return None
     kept: dict[str, Any] = msgspec.to_builtins(prediction)
@@ -263,7 +263,7 @@ def load_record(run: RunDirectory) -> Record:
     Raises:
         DamagedFileError: The run cannot be read at all.
     """
-    # Asked before reading: a supervisor that ends in between leaves a finished record.
+    # Checked before reading: a supervisor that ends in between leaves a finished record.
     live = run.is_live()
     try:
         record = run.record()

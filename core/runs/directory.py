@@ -23,10 +23,10 @@ from ..storage import home, lock_holder, write_atomically
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided before the run began: ``run.json``.
+    """The decisions made before the run began: ``run.json``.
 
-    ``peak`` is what the person knows of the device. It decides no measurement, so it is no
-    part of the spec and of its identity: only MFU and shares of the roof follow from it.
+    ``peak`` is the user's figure for the device. It affects no measurement, so it is no part of
+    the spec and of its identity: only MFU and shares of the roof follow from it.
     """
 
     id: str
@@ -78,11 +78,11 @@ class RunDirectory:
         return self.path / "memory" / "snapshot.pickle"
 
     def pass_folder(self, name: str) -> Path:
-        """Where a pass keeps its log and artifacts."""
+        """Folder of a pass's log and artifacts."""
         return self.path / name
 
     def log_path(self, name: str) -> Path:
-        """What the worker of a pass printed, stdout and stderr together."""
+        """Output of a pass's worker, stdout and stderr together."""
         return self.pass_folder(name) / "log.txt"
 
     def header(self) -> Header:
@@ -121,7 +121,7 @@ class RunDirectory:
         return lock_holder(self.lock_path)
 
     def is_live(self) -> bool:
-        """Whether a supervisor is working on the run right now."""
+        """True while a supervisor works on the run."""
         return self.supervisor_pid() is not None
 
 
@@ -190,8 +190,8 @@ RESERVE_BYTES = 2**20
 class EventLog:
     """Writes whole lines; the kernel has them when `append` returns.
 
-    A reserve file is freed before the end of the run is written, so that a full disk can
-    still hold the record that says so.
+    A reserve file is freed before the end of the run is written, so that a full disk can still
+    hold the record of that end.
     """
 
     def __init__(self, run: RunDirectory) -> None:
@@ -225,5 +225,5 @@ class EventLog:
             data = data[os.write(self._file, data) :]
 
     def release_reserve(self) -> None:
-        """Give the kept room back."""
+        """Free the reserve file."""
         self._reserve.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a worker is asked to do, and how it tells what it did."""
+"""A worker's job, and the function by which it reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         spec: What to measure; its device is resolved.
         name: Which pass.
-        folder: Where the pass keeps its artifacts; exists.
+        folder: Folder of the pass's artifacts; exists.
         capture: An outside profiler watches: emit NVTX ranges, mark the measured steps.
     """
 

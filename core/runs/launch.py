@@ -1,4 +1,4 @@
-"""Starting a supervisor that outlives whoever started it, and stopping one."""
+"""Starts a supervisor that outlives its parent process, and stops one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .directory import RunDirectory
 def start_detached(run: RunDirectory) -> int:
     """Start the supervisor of a fresh run in its own session; returns its process id.
 
-    What it prints goes to ``supervisor.log`` in the run directory. Closing the terminal,
-    or ending this process in any way, does not touch it.
+    Its output goes to ``supervisor.log`` in the run directory. It survives a closed terminal and
+    the end of this process.
     """
     command = python_child("sysbench.core.runs.supervisor", str(run.path))
     return children.start_detached(command, run.path / "supervisor.log")

@@ -28,11 +28,11 @@ ENTRY_FORMAT = 2
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One run in the list: what decided its numbers, and the numbers that matter most.
+    """One run in the list: the keys that decide its numbers, and its main numbers.
 
     ``ci_low_ms`` and ``ci_high_ms`` are the ends of the median's 95 % interval, ``half_width``
-    half of it as a share; null values were not measured. ``live`` says that a supervisor is at
-    work right now.
+    half of it as a share; null values were not measured. ``live`` is true while a supervisor
+    works on the run.
     """
 
     id: str

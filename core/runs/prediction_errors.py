@@ -1,4 +1,4 @@
-"""How far predictions were off on each machine: kept after every run, said before the next."""
+"""Errors of predictions by machine: kept after every run, shown before the next."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..spec.spec import RunSpec
 from ..storage import home, locked, write_atomically
 
 KEPT = 200
-"""Of all machines together, the latest."""
+"""Latest predictions kept, of all machines together."""
 
 SHOWN = 6
 
 
 class PastPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run's peak was predicted to be, and what it was.
+    """Predicted and measured peak of a run.
 
     Attributes:
-        machine: What the device calls itself.
+        machine: Name that the device reports.
     """
 
     run: str
@@ -44,7 +44,7 @@ class PastPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def errors_path(root: Path | None = None) -> Path:
-    """Where they are kept, for all runs of a home."""
+    """The file of past predictions, for all runs of a home."""
     return (root or home()) / "prediction_errors.json"
 
 
@@ -64,7 +64,7 @@ def past_predictions(root: Path | None = None) -> list[PastPrediction]:
 
 
 def keep_error(record: Record, root: Path | None = None) -> None:
-    """Remember how far this run's prediction was off, if it had one and its peak is known.
+    """Keep the error of this run's prediction, if it had one and its peak is known.
 
     A damaged file is set aside under another name and begun anew.
 
@@ -86,13 +86,13 @@ def keep_error(record: Record, root: Path | None = None) -> None:
 
 
 def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> str | None:
-    """How far the last predictions on a machine were off, in a sentence; None without any.
+    """A sentence on the errors of the last predictions on a machine; None without any.
 
-    Those of the same kind of step and precision count, or of any where there are none.
+    Predictions of the same kind of step and precision count, or all where there are none.
 
     Args:
-        machine: What the device calls itself, from `this_machine` or a sample of it; None
-            where nobody says.
+        machine: Name that the device reports, from `this_machine` or a sample of it; None where
+            it reports none.
     """
     try:
         kept = past_predictions(root)
@@ -108,7 +108,7 @@ def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> 
 
 
 def this_machine(device: str) -> str | None:
-    """What a resolved device calls itself; opens NVML for a GPU. None where nobody says."""
+    """Name that a resolved device reports, or None. Opens NVML for a GPU."""
     if device == "cpu":
         return cpu_model()
     sample = sample_of(device)

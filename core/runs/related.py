@@ -1,4 +1,4 @@
-"""Runs in the library that a run is read beside: its eager counterpart, its other steps."""
+"""Runs in the library to compare a run with: its eager counterpart, its other steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def eager_counterpart(record: Record, library: Library | None = None) -> Record 
 
 
 def compile_break_even(record: Record, library: Library | None = None) -> BreakEven | None:
-    """After how many steps compiling pays here; None for a run that is not compiled."""
+    """Steps after which compiling pays here; None for a run that is not compiled."""
     if record.compile is None:
         return None
     try:
@@ -68,8 +68,7 @@ FREE = keys_deciding("step", "procedure", "conditions")
 def runs_with_other_steps(record: Record, library: Library | None = None) -> list[Record]:
     """The newest traced run of each other kind of step, the specs alike otherwise.
 
-    Runs that cannot be read any more are passed over; a foreign trace has no spec and so
-    none of these.
+    Unreadable runs are skipped. A foreign trace has no spec, and so no such runs.
     """
     if not record.spec:
         return []
@@ -95,6 +94,6 @@ def _alike(entry: Entry, record: Record) -> bool:
 
 
 def _deciding(record: Record) -> dict[str, object]:
-    """The rest of the spec; keys that came after the record was written at their defaults."""
+    """The rest of the spec; keys newer than the record have their defaults."""
     spec = msgspec.to_builtins(RunSpec()) | record.spec
     return {key: value for key, value in spec.items() if key not in FREE}

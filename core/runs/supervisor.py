@@ -95,7 +95,7 @@ def supervise(
 def _locked_devices(devices: Sequence[str]) -> Iterator[None]:
     """While inside ``with`` no other run measures on these devices."""
     with ExitStack() as stack:
-        # In one order for all, so that no two runs wait for each other.
+        # Every run locks in the same order, so that no two wait for each other.
         for device in sorted(set(devices)):
             lock = home() / "locks" / f"{device.replace(':', '-')}.lock"
             stack.enter_context(locked(lock, who=device))
@@ -130,7 +130,7 @@ class Supervision:
         yield event
 
     def notice_once(self, message: str) -> Iterator[AnyEvent]:
-        """Say something in the log the first time only."""
+        """Log a message the first time only."""
         if message not in self._noticed:
             self._noticed.add(message)
             yield from self.emit(Noticed(message=message))
@@ -239,7 +239,7 @@ class Supervision:
 
     def _keep_record(self) -> None:
         if not self.run.path.is_dir():
-            return  # deleted: there is nowhere to keep anything
+            return  # the run was deleted
         try:
             self.run.write_record(self.builder.record())
         except OSError as error:
@@ -249,7 +249,7 @@ class Supervision:
 
 
 class _Watch:
-    """What one worker has said of itself, to judge how it ended."""
+    """The last facts of one worker, from which its outcome is judged."""
 
     def __init__(self) -> None:
         self.stage = "start"
@@ -290,7 +290,7 @@ class _Watch:
             self.forced, self._detail = outcome, detail
 
     def verdict(self, code: int | None) -> tuple[Outcome, str]:
-        """How the pass ended, and one sentence that says so."""
+        """Outcome of the pass, and its sentence."""
         if self.forced is not None:
             return self.forced, self._detail
         if self._oom is not None:

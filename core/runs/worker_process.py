@@ -1,4 +1,4 @@
-"""A worker as the supervisor sees it: start it, read its events, end it. No torch here."""
+"""The supervisor's side of a worker: start it, read its events, end it. No torch here."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TERMINATE_SECONDS = 2.0
 class WorkerProcess:
     """One pass under way.
 
-    Events come over a pipe of their own; what the worker prints goes to ``log``. The worker
-    leads a session, so that ending it ends the processes that it started.
+    Events come over a dedicated pipe; the worker's output goes to ``log``. The worker leads a
+    session, so that ending it ends the processes that it started.
     """
 
     def __init__(self, job: Job, log: Path) -> None:
@@ -51,7 +51,7 @@ class WorkerProcess:
             os.close(read_end)
             raise
         finally:
-            # Only the worker may hold the writing end: its death is then the pipe's end.
+            # Only the worker may hold the writing end: its death then closes the pipe.
             os.close(write_end)
         self.pid = self.process.pid
         self._pipe = read_end
@@ -64,11 +64,11 @@ class WorkerProcess:
             self.process.stdin.write(msgspec.json.encode(job) + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            # It died at once; its end is found and told like any other.
+            # It died at once: `wait` reports this end like any other.
             self.ended = True
 
     def events(self, timeout_seconds: float) -> Iterator[AnyEvent]:
-        """What arrived within the timeout; sets ``ended`` at the end of the pipe.
+        """Events that arrived within the timeout; sets ``ended`` at the end of the pipe.
 
         Raises:
             DamagedFileError: A line that is not an event.
@@ -93,7 +93,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End the worker and everything it started, at once."""
-        kill_descendants(self.pid)  # also those that lead sessions of their own
+        kill_descendants(self.pid)  # including those that lead another session
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
