@@ -1,1 +1,1 @@
-"""Anyone's trace, snapshot or nsys export, decoded by a child process into our tables."""
+"""Tables of a foreign trace, snapshot or nsys export, decoded by a child process."""

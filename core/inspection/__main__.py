@@ -1,7 +1,7 @@
 """The decoding process: ``python -P -m sysbench.core.inspection FILE ENTRY LIMIT_BYTES [DEVICE]``.
 
-It writes messages to standard output, the tables into the entry's folder, and lives no
-longer than standard input is held open.
+It writes messages to standard output and the tables into the entry's folder. It exits when
+standard input closes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .reading import Tables, read_tables
 
 PROGRESS_SECONDS = 0.05
 LARGEST_TABLES_BYTES = 64 * 2**20
-"""A file whose tables are larger was made to be so: real ones have a few megabytes."""
+"""A file with larger tables is hostile: real ones have a few megabytes."""
 
 
 def main(file: str, entry: str, limit_bytes: str, device: str = "") -> int:
-    """Decode the file into the entry and tell how it went; returns the exit code."""
+    """Decode the file into the entry and report the outcome; returns the exit code."""
     die_with_parent(os.getppid())
     die_with_input()
     limit_data_memory(int(limit_bytes))
@@ -48,7 +48,7 @@ def main(file: str, entry: str, limit_bytes: str, device: str = "") -> int:
 
 
 class _ProgressSender:
-    """Tells the progress now and then; each stage's begin at once."""
+    """Sends the progress every `PROGRESS_SECONDS`; the start of a stage at once."""
 
     def __init__(self) -> None:
         self._stage = ""
@@ -62,7 +62,7 @@ class _ProgressSender:
 
 
 def _write(tables: Tables, entry: Entry) -> None:
-    """Leave the tables in the entry, the inspection last: then the entry is whole."""
+    """Write the tables into the entry; the inspection comes last and completes it."""
     inspection = encode_inspection(tables.inspection)
     layers = msgspec.json.encode(tables.layers) if tables.layers else b""
     if len(inspection) + len(layers) > LARGEST_TABLES_BYTES:
@@ -76,7 +76,7 @@ def _write(tables: Tables, entry: Entry) -> None:
 
 
 def _reason(error: Exception, path: Path, limit_bytes: int) -> str:
-    """One message for a person; the path's bytes that are no text are made visible."""
+    """One message for the user; bytes of the path that are no text are made visible."""
     if any(isinstance(cause, MemoryError) for cause in _chain(error)):
         limit = format_bytes(limit_bytes)
         text = (
@@ -95,7 +95,7 @@ def _reason(error: Exception, path: Path, limit_bytes: int) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it came from."""
+    """The error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

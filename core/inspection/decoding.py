@@ -1,4 +1,4 @@
-"""A file being decoded, as the process sees it that waits for the tables."""
+"""The parent's side of the decoding of a file."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class DecodingCancelled(SysbenchError):
 
 
 class Decoding:
-    """Decodes one file in a process of its own, with a memory limit; at most once.
+    """Decodes one file in a child process with a memory limit; at most once.
 
     Attributes:
-        entry: Where the tables are, when `run` has returned.
+        entry: Folder of the tables, once `run` has returned.
     """
 
     def __init__(self, path: Path, limit_bytes: int = 0, device: int | None = None) -> None:
         """
         Args:
             path: The file.
-            limit_bytes: What the process may take, 0 for half of this machine's memory and
-                16 GiB at most: a million events take one.
-            device: Of a snapshot of several, whose tables; None for the busiest.
+            limit_bytes: Memory limit of the child; 0 for half of this machine's memory and at
+                most 16 GiB: a million events take 1 GiB.
+            device: The device of a snapshot with several; None for the busiest.
 
         Raises:
-            ForeignFileError: It cannot be read, or is of no kind that is known.
+            ForeignFileError: It cannot be read, or its format is not recognised.
         """
         self.path = path.absolute()
-        format_of(self.path)  # what cannot be read is refused here already
+        format_of(self.path)  # refuses an unreadable file before a child is started
         self.entry = entry_of(self.path, device)
         self._limit_bytes = limit_bytes or min(MOST_BYTES, memory_capacity_bytes() // 2)
         self._device = [] if device is None else [str(device)]
@@ -53,10 +53,10 @@ class Decoding:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, show: Callable[[Progressed], None]) -> Inspection:
-        """Wait for the tables; what was decoded before is there at once.
+        """Wait for the tables; returns at once for a file that was decoded before.
 
         Raises:
-            ForeignFileError: The file cannot be read; the message says why.
+            ForeignFileError: The file cannot be read; the message has the reason.
             DecodingCancelled: `cancel` was called.
         """
         cached = self.entry.read()
@@ -116,7 +116,7 @@ class Decoding:
 def _follow(
     process: subprocess.Popen[bytes], show: Callable[[Progressed], None]
 ) -> Finished | Refused | None:
-    """Show the progress until the process writes no more; how it said that it ended."""
+    """Show the progress until the process writes no more; returns its last message, if any."""
     end: Finished | Refused | None = None
     assert process.stdout is not None
     for line in process.stdout:

@@ -1,4 +1,4 @@
-"""Inspections that were made before: a second look at a file decodes nothing."""
+"""Cache of inspections: a file is decoded once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..storage import home
 from .inspection import Inspection, decode_inspection
 
 KEPT = 32
-"""Entries that are kept, the newest."""
+"""Count of newest entries that are kept."""
 
 CORE = Path(__file__).parents[1]
 SOURCES = ("record/*.py", "analysis/**/*.py", "inspection/*.py")
-"""What decides how a file reads; another version of it reads anew."""
+"""Sources that decide the tables of a file; a change in them makes its entry stale."""
 
 
 class Entry:
@@ -45,16 +45,16 @@ class Entry:
 
     @property
     def log_path(self) -> Path:
-        """What the decoding process wrote to its standard error."""
+        """Standard error of the decoding process."""
         return self.path / "log.txt"
 
     @property
     def as_run(self) -> RunDirectory:
-        """The folder as what reads the artifacts of a run takes it."""
+        """The folder in the type that readers of a run's artifacts take."""
         return RunDirectory(self.path)
 
     def read(self) -> Inspection | None:
-        """The inspection, None if it was never made or cannot be read any more."""
+        """The inspection, or None if there is none that can be read."""
         try:
             return decode_inspection(self.inspection_path.read_bytes(), self.inspection_path)
         except (OSError, DamagedFileError):
@@ -62,7 +62,7 @@ class Entry:
 
 
 def entry_of(path: Path, device: int | None = None) -> Entry:
-    """Where the inspection of a file is kept, whether it was made or not.
+    """The entry of a file, whether its inspection was made or not.
 
     Another size or time of change of the file is another entry, and so is a chosen device.
 
@@ -77,12 +77,12 @@ def entry_of(path: Path, device: int | None = None) -> Entry:
 
 
 def entries_folder() -> Path:
-    """Where all of them are."""
+    """The folder of all entries."""
     return home() / "inspections"
 
 
 def forget_oldest() -> None:
-    """Keep so many of the newest entries."""
+    """Delete all but the `KEPT` newest entries."""
     aged = sorted(_aged(), reverse=True)
     for _, path in aged[KEPT:]:
         shutil.rmtree(path, ignore_errors=True)
@@ -90,7 +90,7 @@ def forget_oldest() -> None:
 
 def _aged() -> Iterator[tuple[int, Path]]:
     for path in entries_folder().iterdir():
-        with suppress(FileNotFoundError):  # another one is forgetting, too
+        with suppress(FileNotFoundError):  # another process deletes entries too
             yield path.stat().st_mtime_ns, path
 
 

@@ -1,4 +1,4 @@
-"""The roof of a foreign trace: its device as the file names it, its precision as kernels tell."""
+"""The roof of a foreign trace: device from the file, precision from the names of kernels."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def under_roof(kernels: Kernels, device: str | None, given: Peak | None = None) 
 
     Args:
         kernels: Of a foreign file.
-        device: Name of the device that the table is of, as its driver has it.
-        given: Goes before what the table of GPUs knows.
+        device: Driver's name of the table's device.
+        given: Takes precedence over the table of GPUs.
     """
     on_device = kernels.source == "kernels"
     precision = precision_from_kernel_names(kernels)

@@ -1,4 +1,4 @@
-"""What was found in a file: the blocks of a record, and those that only nsys knows."""
+"""The content of a foreign file: the blocks of a record, and those of nsys alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .kinds import Kind
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """The tables of one foreign file; public JSON like the record.
 
-    ``device`` is the name of the one that ``kernels`` are of, null where nobody says. A block
-    that the file has nothing for is null, and ``missing`` says why. From ``nvtx`` on
-    all is of an nsys export; its ``kernel_summary`` and ``memory_summary`` are NVIDIA's own
+    ``device`` is the name of the device of ``kernels``, null where the file has none. A block
+    without data in the file is null, and ``missing`` has the reason. The fields from ``nvtx`` on
+    are of an nsys export; its ``kernel_summary`` and ``memory_summary`` are NVIDIA's own
     ``cuda_gpu_kern_sum`` and ``cuda_gpu_mem_time_sum``.
     """
 
@@ -38,7 +38,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nsys(self) -> Nsys | None:
-        """What is of an nsys export, as a record has it."""
+        """The block of an nsys export, in the form of a record."""
         if self.kernels is None or self.nvtx is None or self.clocks is None:
             return None
         return Nsys(
@@ -54,7 +54,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def as_record(self) -> Record:
-        """The blocks as the record of no run, for what shows records: its spec is empty."""
+        """The blocks as a record with an empty spec, for code that shows records."""
         return Record(
             id=Path(self.file).name,
             identity="",

@@ -1,4 +1,4 @@
-"""What a file is, by what it begins with: names of foreign files tell nothing."""
+"""Format detection from the first bytes: the names of foreign files are not reliable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import ForeignFileError
 
 Format = Literal["chrome-trace", "memory-snapshot", "nsys-export"]
 Kind = Format | Literal["profiled-allocations"]
-"""Of a chrome trace only its end tells whether there are allocations in it."""
+"""``profiled-allocations`` is a chrome trace with allocations, which its head does not show."""
 
 GZIP, PICKLE, SQLITE, ZIP = b"\x1f\x8b", b"\x80", b"SQLite format 3\x00", b"PK"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -22,7 +22,7 @@ HEAD_BYTES = 4096
 REPORT_ENDINGS = (".nsys-rep", ".qdrep")
 
 ARTIFACTS = ("*.json.gz", "*.pickle", "*.sqlite")
-"""What the passes of a run leave that can be inspected, in their folders."""
+"""Artifacts of a run's passes that can be inspected."""
 OWN = ("run.json", "record.json", "events.jsonl", "kernels.json", "notes.json", "nsys.json")
 """JSON in a run's folder that is no chrome trace."""
 
@@ -81,7 +81,7 @@ def _run_around(path: Path) -> Path | None:
 
 
 def _to_see(run: Path) -> str:
-    """What to do with a run: what shows it, and which of its files are for inspection."""
+    """Advice for a run: the command that shows it, and its files for inspection."""
     files = sorted(file for pattern in ARTIFACTS for file in run.glob(f"*/{pattern}"))
     names = ", ".join(str(file.relative_to(run)) for file in files)
     text = f"which is shown by:\n  {shlex.join(('sysbench-tui', 'show', str(run)))}"

@@ -1,4 +1,4 @@
-"""What the decoding process tells the one that waits for it: JSON lines."""
+"""Messages of the decoding process to its parent: JSON lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..errors import DamagedFileError
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
-    """So much of a stage is done, in its unit; 0 of 0 where that cannot be told."""
+    """Progress of a stage, in its unit; 0 of 0 where that is not known."""
 
     stage: str
     done: int
@@ -16,7 +16,7 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
 
     @property
     def share(self) -> float | None:
-        """How much of the stage is done, None where that is not known."""
+        """Fraction of the stage that is done, None where that is not known."""
         return min(1.0, self.done / self.total) if self.total else None
 
 

@@ -24,12 +24,12 @@ from .inspection import Inspection
 from .kinds import format_of
 
 Progress = Callable[[str, int, int], None]
-"""Told the stage, how much of it is done and of how much: ``decode`` in bytes, ``rows`` of an nsys
-export in these; ``analyse`` cannot tell, 0 of 0."""
+"""Called with the stage, the amount done and the total: ``decode`` in bytes, ``rows`` of an nsys
+export in rows, ``analyse`` with 0 of 0."""
 
 MOST_RANGES = 20_000
-"""Rows kept of an nsys export. Where each call of an operator has a name of its own, a second of
-training makes 3,000 of them."""
+"""Rows of NVTX ranges kept of an nsys export. If each call of an operator has a distinct name, a
+second of training makes 3,000 rows."""
 
 
 class Tables(NamedTuple):
@@ -40,13 +40,13 @@ class Tables(NamedTuple):
 
 
 def read_tables(path: Path, progress: Progress, device: int | None = None) -> Tables:
-    """All tables of a file. Time and memory are those that the file asks for.
+    """All tables of a file. Neither time nor memory is limited here.
 
     Args:
-        device: Of a memory snapshot, whose tables; None for the busiest.
+        device: The device of a memory snapshot; None for the busiest.
 
     Raises:
-        DamagedFileError: It cannot be read; the message says why.
+        DamagedFileError: It cannot be read; the message has the reason.
         MemoryError: It takes more than this process may have.
     """
     kind = format_of(path)
@@ -62,7 +62,7 @@ def read_tables(path: Path, progress: Progress, device: int | None = None) -> Ta
 
 
 def _read_trace(path: Path, progress: Progress) -> Tables:
-    """Times of kernels; without a device also what operators allocated, where that is in it."""
+    """Times of kernels; without a device also the allocations of operators, if it has any."""
     try:
         trace = read_trace(path, lambda done, total: progress("decode", done, total))
     except DamagedFileError as error:
@@ -111,7 +111,7 @@ def _profiled(
 
 
 def _profiled_memory(path: Path) -> Memory | None:
-    """What the requests to the CPU's allocator add up to; None where none can be read."""
+    """The memory block of the requests to the CPU's allocator; None if the file has none."""
     if not has_profiled_allocations(path):
         return None
     history = read_profiled_allocations(path)
