@@ -1,1 +1,1 @@
-"""What leaves the product: artifacts for other tools, and tables."""
+"""Exports: artifacts for other tools, and tables."""

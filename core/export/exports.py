@@ -1,4 +1,4 @@
-"""Every export of a run: one row each. Nothing of a writer is imported before it is called."""
+"""Every export of a run: one row each. A writer's module is imported when it is called."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Offer:
 
 @dataclass(frozen=True)
 class Export:
-    """One way to carry a run away.
+    """One export format of a run.
 
     Attributes:
         purpose: Help text, without a capital.
-        ending: What follows the run's id in the default name.
+        ending: Suffix to the run's id in the default name.
         writer: ``module:function`` in this package, a `Writer`.
         offer: Line under the report of a run; None for none.
         is_folder: True if the default path is a folder; the writer then checks each file in it.
@@ -121,7 +121,7 @@ def write_export(
 
     Raises:
         SpecError: An unknown kind, or a target that exists already while ``force`` is false.
-        NotFoundError: The run has no such artifact; the message says why.
+        NotFoundError: The run has no such artifact; the message has the reason.
         DamagedFileError: The artifact or the record cannot be read.
     """
     if kind not in EXPORTS:

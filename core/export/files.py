@@ -1,4 +1,4 @@
-"""Writing an export: atomically, and never over something by surprise."""
+"""Writes exports atomically; an existing file is replaced only with ``force``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write(path: Path, data: bytes) -> Path:
 
 
 def copy(source: IO[bytes], path: Path) -> Path:
-    """All that is left of an open file, under a new name."""
+    """Copy the rest of an open file to a new path."""
     with replacing(path) as file:
         shutil.copyfileobj(source, file, 1 << 20)
     return path

@@ -1,4 +1,4 @@
-"""The tables of a foreign file by section: those of a record, as far as the file has them."""
+"""The tables of a foreign file by section: those of a record that the file has data for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str
     """The tables by section; sections and tables without rows are left out.
 
     Args:
-        inspection: What was found.
+        inspection: The content of the file.
         tree: Of the kernels layer by layer, None without kernels.
     """
     source = Source(record=inspection.as_record(), tree=tree)

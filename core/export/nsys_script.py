@@ -20,7 +20,7 @@ from .files import refuse_existing, write
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag of ``nsys profile``, and what it is for."""
+    """One flag of ``nsys profile``, and its purpose."""
 
     text: str
     purpose: str
@@ -52,7 +52,7 @@ _NO_RANGE_ON_CPU = "# The CPU has no profiler API to mark the measured steps: al
 
 
 def write_script(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
-    """Write the script, and beside it the spec that its target reads."""
+    """Write the script, and next to it the spec that its target reads."""
     spec = run.header().spec
     spec_path = out.with_suffix(".spec.json")
     refuse_existing([spec_path], force=force)
@@ -92,7 +92,7 @@ def script(run_id: str, spec: RunSpec, spec_path: Path) -> str:
 
 
 def flags_for(spec: RunSpec, options: frozenset[str] | None) -> tuple[list[Flag], list[Flag], str]:
-    """The flags to use, those that the installed nsys lacks, and what decided."""
+    """The flags to use, those that the installed nsys lacks, and the source of its options."""
     wanted = [*(_ON_CUDA if spec.on_cuda else _ON_CPU), *_ALWAYS]
     if options is None:
         return wanted, [], "the options of nsys 2023.4 and later; no nsys here to ask"
@@ -101,7 +101,7 @@ def flags_for(spec: RunSpec, options: frozenset[str] | None) -> tuple[list[Flag]
 
 
 def installed_options() -> frozenset[str] | None:
-    """The long options that the installed nsys knows; None where there is none."""
+    """The long options of the installed nsys; None without one."""
     program = shutil.which("nsys")
     if program is None:
         return None

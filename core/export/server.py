@@ -1,4 +1,4 @@
-"""A run's page and artifacts over loopback, for whoever has the token."""
+"""A run's page and artifacts over loopback, for clients with the token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Something to be had: bytes, or a file to be saved."""
+    """The content of one path: bytes, or a file to be saved."""
 
     kind: str
     content: bytes | Path
@@ -30,8 +30,8 @@ class PageServer:
     """Serves one run until `close`; only on loopback, only below the token.
 
     Attributes:
-        port: Where it listens.
-        url: What to open in a browser on this machine, or through a tunnel of that port.
+        port: The port it listens on.
+        url: Address for a browser on this machine, or through a tunnel of that port.
     """
 
     def __init__(self, run: RunDirectory, port: int = 0) -> None:
@@ -105,6 +105,6 @@ def _handler(served: Mapping[str, Served]) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """The token is in every path: it belongs into no log."""
+            """Log nothing: every path has the token."""
 
     return Handler

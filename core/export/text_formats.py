@@ -48,7 +48,7 @@ def record_as_markdown(
     """A report that stands alone: the spec and the device are in its first lines.
 
     ``others`` are runs of the same spec with another kind of step, for the questions;
-    ``worth`` is what compiling saves against an eager run.
+    ``worth`` is the break-even of compiling against an eager run.
     """
     return "\n".join(_lines(record, others, worth)) + "\n"
 
@@ -82,7 +82,7 @@ def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) ->
 
 
 def escaped(text: str) -> str:
-    """Foreign text that Markdown shows as it is."""
+    """Foreign text with Markdown's characters escaped."""
     shown = literal(text).replace("&", "&amp;")
     for char in "\\`*_[]<>|#~":
         shown = shown.replace(char, f"\\{char}")

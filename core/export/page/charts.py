@@ -24,7 +24,7 @@ Point = tuple[float, float]
 
 
 def memory_chart(timeline: Timeline) -> str:
-    """Live bytes by category, stacked; the moment's bytes are told under the pointer.
+    """Live bytes by category, stacked, with the bytes of the instant under the pointer.
 
     Points stand at equal distances, not by time: a model takes longer to build than to step.
     """

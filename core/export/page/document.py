@@ -35,7 +35,7 @@ def section(title: str, *inside: str, anchor: str) -> str:
 
 
 def table(content: Table) -> str:
-    """A table as people read it."""
+    """A table with its cells as text."""
     looks = ["number" if is_numeric(content, name) else "words" for name in content.columns]
     head = [
         tag("th", text(heading_of(content, name)), class_=look)
@@ -54,7 +54,7 @@ def table(content: Table) -> str:
 def branch(
     name: str, figures: Iterable[str], share: float, *below: str, is_open: bool = False
 ) -> str:
-    """A line of a tree with a bar for its share, and what opens under it."""
+    """A line of a tree with a bar for its share, and its children."""
     width = f"width:{min(max(share, 0.0), 1.0):.1%}"
     line = [
         tag("span", tag("i", style=width), class_="bar"),
@@ -91,7 +91,7 @@ def document(title: str, head: str, sections: Mapping[str, str]) -> str:
 
 
 def _policy(script: str) -> str:
-    """Only this script runs, and nothing is fetched: a name in a table cannot do either."""
+    """A policy that allows this script alone and no requests, whatever a table's names hold."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = "style-src 'unsafe-inline'; img-src data:"
     return f"default-src 'none'; {allowed}; script-src 'sha256-{digest}'"

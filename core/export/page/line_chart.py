@@ -1,4 +1,4 @@
-"""Lines over a numeric axis as inline SVG; the values are told under the pointer."""
+"""Lines over a numeric axis as inline SVG, with the values under the pointer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .document import tag, text
 TICKS = 5
 BOTTOM_LINE = HEIGHT - BOTTOM + 15
 DASHES = ("none", "7 4", "2 3")
-"""Neighbours differ in their dashes too: colour alone tells nothing to some."""
+"""Neighbours differ in their dashes too, for readers who cannot distinguish the colours."""
 
 
 def line_chart(figure: Figure) -> str:
@@ -109,7 +109,7 @@ def _legend(drawn: Sequence[Series]) -> str:
 
 
 def _tooltip(figure: Figure, drawn: Sequence[Series], x: float) -> str:
-    """``context 512: small 22.10 ms · medium –``; what has no value is a dash."""
+    """``context 512: small 22.10 ms · medium –``; a dash stands for no value."""
     values = (
         f"{series.name} {figure.words(dict(series.points).get(x))}".strip() for series in drawn
     )

@@ -1,4 +1,4 @@
-"""A run as one HTML page: what was found, timeline, ledger, trees, every table."""
+"""A run as one HTML page: findings, timeline, ledger, trees, every table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSIDE = ("findings", "modules", "tree")
 
 
 def run_page(record: Record, tables: Sequence[Table], tree: TreeNode | None = None) -> str:
-    """The page; it opens from disk and asks nobody for anything.
+    """The page: self-contained, no network requests.
 
     Args:
         tables: All of the record.
