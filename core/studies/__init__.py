@@ -1,1 +1,1 @@
-"""Studies: a grid of specs, the runs that fill it, and the tables it becomes. No torch."""
+"""Studies: a grid of specs, the runs that fill it, and its tables. No torch."""

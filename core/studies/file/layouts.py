@@ -1,4 +1,4 @@
-"""Reads the ``[[tables]]`` of a study: which rows, which columns, which formulas."""
+"""Reads the ``[[tables]]`` of a study: rows, columns, formulas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMN_KEYS = (*_LINE_KEYS, "ratio", "label")
 
 
 def read_layouts(top: Section, axes: Sequence[Axis]) -> tuple[Layout, ...]:
-    """The tables of a study; the first one is what `fill` makes."""
+    """The tables of a study; `fill` makes the first one."""
     layouts: list[Layout] = []
     for section in top.tables("tables"):
         section.require_unique([layout.name for layout in layouts])
@@ -31,7 +31,7 @@ def read_layouts(top: Section, axes: Sequence[Axis]) -> tuple[Layout, ...]:
 
 
 def is_fact(formula: str) -> bool:
-    """Whether the cell's spec answers a formula."""
+    """True for a formula that the cell's spec answers."""
     return parse_path(paths_in(formula)[0])[0].name in FACT_ROOTS
 
 
@@ -118,7 +118,7 @@ def _is_known_fact(column: Column) -> bool:
     try:
         return is_fact(column.value)
     except SpecError:
-        return True  # it was told already
+        return True  # reported already
 
 
 def _check_value(section: Section, value: str, unit: str, template: str) -> None:

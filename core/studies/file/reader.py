@@ -1,4 +1,4 @@
-"""Reading a TOML file key by key: every mistake is kept with its file, key and remedy."""
+"""Reads a TOML file key by key; collects every mistake with its file, key and remedy."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ LARGEST_FILE_BYTES = 2**18
 
 
 class Problems:
-    """What is wrong with a file; `check` raises it all at once."""
+    """The mistakes of a file; `check` raises them together."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.lines: list[str] = []
 
     def add(self, key: str, value: object, allowed: str) -> None:
-        """A value that is not allowed under a dotted key."""
+        """Add a value that is not allowed under a dotted key."""
         self.add_error(SpecError(key, value, allowed))
 
     def missing(self, key: str, allowed: str) -> None:
-        """A dotted key that is not there."""
+        """Add an absent dotted key."""
         self.lines.append(f"{self.file}: {key} is missing: {allowed}")
 
     def add_error(self, error: SpecError, key: str = "") -> None:
-        """A mistake that another check found; ``key`` is where that looked."""
+        """Add the error of another check; ``key`` is the dotted key that it checked."""
         where = key or error.field
         text = str(SpecError(where, error.value, error.allowed))
         self.lines.append(f"{self.file}: {text}")
 
     def check(self) -> None:
-        """Raises ProfileError with a line for each mistake, if there is any."""
+        """Raise ProfileError with a line for each mistake, if there is any."""
         if self.lines:
             raise ProfileError("\n".join(self.lines))
 
@@ -57,14 +57,14 @@ class Section:
         return f"{self.key}.{name}" if self.key else name
 
     def invalid(self, name: str, allowed: str) -> None:
-        """Keep that the value of a key is not what it may be, or that there is none."""
+        """Add a mistake: the key's value is not allowed, or the key is absent."""
         if name in self.values:
             self.problems.add(self.path(name), self.values[name], allowed)
         else:
             self.problems.missing(self.path(name), allowed)
 
     def reject_unknown(self, allowed: Collection[str]) -> None:
-        """Keep every key that is not among these."""
+        """Add a mistake for each key that is not allowed."""
         for name in self.values:
             if name not in allowed:
                 close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
@@ -87,7 +87,7 @@ class Section:
         return value is True
 
     def require_unique(self, names: Collection[str], name: str = "name") -> None:
-        """Keep that a name is one of those that were before it."""
+        """Add a mistake if the name repeats an earlier one."""
         if self.values.get(name) in names:
             self.invalid(name, "a name that no other one has")
 
@@ -112,7 +112,7 @@ class Section:
         return Section(self.problems, self.path(name), self.values.get(name))
 
     def tables(self, name: str) -> list[Section]:
-        """A list of tables, each under its number from 1; what is no table is left out."""
+        """A list of tables, each under its number from 1; other values are left out."""
         value = self.values.get(name, [])
         if not isinstance(value, list):
             self.invalid(name, "a list of tables")

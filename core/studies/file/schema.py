@@ -1,4 +1,4 @@
-"""Reads a study from TOML. What a file may hold is described in ``docs/studies.md``."""
+"""Reads a study from TOML. ``docs/studies.md`` describes the keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load_study(name: str | Path) -> Study:
     top.reject_unknown(_KEYS)
     if not top.values.get("axes"):
         top.invalid("axes", "at least one axis, such as context = [128, 256]")
-        problems.check()  # the rest is told of axes
+        problems.check()  # the other checks need axes
     axes = _axes(top)
     study = Study(
         name=path.stem if NAME.fullmatch(path.stem) else "study",
@@ -67,7 +67,7 @@ def load_study(name: str | Path) -> Study:
 
 
 def study_files() -> dict[str, Path]:
-    """Every study that is known by a name: the person's own go before the shipped ones."""
+    """File of every study by its name; the user's studies take precedence over the shipped."""
     shipped = Path(str(resources.files("sysbench.profiles") / "studies"))
     folders = (shipped, home() / "studies")
     return {
@@ -79,7 +79,7 @@ def study_files() -> dict[str, Path]:
 
 
 def find_study_file(name: str | Path) -> Path:
-    """The file of that path or name; raises NotFoundError with the names that are known."""
+    """The file of that path or name; raises NotFoundError with the names there are."""
     path = Path(name)
     if path.suffix == ".toml" or "/" in str(name):
         return path
@@ -164,7 +164,7 @@ def _range(section: Section) -> list[int] | None:
 
 
 def _linked(section: Section) -> Point:
-    """A point that sets several keys together, with a label of its own."""
+    """A point that sets several keys together, with its label."""
     keys = {key: value for key, value in section.values.items() if key != "label"}
     settings = _settings(section, keys)
     label = section.text("label") or ", ".join(_label(*pair) for pair in settings.items())

@@ -1,4 +1,4 @@
-"""What a study is: axes, fixed fields, passes, and the tables that its cells fill."""
+"""The type of a study: axes, fixed fields, passes, and the tables that its cells fill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(Part, frozen=True):
-    """One value of an axis: what it is called, and the keys of a spec that it sets."""
+    """One value of an axis: its label, and the keys of a spec that it sets."""
 
     label: str
     settings: dict[str, Any]
@@ -29,7 +29,7 @@ class Axis(Part, frozen=True):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What its points are called, in order."""
+        """Labels of the points, in order."""
         return tuple(point.label for point in self.points)
 
 
@@ -40,9 +40,9 @@ class Column(Part, frozen=True):
         name: Its heading, as the write-up has it.
         value: A formula over a record (`sysbench.core.studies.values.formula`), or empty: then the
             line's.
-        where: Which cell of a row it is of: axis to label.
-        unit: What the value is converted to, or empty.
-        format: How the value is written, such as ``{:.2f}`` or ``{mean:.2f} ± {std:.2f}``.
+        where: The cell of a row that it shows: axis to label.
+        unit: Unit that the value is converted to, or empty.
+        format: Format of the value, such as ``{:.2f}`` or ``{mean:.2f} ± {std:.2f}``.
         ratio: Names of two columns before it: the first over the second; then no value.
         is_label: It holds the name of the line.
     """
@@ -57,8 +57,8 @@ class Column(Part, frozen=True):
 
 
 class Line(Part, frozen=True):
-    """A named row in a table whose columns are told apart by ``where``: one more value of the
-    same cells, or the same value of others. What it says goes before what a column says."""
+    """A named row in a table whose columns differ by ``where``: another value of the same cells,
+    or the same value of others. Its fields take precedence over a column's."""
 
     name: str
     value: str = ""
@@ -73,10 +73,10 @@ class Layout(Part, frozen=True):
     Attributes:
         rows: Axes whose points make the rows, one for each combination.
         columns: Of a table with one value per cell.
-        lines: As many rows for each combination; empty is one without a name.
-        each: Instead of columns: the name of a table that every cell has of its own
+        lines: Rows of each combination; empty means one row without a name.
+        each: Instead of columns: the name of a table per cell
             (`sysbench.core.studies.report.details.EACH`), whose rows follow each other here.
-        most: Rows that are taken from each of these; 0 takes all.
+        most: Limit of rows from each of these tables; 0 takes all.
     """
 
     name: str
@@ -103,10 +103,10 @@ class Study(Part, frozen=True):
     Attributes:
         name: The file's name without its ending.
         skip: Combinations that are left out: axis to labels, all of which must match.
-        variant: Which variant was chosen; empty for the study itself.
-        timelines: Whether a page shows each cell's memory over time.
+        variant: Name of the chosen variant; empty for the study itself.
+        timelines: True if a page shows each cell's memory over time.
         source: The experiment that it repeats.
-        file: Where it was read from.
+        file: Path of its source.
     """
 
     name: str

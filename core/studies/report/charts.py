@@ -20,7 +20,7 @@ class Across(NamedTuple):
 
     Attributes:
         axis: Its name in the study.
-        heading: What its numbers are.
+        heading: Name of its numbers.
         places: Label to number.
     """
 
@@ -84,7 +84,7 @@ def numeric_axis(study: Study) -> Across | None:
 
 
 def _numbers(axis: Axis) -> Across | None:
-    """The axis by the numbers that its points set, where each sets one of the same key."""
+    """The axis by the numbers of its points, if each sets one number of the same key."""
     places = {}
     for point in axis.points:
         number = next(iter(point.settings.values()), None)

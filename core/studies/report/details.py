@@ -24,7 +24,7 @@ from ...tables.numerics import accumulation_table, dtypes_table
 from ...tables.table import Cell, Column, Row, Table, tabulate
 
 MATRICES_AT_ONCE = 2
-"""Of B S S in forward, at the least: softmax reads one and writes another."""
+"""Matrices of B S S alive in forward, at least: softmax reads one and writes another."""
 
 
 def score_bytes(spec: RunSpec) -> int:
@@ -33,7 +33,7 @@ def score_bytes(spec: RunSpec) -> int:
 
 
 def score_matrices_bytes(spec: RunSpec) -> int:
-    """The least that one attention step holds at its worst moment."""
+    """Lower bound of the peak of one attention step, in bytes."""
     tensors = 4 * spec.tokens_per_step * spec.d_model * spec.precision_row.compute_bytes
     written_out = spec.attention_row.writes_scores
     return tensors + (MATRICES_AT_ONCE * score_bytes(spec) if written_out else 0)
@@ -71,8 +71,8 @@ BLOCKS = "blocks"
 def saved_table(record: Record) -> Table | None:
     """Operations of one block, those with the most bytes first; shares are of the block.
 
-    None where blocks are not told apart: unless the activations that one place in the code
-    called are, at the peak, all that the blocks' forward saved, their rows would not add up.
+    None where the blocks' activations cannot be separated: the rows add up only if the activations
+    under one call are, at the peak, all that the blocks' forward saved.
     """
     memory, layers = record.memory, record.spec.get("layers")
     if memory is None or not layers:
@@ -95,8 +95,8 @@ def saved_table(record: Record) -> Table | None:
 
 
 def _under_one_call(memory: Memory, saved_bytes: int) -> Sequence[Origin]:
-    """The activations that have an outermost part of the stack in common which holds as many
-    bytes as the blocks in all; none where there is no such part."""
+    """The activations under one call, a common outermost part of their stacks, with as many bytes
+    as all blocks; none without such a call."""
     activations = [origin for origin in memory.origins if origin.category == "activations"]
     bytes_by_call: Counter[tuple[str, ...]] = Counter()
     for origin in activations:
@@ -112,7 +112,7 @@ def _under_one_call(memory: Memory, saved_bytes: int) -> Sequence[Origin]:
 
 
 def _operation(stack: Sequence[str]) -> str:
-    """The operation; not known on CUDA, where stacks begin with the function that called it."""
+    """The operation; empty on CUDA, where stacks begin with the function that called it."""
     return stack[0] if stack[0].startswith("aten::") and len(stack) > 1 else ""
 
 
@@ -122,7 +122,7 @@ def _caller(stack: Sequence[str]) -> str:
 
 
 Detail = Callable[[Record, Sequence[Record]], Table | None]
-"""Of one cell's record; the second argument are those of all cells."""
+"""A table of one cell's record; the second argument has the records of all cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ SUMMARY_COLUMNS: tuple[Column[_Summary], ...] = (
 def kernel_summary(record: Record, _: Sequence[Record]) -> Table | None:
     """The columns of nsys' "CUDA GPU Kernel Summary", the longest first.
 
-    From the nsys pass where it ran. Else one step of the trace pass, operators on the CPU:
-    medians and deviations of single calls are not in its rows and stay empty.
+    From the nsys pass where it ran. Else from one step of the trace pass, operators on the CPU;
+    its rows have no medians and deviations of single calls, which stay empty.
     """
     if record.nsys is not None:
         rows = _as_nsys_has_it(record.nsys)
@@ -214,7 +214,7 @@ def questions(record: Record, records: Sequence[Record]) -> Table | None:
 
 
 def compilation(record: Record, records: Sequence[Record]) -> Table | None:
-    """What compiling took, and after how many steps it has paid against the eager cell."""
+    """Cost of compiling, and the steps after which it pays against the eager cell."""
     block = record.compile
     if block is None:
         return None
@@ -248,7 +248,7 @@ def _eager(record: Record, records: Sequence[Record]) -> Record | None:
 
 
 def _without_compile(record: Record) -> dict[str, Any]:
-    """The spec without the keys of torch.compile, which an eager run has and does not use."""
+    """The spec without the keys of torch.compile, which an eager run ignores."""
     return {key: value for key, value in record.spec.items() if key not in COMPILE_KEYS}
 
 

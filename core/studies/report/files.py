@@ -37,7 +37,7 @@ def study_as(report: Report, kind: str) -> bytes:
 
 def study_as_json(report: Report) -> dict[str, object]:
     """The public contract: ``study``, the first table's ``columns`` and ``rows``, ``cells``; and
-    all tables, what the rows say, the cautions and the environment."""
+    all tables, the sentences, the cautions and the environment."""
     first = next(iter(report.tables), None)
     return {
         "study": report.study.name,

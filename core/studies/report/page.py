@@ -1,4 +1,4 @@
-"""A study as one HTML page: its tables, what they say, figures, and how to repeat each cell."""
+"""A study as one HTML page: tables, sentences, figures, and the command of each cell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .report import Report
 
 
 def study_page(report: Report) -> str:
-    """The page; it opens from disk and asks nobody for anything."""
+    """The page: self-contained, no network requests."""
     study = report.study
     name = " · ".join(part for part in (study.name, study.variant) if part)
     head = tag("h1", text(f"{name}: {study.title}")) + "".join(

@@ -24,12 +24,12 @@ from .table import fill_all
 from .text import cautions_of, sentences_of
 
 MOST_NAMED = 3
-"""So many values of one fact are named; more only counted."""
+"""Most values of one fact that are named; more are only counted."""
 
 
 def shared_environment(records: Collection[Record]) -> Table:
-    """Hardware, software and settings of all cells; a fact that is not the same in all of them
-    has every value, or their number."""
+    """Hardware, software and settings of all cells; a fact that differs between them has every
+    value, or their count."""
     values_by_fact: dict[Cell, dict[tuple[Cell, Cell], None]] = {}
     for record in records:
         for name, value, note in environment_table(record).rows:
@@ -56,7 +56,7 @@ def commands_table(
     statuses: Mapping[str, CellStatus],
     entries: Mapping[str, Entry],
 ) -> Table:
-    """For each cell: how it is, its run, and the command that measures it alone."""
+    """Status and run of each cell, and the command that measures it alone."""
     has_rounds = any(cell.repeat for cell in cells)
 
     def axis_column(name: str) -> Column[grid.Cell]:
@@ -89,24 +89,24 @@ MOST_TIMELINES = 24
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a study. Cells without a value stay visibly empty in all of it.
+    """The report of a study. Cells without a value stay visibly empty in all of it.
 
     Attributes:
         cells: In the order in which they run.
-        progress: How many have their value.
-        entries: What the study's state says of each cell, by its id.
-        forecasts: What is known of each cell before it runs, by its id.
+        progress: Status of each cell.
+        entries: Newest entry of each cell in the study's state, by its id.
+        forecasts: Forecast of each cell, by its id.
         seconds_left: Forecast of the cells without a value.
         values: The numbers that its tables show.
         numbers: These of each cell that has a record, by its id.
         ooms: Of the cells that ran out of memory, by their ids.
-        tables: As the study describes them, but for those that no cell has a row for.
+        tables: The study's tables that have rows.
         figures: One for each value that has a numeric axis.
-        timelines: Of each cell's memory by its words, where the study asks for them.
+        timelines: Memory of each cell by its words, if the study has timelines.
         environment: Of all cells.
         commands: Each cell alone.
         sentences: Made from the rows alone.
-        cautions: What to know before cells are compared.
+        cautions: Warnings about comparisons of cells.
     """
 
     study: Study

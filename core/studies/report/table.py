@@ -32,14 +32,15 @@ FORGOTTEN = {
     "precision": "spec.precision",
     "attention": "spec.attention",
 }
-"""What the write-ups left out of their tables, and what each column shows."""
+"""Columns that the write-ups left out of their tables, with their formulas."""
 
 INSTRUCTIONS = "instruction set"
-"""A column of every table of memory that has cells of a CPU: libraries need memory of their own
-there, which goes by the instructions that they use."""
+"""A column of every table of memory with cells of a CPU: the workspace of libraries depends on the
+instruction set there."""
 ALLOCATED = ("memory.", "measures.largest_bytes", "measures.largest_category")
-"""How the formulas of such a table begin, and the tables that every cell has of its own."""
+"""Prefixes of the formulas of a table of memory."""
 OF_MEMORY = ("ledger", "largest")
+"""Tables per cell that are of memory."""
 
 WITHOUT_STEPS = ("accumulation", "autocast-dtypes", "all-reduce")
 """Workloads in which batch, context, precision and attention decide nothing."""
@@ -69,7 +70,7 @@ def fill_all(study: Study, cells: Sequence[Cell], records: Mapping[str, Record])
 
 
 def outcome(record: Record) -> str:
-    """What a cell shows when its run has no such number: ``OOM 512 MiB``, ``failed``, …"""
+    """Text of a cell whose run has no such number: ``OOM 512 MiB``, ``failed``, …"""
     if record.status == "finished":
         return ""
     if record.status != "oom":
@@ -112,7 +113,7 @@ class _Filler:
             self.forgotten[INSTRUCTIONS] = formula
 
     def table(self) -> Table:
-        """The table, all rows filled as far as the records go."""
+        """The table, with every row that its records allow."""
         own = self.layout.columns
         return Table(
             name=self.layout.name,
@@ -182,7 +183,7 @@ class _Filler:
         return value
 
     def _fact(self, cells: Sequence[Cell], formula: str) -> Content:
-        """What the cells have in common, from their specs or, for the machine, their records."""
+        """The common value of the cells, from their specs or, for the machine, their records."""
         distinct: dict[Content, None] = {}
         for cell in cells:
             if formula.startswith("spec.") and cell.spec is not None:
@@ -196,7 +197,7 @@ class _Filler:
 
 
 def _is_of_memory(layout: Layout) -> bool:
-    """Whether a column or a line of it shows memory that was allocated."""
+    """True if a column or a line of it shows allocated memory."""
     formulas = [
         *(column.value for column in layout.columns),
         *(line.value for line in layout.lines),
@@ -206,7 +207,8 @@ def _is_of_memory(layout: Layout) -> bool:
 
 
 def _why(cells: Sequence[Cell], records: Sequence[Record]) -> Content:
-    """Why there is no value: how it ended, or that no run can have it; None where it waits."""
+    """Text for an absent value: the run's outcome, or UNKNOWN if no run can have it; None where it
+    waits."""
     ended = next((text for record in records if (text := outcome(record))), None)
     if ended is None and cells and all(cell.refused for cell in cells):
         return UNKNOWN
@@ -214,7 +216,7 @@ def _why(cells: Sequence[Cell], records: Sequence[Record]) -> Content:
 
 
 def _middle(values: Iterable[Content]) -> Content:
-    """The median of numbers; of texts the first."""
+    """The median of numbers, or the first of texts."""
     present = [value for value in values if value is not None]
     numbers = [value for value in present if is_number(value)]
     if numbers:
@@ -231,8 +233,8 @@ def _quotient(first: Content, second: Content) -> float | None:
 def _each(
     study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Table:
-    """The same table of every cell, under each other. A cell that has none is an empty row, but
-    for one that ended well: it has nothing to tell there."""
+    """The same table of every cell, under each other. A cell without it is an empty row; one that
+    finished is left out."""
     axes = [axis.name for axis in study.axes if len(axis.points) > 1]
     first: Table | None = None
     made: list[tuple[list[str], Row, Table | None]] = []

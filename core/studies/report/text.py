@@ -27,7 +27,7 @@ MOST_PER_COLUMN = 12
 def sentences_of(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[str]:
-    """One for each quotient that a table shows, and how many cells have no number and why."""
+    """One for each quotient of a table, then counts of the cells without a number and reasons."""
     for layout, table in zip(study.tables, fill_all(study, cells, records), strict=True):
         naming = _naming(layout)
         for column in layout.columns:
@@ -45,7 +45,7 @@ def sentences_of(
 
 
 def _naming(layout: Layout) -> list[str]:
-    """The columns that tell a row from the others: its axes, and the name of its line."""
+    """The columns that distinguish a row: its axes, and the name of its line."""
     facts = {f"spec.{axis}" for axis in layout.rows}
     own = [column.name for column in layout.columns if column.is_label or column.value in facts]
     return [*layout.rows, *own]
@@ -84,7 +84,7 @@ def factors(a: RunSpec, b: RunSpec) -> list[str]:
 
 
 def _folded(keys: Sequence[str]) -> list[str]:
-    """The keys that are factors by themselves, in place of their parts."""
+    """The factors of these keys: a part, such as a dimension, becomes its whole."""
     return list(dict.fromkeys(field_named(key).part_of or key for key in keys))
 
 
@@ -174,7 +174,7 @@ def _options(study: Study) -> Iterator[str]:
     try:
         original = with_variant(load_study(Path(study.file)), study.variant)
     except SysbenchError:
-        # The file is gone or another one by now: what was changed cannot be told.
+        # The file is gone or was replaced: the overrides are unknown.
         return
     for axis in study.axes:
         if axis != original.axis(axis.name):

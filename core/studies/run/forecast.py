@@ -28,30 +28,29 @@ from .state import (
 )
 
 PASS_SECONDS = 4.0
-"""To start a process, import torch, build a model and write the result, without its steps: a
-guess until cells ran here."""
+"""Guess of the start of a pass until cells ran here: a process, the import of torch, the model and
+the result, without steps."""
 
 COMPILE_SECONDS = 30.0
 UNSETTLED_STEPS = 30
-"""A stop rule by precision ends about there, warm-up not counted; a guess until cells ran."""
+"""Guess of the steps of a stop rule by precision until cells ran, warm-up not counted."""
 
 OTHER_STEPS = 5
 """Steps of a pass that does not time them."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a cell before it runs.
+    """Predicted memory and forecast time of a cell before it runs.
 
     Attributes:
-        peak_bytes: Predicted; None where nothing is known.
-        is_least: The peak is a lower bound: what is resident for sure.
-        capacity_bytes: What it is held against: the device's memory, or the spec's limit.
-        seconds: Of all its passes: starting them, as cells of this home took, and their steps,
-            if it has the memory for any.
-        is_timed: A cell of this kind ran here before. Else ``seconds`` is only what starting
-            takes.
-        is_run: False for one that the host has not the memory for: the host itself dies of
-            that, a GPU's allocator says no.
+        peak_bytes: Predicted; None where there is no prediction.
+        is_least: The peak is a lower bound: the bytes certain to be resident.
+        capacity_bytes: The device's memory, or the spec's limit.
+        seconds: Of all passes: their start, from cells of this home, and their steps, if the
+            peak fits.
+        is_timed: A cell of this kind ran here before. Else ``seconds`` covers only the start.
+        is_run: False for a cell that exceeds the host's memory: the system would kill it,
+            while a GPU's allocator only raises.
     """
 
     peak_bytes: int | None = None
@@ -63,7 +62,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak is within the capacity; None where one of both is unknown."""
+        """True if the peak is within the capacity; None where either is unknown."""
         if self.peak_bytes is None or self.capacity_bytes is None:
             return None
         return self.peak_bytes <= self.capacity_bytes
@@ -116,7 +115,7 @@ class Forecaster:
         return msgspec.structs.replace(forecast, seconds=seconds, is_timed=is_timed)
 
     def _start_seconds(self, spec: RunSpec, passes: Sequence[str], facts: _Facts) -> float:
-        """Of one pass: as the cell like this of the nearest work took, else as the others."""
+        """Seconds to start one pass: of the nearest work of its kind, else of its family."""
         starts = self._starts.get((facts.kind, *passes))
         if starts:
             return starts[min(starts, key=lambda work: abs(math.log(work / facts.work)))]
@@ -138,7 +137,7 @@ def past_entries(root: Path | None = None) -> list[Entry]:
 
 
 def kind_of(spec: RunSpec) -> str:
-    """What a time depends on besides the work."""
+    """Key of the specs whose times differ only by their work."""
     compiled = "compiled" if spec.compile != "off" else "eager"
     parallel = f"{spec.parallel} x{spec.ranks}"
     return "|".join((spec.device, spec.workload, spec.precision, compiled, parallel))
@@ -150,7 +149,7 @@ def work_of(spec: RunSpec) -> float:
 
 
 def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float:
-    """What the steps of these passes take, warm-up among them."""
+    """Seconds of the steps of these passes, warm-up included."""
     warmup = 8 if spec.warmup == "auto" else spec.warmup
     seconds = 0.0
     for name in passes:
@@ -161,7 +160,7 @@ def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float
 
 
 class _Facts(NamedTuple):
-    """What arithmetic knows of a spec; ``is_least``: the peak is a lower bound."""
+    """Closed-form facts of a spec; ``is_least``: the peak is a lower bound."""
 
     kind: str
     work: float = 1.0
@@ -171,7 +170,7 @@ class _Facts(NamedTuple):
 
 @lru_cache(maxsize=MOST_CELLS)
 def _facts_of(spec: RunSpec) -> _Facts:
-    """Once for each spec: a screen asks again whenever a cell ends."""
+    """Cached by spec: a screen requests all cells again whenever one ends."""
     kind = kind_of(spec)
     if spec.workload == "attention":
         work = float(spec.batch * spec.context**2 * (spec.d_model + 16))
@@ -189,13 +188,13 @@ def _facts_of(spec: RunSpec) -> _Facts:
 
 
 def _family(kind: str) -> tuple[str, ...]:
-    """The device, and whether it compiles: what starting depends on most."""
+    """The device, and whether it compiles: the main factors of a start."""
     return tuple(kind.split("|")[::3])
 
 
 def _between(timed: Mapping[float, float], work: float) -> float | None:
-    """Milliseconds of a step of this work: between two that were timed by their powers, beyond
-    all of them from the nearest in proportion."""
+    """Milliseconds of a step of this work: between two timed ones by a power law, beyond them in
+    proportion to the nearest."""
     low = max((timed_work for timed_work in timed if timed_work <= work), default=None)
     high = min((timed_work for timed_work in timed if timed_work >= work), default=None)
     if low is not None and high is not None and low < high:
@@ -210,7 +209,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         statuses: Of each cell by its id.
-        is_live: Whether a runner is at work.
+        is_live: True while a runner works on it.
     """
 
     statuses: dict[str, CellStatus]
@@ -218,7 +217,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> Counter[CellStatus]:
-        """How many cells have each status."""
+        """Count of cells by status."""
         return Counter(self.statuses.values())
 
     @property
@@ -244,7 +243,7 @@ def progress_of(
     is_live: bool = False,
     root: Path | None = None,
 ) -> Progress:
-    """Where these cells are."""
+    """Progress of these cells."""
     newest = dict(entries)
     return Progress(
         statuses={
@@ -255,7 +254,7 @@ def progress_of(
 
 
 def progress_in(directory: StudyDirectory, cells: Sequence[Cell]) -> Progress:
-    """Where the cells of a study on disk are."""
+    """Progress of the cells of a study on disk."""
     is_live = directory.is_live()
     return progress_of(cells, directory.entries(), is_live=is_live, root=directory.root)
 

@@ -1,4 +1,4 @@
-"""From a study to its cells: every combination of its axes' points, in the order of running."""
+"""The cells of a study: every combination of its axes' points, in the order of running."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         point: Axis to the label of its point.
-        spec: What to measure; None where no run can have these settings.
-        refused: Why not, or empty.
+        spec: The spec to measure; None where no run can have these settings.
+        refused: Reason for that, or empty.
         identity: Of the spec and the passes; two cells of one identity share a run.
         repeat: Counts from 0.
     """
@@ -40,7 +40,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """What the cell is known by in the study's state: ``identity/repeat``."""
+        """Key of the cell in the study's state: ``identity/repeat``."""
         return f"{self.identity}/{self.repeat}"
 
     @property
@@ -103,13 +103,13 @@ def expand(
 ) -> list[Cell]:
     """The cells in the order in which they run; the last axis varies fastest.
 
-    Repeats are rounds over the whole grid, every second one backwards: what drifts with time
-    favours no row. A combination that no run can have here is a cell that says why.
+    Repeats are rounds over the whole grid, every second one backwards, so that a drift over time
+    favours no row. A combination that no run can have here is a cell with the reason.
 
     Args:
         overrides: As in `with_overrides`.
         only: Axis to the labels that are kept.
-        repeat: Rounds; default: the study's own.
+        repeat: Rounds; default: the study's.
 
     Raises:
         SpecError: An override or a choice that does not fit the study; more than `MOST_CELLS`.

@@ -1,6 +1,6 @@
-"""The runner of a study: one ordinary run a cell, known again by its identity.
+"""The runner of a study: one ordinary run a cell, found again by its identity.
 
-``python -P -m sysbench.core.studies.run.runner DIRECTORY`` does so for a directory, quietly.
+``python -P -m sysbench.core.studies.run.runner DIRECTORY`` runs a directory, without output.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .state import FINAL_STATUSES, CellStatus, Entry, StudyDirectory, status_of,
 
 
 class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """The runner knows what there is to do.
+    """The runner begins, its cells known.
 
     Attributes:
-        seconds: A forecast of all of it.
-        is_least: Of some cells only what starting takes is known, not their steps.
+        seconds: Forecast of all cells to run.
+        is_least: The forecast has only the start of some cells, not their steps.
     """
 
     total: int
@@ -71,12 +71,12 @@ class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> CellStatus:
-        """How it ended."""
+        """Status in which the cell ended."""
         return self.entry.status
 
 
 class StudyEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """The runner stopped: all done, asked to, or out of the time it was given."""
+    """The runner stopped: all cells done, cancelled, or at its time limit."""
 
     reason: Literal["finished", "cancelled", "out-of-time"]
     done: int
@@ -94,7 +94,7 @@ def run_study(
     max_minutes: float | None = None,
     retry: bool = False,
 ) -> Iterator[StudyEvent]:
-    """Fill the cells in their order, yielding what happens; every pass is a fresh process.
+    """Fill the cells in their order, yielding events; every pass is a fresh process.
 
     Cells that have a value are not run again: OOM and failures are values, a run that a crash,
     a signal or a full disk cut short is none. Closing the generator early leaves the present
@@ -103,7 +103,7 @@ def run_study(
     Args:
         cells: From `expand`.
         cancel: Ends the present run, and the study with it.
-        max_minutes: No cell is started after so long, nor one that would not end by then.
+        max_minutes: Time limit: a cell that would by its forecast end later is not started.
         retry: Run cells that failed once more.
 
     Raises:
@@ -191,7 +191,7 @@ class _Runner:
         )
 
     def _left(self, cells: Sequence[Cell]) -> float:
-        """Forecast of these cells by what was learnt from those before them."""
+        """Forecast of these cells from those that ended."""
         return sum(self.forecaster.forecast(cell).seconds for cell in cells)
 
 
@@ -217,13 +217,13 @@ def entry_of(cell: Cell, spec: RunSpec, record: Record, seconds: float | None) -
 
 
 def _start(spec: RunSpec, cell: Cell, median_ms: float | None, seconds: float) -> float:
-    """What one of the passes took besides its steps."""
+    """Seconds of one pass outside its steps."""
     steps = steps_seconds(spec, cell.passes, median_ms or 0.0)
     return max(0.0, seconds - steps) / len(cell.passes)
 
 
 def _adopt(directory: StudyDirectory, cells: Sequence[Cell]) -> None:
-    """Runs that ended just before their runner was killed have a value after all."""
+    """Keep the values of runs that ended just before their runner was killed."""
     entries = directory.entries()
     for cell in cells:
         entry = entries.get(cell.id)
@@ -257,17 +257,17 @@ if __name__ == "__main__":
 
 
 def start_study(directory: StudyDirectory) -> int:
-    """Fill all cells of a study from a process in a session of its own; returns its id.
+    """Fill all cells of a study from a process in another session; returns its id.
 
-    It is the runner that `sysbench-tui study` consumes. What it prints goes to ``runner.log``
-    in the study's directory.
+    It is the runner that `sysbench-tui study` consumes. Its output goes to ``runner.log`` in the
+    study's directory.
     """
     command = python_child("sysbench.core.studies.run.runner", str(directory.path))
     return start_detached(command, directory.path / "runner.log")
 
 
 def stop_study(directory: StudyDirectory) -> bool:
-    """Ask the runner to end: the present cell stays without a value. False if none is live."""
+    """Signal the runner to end: the present cell stays without a value. False if none is live."""
     pid = lock_holder(directory.lock_path)
     if pid is None:
         return False

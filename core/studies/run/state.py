@@ -1,4 +1,4 @@
-"""A study's directory: what was asked, and which run filled which cell.
+"""A study's directory: the study, and the run that filled each cell.
 
 ``study.json`` the study as it was expanded · ``cells.jsonl`` one line when a cell starts and
 one when it ends, append-only · ``study.lock`` held while a runner is at work. The runs
@@ -26,18 +26,18 @@ from ..file.study import Study
 from .grid import Cell
 
 CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
-"""How a cell is. ``waiting`` was not run yet, or a crash cut it short; ``refused`` cannot be
-run; ``too-large`` was not run since the machine has not the memory that it would take."""
+"""Status of a cell. ``waiting`` did not run yet, or a crash cut it short; ``refused`` cannot be
+run; ``too-large`` was not run because it would exceed the machine's memory."""
 
 FINAL_STATUSES: tuple[CellStatus, ...] = ("finished", "oom", "failed", "too-large", "refused")
-"""Values of the table: not run again, unless that is asked for."""
+"""Statuses that are values of the table: not run again unless requested."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of ``cells.jsonl``: a cell that started or ended.
 
-    ``kind``, ``work``, ``passes`` and ``start_seconds``, the seconds of one pass that were no
-    steps, are what `sysbench.core.studies.run.forecast` predicts the time of other cells from.
+    `sysbench.core.studies.run.forecast` forecasts the time of other cells from ``kind``, ``work``,
+    ``passes`` and ``start_seconds``, the seconds of one pass outside its steps.
     """
 
     cell: str
@@ -82,7 +82,7 @@ class StudyDirectory:
         return self.path.parent.parent
 
     def is_live(self) -> bool:
-        """Whether a runner is at work on it."""
+        """True while a runner works on it."""
         return lock_holder(self.lock_path) is not None
 
     def study(self) -> Study:
@@ -123,7 +123,7 @@ class StudyDirectory:
         return newest
 
     def run_of(self, entry: Entry) -> RunDirectory | None:
-        """The run of an entry, if it is there."""
+        """The run of an entry, or None if it was deleted."""
         path = runs_folder(self.root) / entry.run
         return RunDirectory(path) if entry.run and (path / "run.json").is_file() else None
 
@@ -138,7 +138,7 @@ def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
 
 
 def studies_folder(root: Path | None = None) -> Path:
-    """Where studies live: their directories, and the person's own files."""
+    """Folder of the studies' directories and of the user's files."""
     return (root or home()) / "studies"
 
 
@@ -171,7 +171,7 @@ def find_study(name: str, root: Path | None = None) -> StudyDirectory:
 def status_of(
     cell: Cell, entries: dict[str, Entry], *, is_live: bool, root: Path | None = None
 ) -> CellStatus:
-    """How a cell is. A cell that started and has no end waits, unless its runner lives."""
+    """Status of a cell. One that started and has no end waits, unless its runner lives."""
     if cell.spec is None:
         return "refused"
     entry = entries.get(cell.id)

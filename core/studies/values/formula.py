@@ -27,7 +27,7 @@ EXTRA_ROOTS = ("measures",)
 
 
 class Step(NamedTuple):
-    """A name on the way, and what the rows of a list must hold to count."""
+    """One name of a path, and the keys and values that rows of a list must have to count."""
 
     name: str
     wanted: tuple[tuple[str, str], ...] = ()
@@ -38,7 +38,7 @@ def parse_path(text: str) -> tuple[Step, ...]:
     """The steps of a path.
 
     Raises:
-        SpecError: It leads nowhere in a record; says where it leaves the way.
+        SpecError: No such path in a record; names the first step that fails.
     """
     steps = tuple(_step(text, part) for part in _parts(text))
     _check(text, steps)
@@ -46,7 +46,7 @@ def parse_path(text: str) -> tuple[Step, ...]:
 
 
 def follow(record: Record, path: str) -> Any:
-    """What the path leads to; None where the record does not have it."""
+    """The value at the path; None where the record does not have it."""
     first, *rest = parse_path(path)
     if first.name == "measures":
         return MEASURES[rest[0].name](record)
@@ -61,7 +61,7 @@ def follow(record: Record, path: str) -> Any:
 
 
 def parts_of(path: str) -> tuple[str, ...] | None:
-    """What the end of a path consists of: nothing for a single value; None where that is open."""
+    """Names of the parts at the end of a path: none for a single value; None where unknown."""
     steps = parse_path(path)
     if steps[0].name in ("measures", "spec"):
         return () if len(steps) > 1 else None
@@ -79,12 +79,12 @@ def parts_of(path: str) -> tuple[str, ...] | None:
 
 
 def last_name(path: str) -> str:
-    """The name that ends a path: its suffix tells the unit."""
+    """The last name of a path; its suffix is the unit."""
     return parse_path(path)[-1].name
 
 
 def _parts(text: str) -> list[str]:
-    """The path at its dots, those in brackets left alone."""
+    """The path split at its dots, except those in brackets."""
     parts, depth = [""], 0
     for char in text:
         depth += (char == "[") - (char == "]")
@@ -106,7 +106,7 @@ def _step(text: str, part: str) -> Step:
 
 
 def _check(text: str, steps: Sequence[Step]) -> None:
-    """Walk the types that a record has."""
+    """Follow a path through the types of a record; raise SpecError where it fails."""
     kind: Any = Record
     for index, step in enumerate(steps):
         if index == 0 and step.name == "measures":
@@ -209,7 +209,7 @@ _FORMATS = {
 
 
 def check_formula(text: str, unit: str, template: str) -> None:
-    """Raise what is wrong with a formula, its unit or its format.
+    """Check a formula, its unit and its format.
 
     Raises:
         SpecError: With the field ``value``, ``unit`` or ``format``.
@@ -235,7 +235,7 @@ def check_template(template: str) -> list[str]:
     """The names that a format writes: empty ones mean the value itself.
 
     Raises:
-        SpecError: It has braces that are no such place, or none at all.
+        SpecError: Its braces are no such field, or it has none.
     """
     names = [match[1] for match in _FIELD.finditer(template)]
     rest = _FIELD.sub("", template)
@@ -247,7 +247,7 @@ def check_template(template: str) -> list[str]:
 
 
 def evaluate(record: Record, text: str) -> Any:
-    """What the formula gives for a record, in the unit of its path; None where it is unknown."""
+    """The formula's value for a record, in the unit of its path; None where it is unknown."""
     paths, operators = _parsed(text)
     value = follow(record, paths[0])
     for operator, path in zip(operators, paths[1:], strict=True):
@@ -256,7 +256,7 @@ def evaluate(record: Record, text: str) -> Any:
 
 
 def paths_in(text: str) -> list[str]:
-    """The paths of a formula, without what is between them."""
+    """The paths of a formula, without its operators."""
     return _parsed(text)[0]
 
 
@@ -267,8 +267,7 @@ def source_unit(text: str) -> str:
 
 
 def as_cell(value: Any, source: str, unit: str, template: str) -> Cell:
-    """A value as the table holds it: a number in its unit, or a text where the format has
-    several parts."""
+    """The cell of a value: a number in its unit, or a text where the format has several parts."""
     names = check_template(template)
     if any(names):
         return None if value is None else _filled(template, value, unit)
@@ -278,7 +277,7 @@ def as_cell(value: Any, source: str, unit: str, template: str) -> Cell:
 
 
 def number_format(source: str, unit: str, template: str) -> str:
-    """How a column's numbers are written; empty leaves it to the table."""
+    """Format of a column's numbers; empty leaves it to the table."""
     if template:
         return "" if any(check_template(template)) else template
     return _FORMATS.get(unit or source, "")
@@ -311,7 +310,7 @@ def _unit_of(name: str) -> str:
 
 
 def _field(name: str, fields: Collection[str]) -> str | None:
-    """``mean_ms`` for ``mean``, where that is known."""
+    """``mean_ms`` for ``mean``, if it is among the fields."""
     names = (name, *(f"{name}_{suffix}" for suffix in _SUFFIXES))
     return next((candidate for candidate in names if candidate in fields), None)
 

@@ -1,4 +1,4 @@
-"""Values that a write-up names and a record holds only in parts: each a function of a record."""
+"""Values of the write-ups that a record holds only in parts: each a function of a record."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Measure = Callable[[Record], Cell]
 
 
 def hardware(record: Record) -> Cell:
-    """What the device calls itself."""
+    """Name that the device reports."""
     return device_name(record.environment)
 
 
 def instruction_set(record: Record) -> Cell:
-    """The CPU's instructions that were in use: what libraries need for themselves goes by them."""
+    """The CPU's instruction set in use: libraries choose their workspace by it."""
     return instructions_of(record.environment)
 
 
 def status(record: Record) -> Cell:
-    """How the run ended, for a column of its own."""
+    """Outcome of the run, ``OK`` if it finished."""
     return "OK" if record.status == "finished" else record.status
 
 
@@ -54,7 +54,7 @@ def longest_kernel(record: Record) -> Cell:
 
 
 def longest_kernel_calls(record: Record) -> Cell:
-    """How often it is called in one forward."""
+    """Calls of that kernel in one forward."""
     forward = by_name(_rows(record, "forward"))
     return forward[0].calls if forward else None
 
@@ -92,7 +92,7 @@ def largest_bytes(record: Record) -> Cell:
 
 
 def largest_category(record: Record) -> Cell:
-    """What the largest allocation is: activations, gradients, …"""
+    """Category of the largest allocation: activations, gradients, …"""
     largest = _largest(record)
     return largest.category if largest else None
 

@@ -1,4 +1,4 @@
-"""Values of cells, and the parts of a record that they need."""
+"""Values of cells, and the fields of a record that they need."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ..run.grid import Cell
 from .formula import UNITS, check_template, converted, evaluate, parse_path, paths_in, source_unit
 
 _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "distributed")
-"""Parts of a path that say nothing to a reader."""
+"""Parts of a path that a name leaves out."""
 
 
 _TEXTS = (
     *("measures.hardware", "measures.instruction_set", "measures.status"),
     *("status", "id", "identity", "timing.step.n"),
 )
-"""Formulas that give words, or count what was measured."""
+"""Formulas that give text, or a count of measurements."""
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +35,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: From its formula: ``forward mean``.
         formula: Over a record.
-        unit: What it is converted to, or empty: its own.
-        where: The cells that have it: axis to label, one of these.
+        unit: Unit of conversion; empty keeps the formula's.
+        where: The cells that have it: any of these, each axis to label.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """Its name and its unit; bytes tell theirs one by one."""
+        """Its name and its unit. Byte values carry their own unit."""
         return self.name if self.shown_unit in ("", "B") else f"{self.name}, {self.shown_unit}"
 
     def words(self, number: float) -> str:
@@ -59,7 +59,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
         return with_unit(number, self.shown_unit)
 
     def applies(self, cell: Cell) -> bool:
-        """Whether a table shows this value of the cell."""
+        """True if a table shows this value of the cell."""
         return any(pinned.items() <= cell.point.items() for pinned in self.where)
 
     def number(self, record: Record) -> float | None:
@@ -139,7 +139,7 @@ _LONG: dict[str, dict[str, Any]] = {
     "timing": {"samples_ms": [], "warmup_ms": [], "phase_samples_ms": {}},
     "memory": {"timeline": Timeline([], [], {}, [])},
 }
-"""Parts that are long, and that only a formula of their own asks for."""
+"""Long parts, which are kept only for a formula that names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def fields_used_by(study: Study) -> UsedFields:
 
 
 def _paths(layout: Layout) -> Iterator[str]:
-    """Those of every formula of a table."""
+    """The paths of every formula of a table."""
     formulas = [*(part.value for part in layout.columns), *(part.value for part in layout.lines)]
     for formula in filter(None, formulas):
         yield from paths_in(formula)
