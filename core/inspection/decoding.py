@@ -110,7 +110,7 @@ class Decoding:
         if code == -signal.SIGKILL:
             return f"{self.path}: its decoding was killed, as a system does that runs out of memory"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return f"{self.path}: its decoding ended with {how}; {log} may tell more"
+        return f"{self.path}: its decoding ended with {how}; see {log}"
 
 
 def _follow(

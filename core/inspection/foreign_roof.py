@@ -22,7 +22,9 @@ def under_roof(kernels: Kernels, device: str | None, given: Peak | None = None) 
     on_device = kernels.source == "kernels"
     precision = precision_from_kernel_names(kernels)
     if on_device and device and precision is None and given is None:
-        reason = f"the kernels do not tell the precision, and so not the peak: {REMEDY}"
+        reason = (
+            f"the names of the kernels do not give the precision, and so not the peak: {REMEDY}"
+        )
         return with_roof(kernels, None, reason)
     environment = {"device": {"name": device}}
     kind = "cuda" if on_device else "cpu"

@@ -22,7 +22,7 @@ def start_detached(run: RunDirectory) -> int:
 
 
 def stop(run: RunDirectory) -> bool:
-    """Ask the run's supervisor to end it as cancelled; false if none is live."""
+    """Signal the run's supervisor to end it as cancelled; false if none is live."""
     pid = run.supervisor_pid()
     if pid is None:
         return False

@@ -67,7 +67,7 @@ class _Trace(msgspec.Struct):
 
 
 def has_profiled_allocations(path: Path) -> bool:
-    """Whether the text of a chrome trace has a memory event; reads it in chunks, without decoding.
+    """Search the text of a chrome trace for a memory event, in chunks and without decoding.
 
     Raises:
         DamagedFileError: It cannot be read.

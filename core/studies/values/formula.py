@@ -228,7 +228,7 @@ def check_formula(text: str, unit: str, template: str) -> None:
     source = source_unit(text)
     if unit and not names and _SOURCES.get(source, ("none", 1))[0] != UNITS[unit][0]:
         end = last_name(paths[0])
-        raise SpecError("unit", unit, f"a unit of what {text!r} is: the name {end!r} tells")
+        raise SpecError("unit", unit, f"a unit that fits {text!r}, by the suffix of {end!r}")
 
 
 def check_template(template: str) -> list[str]:

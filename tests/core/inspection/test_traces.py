@@ -81,7 +81,7 @@ def test_a_peak_that_is_given_goes_before_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("properties", "kernel", "reason"),
     [
-        ([H100], "a_gemm", "do not tell the precision"),
+        ([H100], "a_gemm", "do not give the precision"),
         ([{"id": 1, "name": "NVIDIA H100 80GB HBM3"}], BF16, "has not told its name"),
         ([{"id": 0, "name": "Abacus"}], BF16, "Abacus is not in the table"),
         ([{"id": 0, "name": "x" * 10_000}], BF16, "has not told its name"),

@@ -1,4 +1,4 @@
-"""Study files: the shipped ones are sound, and each mistake is told with file, key and remedy."""
+"""Study files: the shipped ones are sound; each mistake is reported with file, key and remedy."""
 
 from __future__ import annotations
 
