@@ -1,8 +1,8 @@
 """One pass in one process: ``python -P -m sysbench.core.worker``.
 
 Started by the supervisor it reads a job from standard input and sends events through the
-pipe in ``SYSBENCH_EVENT_FD``. Started by hand with ``--spec`` it runs a pass on its own, so
-that an outside profiler can watch it.
+pipe in ``SYSBENCH_EVENT_FD``. Started by hand with ``--spec`` it runs a pass
+unsupervised, so that an outside profiler can watch it.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def _supervised() -> int:
 
 
 def _reporter(descriptor: int) -> Report:
-    """Writes events into a pipe, each with one call where the pipe has room."""
+    """Make the function that writes events into a pipe, each in one call if the pipe has room."""
     pipe = os.fdopen(descriptor, "wb", buffering=0)
     lock = threading.Lock()
 
     def report(event: AnyEvent) -> None:
         data = memoryview(encode_event(event))
         with lock:
-            while data:
+            while data:  # a full pipe accepts a part of the event
                 data = data[pipe.write(data) :]
 
     return report
@@ -72,7 +72,7 @@ def _by_hand() -> int:
         action="store_true",
         help="NVTX ranges, and cudaProfilerStart/Stop around the measured steps",
     )
-    parser.add_argument("--events", type=Path, help="a named pipe to tell events through")
+    parser.add_argument("--events", type=Path, help="a named pipe to write events to")
     options = parser.parse_args()
     report: Report = lambda event: None  # noqa: E731
     if options.events is not None:
@@ -87,15 +87,15 @@ def _by_hand() -> int:
 
 
 def _exit_with_reader(descriptor: int) -> None:
-    """A pipe that nobody reads any more is in error: who asked for this pass is gone."""
+    """End the process once the pipe has no reader: the supervising pass is gone then."""
     poll = select.poll()
-    poll.register(descriptor, 0)
+    poll.register(descriptor, 0)  # POLLERR is reported whatever the mask
     poll.poll()
     os._exit(1)
 
 
 def _run_program(job: Job, report: Report) -> int:
-    """A pass that needs no torch here: its program starts a worker by hand, which measures."""
+    """Run a pass that needs no torch here: its program starts the worker that measures."""
     from .passes.registry import measure_of
 
     try:
@@ -108,7 +108,7 @@ def _run_program(job: Job, report: Report) -> int:
 
 
 def _run_ranks(job: Job, report: Report) -> int:
-    """A pass of several processes: this one starts them, and measures nothing itself."""
+    """Run a pass of several processes: this one starts them, and measures nothing itself."""
     report(StageEntered(stage="import"))
     from .failures import report_failure
     from .ranks.launcher import measure
@@ -124,7 +124,7 @@ def _run_ranks(job: Job, report: Report) -> int:
 def _run(job: Job, report: Report, parent: int) -> int:
     report(StageEntered(stage="import"))
     if job.spec.compile != "off" and job.spec.compile_cache == "cold":
-        # The run's own, which only the timing pass finds empty: its seconds count.
+        # A cache for this run. Only the timing pass starts with it empty, so its seconds are cold.
         folder = job.path.resolve().with_name("timing") / "inductor-cache"
         os.environ[INDUCTOR_CACHE_VARIABLE] = str(folder)
     # Late, so that the first event is out before the second that importing torch takes.

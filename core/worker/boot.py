@@ -1,6 +1,6 @@
-"""The boot of a process that measures: torch as the spec asks, limits, then the pass.
+"""Start of a process that measures: set up torch by the spec, set limits, run the pass.
 
-Importing this module imports torch, so a process reports its first event before.
+Importing this module imports torch, so a process reports its first event before that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .memory.oom import OomObserver
 from .setup import describe_torch, prepare_torch
 
 Measure = Callable[[Job, Report], bool | None]
-"""Runs a pass and reports its block; False if it has no result and has reported why."""
+"""Runs a pass and reports its block; False if it has no result and has reported the reason."""
 
 
 def measured(job: Job, report: Report, load: Callable[[], Measure]) -> bool:

@@ -1,4 +1,4 @@
-"""Times the phases of steps without disturbing them: host clock, or CUDA events."""
+"""Clocks of steps and their phases: the host's, or CUDA events, neither disturbs the step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TimedSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clock(Protocol):
-    """Runs steps and tells how long each phase took."""
+    """Runs steps and measures how long each phase took."""
 
     name: str
 
@@ -40,7 +40,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """The CPU: work is done when the call returns."""
+    """Host clock, for the CPU: work is done when the call returns."""
 
     name = "host"
 
@@ -57,10 +57,10 @@ class HostClock:
 
 
 class CudaClock:
-    """A CUDA device: events at the phase boundaries, one synchronisation a batch.
+    """CUDA events at the phase boundaries, one synchronisation a batch.
 
-    With ``every_step`` the device is waited for after each step and a step's time is the
-    host's, as the published loops do it; phases still come from events.
+    With ``every_step`` the host waits for the device after each step, and a step's time is the
+    host's, as in the published loops. Phases still come from events.
     """
 
     name = "cuda-events"
@@ -77,6 +77,7 @@ class CudaClock:
         marks: list[tuple[str, torch.cuda.Event]] = []
 
         def enter(phase: str) -> None:
+            # Events are reused: creating one within a measured step takes time.
             if len(marks) == len(self._pool):
                 self._pool.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
             event = self._pool[len(marks)]
@@ -96,7 +97,9 @@ class CudaClock:
         torch.cuda.synchronize(self.device)
         wall_ms = (time.perf_counter_ns() - began) / 1e6
         first = marks[0][1]
-        timed = _from_marks([(name, round(first.elapsed_time(e) * 1e6)) for name, e in marks])
+        timed = _from_marks(
+            [(name, round(first.elapsed_time(event) * 1e6)) for name, event in marks]
+        )
         return TimedSteps(
             step_ms=host_ms or timed.step_ms,
             phases_ms=timed.phases_ms,
@@ -123,6 +126,7 @@ def _from_marks(marks: list[tuple[str, int]]) -> TimedSteps:
             if not following:
                 step_ms.append((end - began) / 1e6)
         else:
+            # The interval between an empty phase and the next phase lies between two steps.
             began = end
     wall_ms = (marks[-1][1] - marks[0][1]) / 1e6
     return TimedSteps(step_ms=step_ms, phases_ms=phases_ms, issue_ms=[], wall_ms=wall_ms)

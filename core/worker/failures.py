@@ -1,4 +1,4 @@
-"""Turns an exception of a pass into the event that says what happened."""
+"""Conversion of a pass's exception into the event that the worker reports."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ NATIVE_REFUSALS = (
     *("std::bad_alloc", "Cannot allocate memory", "could not create a memory"),
     *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
 )
-"""Of the C++ library, of the host's libraries, and of what asks CUDA past torch's allocator."""
+"""Messages of the C++ library, of the host's libraries and of libraries that call CUDA directly."""
 
 NOT_SAID = "whoever was refused, Python or a library, does not say how much"
 STACK_FRAMES = 12
 
 
 def report_failure(
-    error: Exception, spec: RunSpec, report: Report, refusals: OomObserver | None = None
+    error: Exception, spec: RunSpec, report: Report, observer: OomObserver | None = None
 ) -> None:
-    """Report the exception as out-of-memory or as a failure, with where it happened.
+    """Report the exception as out-of-memory or as a failure, with the place of both.
 
     Args:
-        refusals: What the allocator told; without, its state is read now.
+        observer: Holds the allocator's state at the refusal; without one it is read now.
     """
     if spec.memory_limit:
         lift_memory_limit()
     phase, cause = _phase_and_cause(error)
     text = str(cause)
     if is_out_of_memory(cause):
-        told = refusals.last if refusals is not None else None
-        report(_out_of_memory(cause, phase, told or state_now(spec), spec))
+        observed = observer.last if observer is not None else None
+        report(_out_of_memory(cause, phase, observed or state_now(spec), spec))
         return
     report(
         WorkerFailed(
@@ -58,15 +58,18 @@ def report_failure(
 
 
 def _phase_and_cause(error: Exception) -> tuple[str, Exception]:
-    """Of the errors that led to one another, the phase of the step and the first to count.
+    """The phase of the step, and the error of the chain that is reported.
 
-    A refusal can lead to others on the way out; the one that says what was asked for counts.
+    A refusal can lead to others while the stack unwinds. The one whose message has the
+    requested size is reported.
     """
     chain = list(_chain(error))
-    phase = next((one.phase for one in chain if isinstance(one, StepError)), "build")
-    causes = [one for one in chain if not isinstance(one, StepError)] or [error]
+    phase = next((link.phase for link in chain if isinstance(link, StepError)), "build")
+    causes = [link for link in chain if not isinstance(link, StepError)] or [error]
     if is_out_of_memory(causes[0]):
-        refusals = (one for one in causes if is_out_of_memory(one) and requested_bytes(str(one)))
+        refusals = (
+            cause for cause in causes if is_out_of_memory(cause) and requested_bytes(str(cause))
+        )
         return phase, next(refusals, causes[0])
     return phase, causes[0]
 
@@ -82,9 +85,9 @@ def _out_of_memory(
 ) -> OutOfMemory:
     text = str(cause)
     frames = _own_frames(cause)
-    known = msgspec.structs.asdict(state)
-    known["requested_bytes"] = state.requested_bytes or requested_bytes(text)
-    known["missing"] = state.missing | {"requested_bytes": NOT_SAID}
+    fields = msgspec.structs.asdict(state)
+    fields["requested_bytes"] = state.requested_bytes or requested_bytes(text)
+    fields["missing"] = state.missing | {"requested_bytes": NOT_SAID}
     return OutOfMemory(
         phase=phase,
         limit_bytes=spec.memory_limit or None,
@@ -94,7 +97,7 @@ def _out_of_memory(
             for frame in frames[:STACK_FRAMES]
         ],
         expression=_expression(frames[0]) if frames else None,
-        **known,
+        **fields,
     )
 
 
@@ -114,7 +117,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def requested_bytes(message: str) -> int | None:
-    """The bytes that were asked for, from the allocator's message; None if it does not say."""
+    """Bytes requested, from the allocator's message; None if it has no size."""
     if match := CPU_REFUSAL.search(message):
         return int(match[1])
     if match := CUDA_REFUSAL.search(message):
@@ -129,20 +132,20 @@ def _kind(error: Exception) -> str:
 
 
 def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
-    """Innermost frame first, without torch's own unless nothing else is left."""
+    """Innermost frame first, without torch's frames unless there are no others."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame.filename]
     return list(reversed(own or frames))
 
 
 def _expression(frame: traceback.FrameSummary) -> str | None:
-    """The code that the frame was evaluating, on one line; None without its source."""
+    """The code that the frame was evaluating, joined to one line; None without its source."""
     if frame.lineno is None or frame.end_lineno is None:
         return frame.line or None
     lines = linecache.getlines(frame.filename)[frame.lineno - 1 : frame.end_lineno]
     if not lines or frame.colno is None or frame.end_colno is None:
         return frame.line or None
-    # Columns count bytes. The end comes first: on a single line it would move.
+    # Columns count bytes. Cut the end first: cutting the start of a single line would shift it.
     lines[-1] = lines[-1].encode()[: frame.end_colno].decode(errors="replace")
     lines[0] = lines[0].encode()[frame.colno :].decode(errors="replace")
     return " ".join("".join(lines).split())

@@ -17,10 +17,10 @@ from ..formatting import format_bytes
 from ..spec.spec import RunSpec
 
 M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 * 2**10
-"""The parameter's number in malloc.h, and the value that glibc begins with: mallopt(3)."""
+"""The parameter's number in malloc.h, and glibc's initial value of it: mallopt(3)."""
 
 OOM_RESERVE_BYTES = 4 * 2**20
-"""What the memory pass gives back when memory runs out, so that there is some to tell it with."""
+"""Bytes that the memory pass frees when memory runs out, so that it can still report."""
 
 OMP_VARIABLE = "OMP_NUM_THREADS"
 
@@ -28,9 +28,8 @@ OMP_VARIABLE = "OMP_NUM_THREADS"
 def limit_memory(spec: RunSpec) -> None:
     """Cap what tensors may hold to ``spec.memory_limit`` bytes; 0 is no cap.
 
-    On CUDA the allocator's reserved bytes are capped, the context is not counted. On the
-    CPU the data segment may grow by that much beyond what the process holds now, until
-    `lift_memory_limit`.
+    On CUDA the cap is on the allocator's reserved bytes; the context does not count. On the
+    CPU the data segment may grow by that much beyond its size now, until `lift_memory_limit`.
     """
     if not spec.memory_limit:
         return
@@ -44,15 +43,16 @@ def limit_memory(spec: RunSpec) -> None:
     _preallocate_non_tensor_memory()
     _unmap_large_blocks_on_free()
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    held = psutil.Process().memory_info().data
-    resource.setrlimit(resource.RLIMIT_DATA, (held + spec.memory_limit, hard))
+    data_bytes = psutil.Process().memory_info().data
+    # The hard limit stays as it is: lowered once, it could not be raised again.
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes + spec.memory_limit, hard))
 
 
 def _preallocate_non_tensor_memory() -> None:
-    """Take now what would count as data later, before the look at what the process holds.
+    """Allocate now what would count against the limit later though no tensor needs it.
 
-    Threads reserve stacks, the profiler's among them; optimizers, autocast and the profiler
-    import much of torch.
+    That is the stacks of threads, the profiler's among them, and the modules of torch that
+    optimizers, autocast and the profiler import.
     """
     torch.ones(2**16).sum()
     importlib.import_module("torch._dynamo")
@@ -61,20 +61,22 @@ def _preallocate_non_tensor_memory() -> None:
 
 
 def _unmap_large_blocks_on_free() -> None:
-    """Make each large block a mapping of its own, which ends when it is freed.
+    """Have glibc map each large block separately and unmap it when it is freed.
 
-    glibc keeps freed blocks of up to 32 MiB for later, in pieces, and they count: a step that
-    needs 250 MiB then takes 430. The price is time, the pages are new in every step.
+    By default glibc keeps freed blocks of up to 32 MiB for reuse, fragmented, and they count
+    against the limit: a step that needs 250 MiB then takes 430. The price is time, since every
+    step faults its pages in anew.
     """
+    # Setting the threshold, even to its initial value, stops glibc from raising it.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def lift_memory_limit() -> int | None:
-    """Take the CPU's cap away; returns the bytes that it had left, None where nothing capped.
+    """Remove the CPU's cap; returns the bytes that were left under it, None without a cap.
 
-    What comes after the steps needs memory that is no tensor's; so does telling that it ran out.
+    Work after the steps needs memory that no tensor holds, and so does reporting a failure.
     """
     import resource
 
@@ -87,7 +89,7 @@ def lift_memory_limit() -> int | None:
 
 @contextmanager
 def without_limit(spec: RunSpec) -> Iterator[None]:
-    """What is taken inside and kept does not count against the spec's limit on the CPU."""
+    """Exempt memory that is allocated in the block and kept from the spec's limit on the CPU."""
     if not spec.memory_limit:
         yield
         return
@@ -97,20 +99,20 @@ def without_limit(spec: RunSpec) -> Iterator[None]:
 
 
 def leftover_allocation_notice(spec: RunSpec) -> str | None:
-    """What is wrong with the state that a pass begins in; None if nothing is allocated."""
+    """A sentence on memory that torch reserved before the model is built; None without any."""
     if not spec.on_cuda:
         return None  # a fresh process, whose allocator keeps nothing
-    held = torch.cuda.memory_reserved(torch.device(spec.device))
-    if not held:
+    reserved = torch.cuda.memory_reserved(torch.device(spec.device))
+    if not reserved:
         return None
-    return f"not a clean start: torch holds {format_bytes(held)} of the device before the model"
+    return f"not a clean start: torch holds {format_bytes(reserved)} of the device before the model"
 
 
 def set_threads(spec: RunSpec) -> int:
     """Set how many host threads operators use; returns the number in force.
 
-    Unless the spec says, ``OMP_NUM_THREADS`` does; else one processor is left to the
-    supervisor, since threads that wait for a missing one slow a step down many times.
+    The spec decides, else ``OMP_NUM_THREADS``. Without both, one processor is left to the
+    supervisor: where operators have more threads than processors, a step takes many times longer.
     """
     if spec.threads or not os.environ.get(OMP_VARIABLE):
         torch.set_num_threads(spec.threads or available_threads())
@@ -118,6 +120,6 @@ def set_threads(spec: RunSpec) -> int:
 
 
 def available_threads() -> int:
-    """Processors that this process may use, but for the supervisor's; at least one."""
+    """Processors that this process may use, less one for the supervisor; at least one."""
     available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     return max(1, (available or 1) - 1)

@@ -1,4 +1,4 @@
-"""Named ranges around phases and modules, for whoever listens: torch.profiler, or NVIDIA's.
+"""Named ranges around phases and modules, for torch.profiler or for NVIDIA's profilers.
 
 The timing pass has none of these.
 """
@@ -26,15 +26,15 @@ LISTENER_VARIABLES = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 
 def profiler_range(name: str) -> AbstractContextManager[Any]:
     """A range that torch.profiler records, at a tenth of the cost of ``record_function``."""
-    made: AbstractContextManager[Any] = torch._C._profiler._RecordFunctionFast(name)
-    return made
+    named_range: AbstractContextManager[Any] = torch._C._profiler._RecordFunctionFast(name)
+    return named_range
 
 
 def nvtx_ranges() -> tuple[MakeRange | None, str]:
-    """How to make NVTX ranges if a profiler listens, and a sentence on what was found.
+    """A maker of NVTX ranges if a profiler listens, and a sentence on what was found.
 
-    Under some versions of nsys the ``nvtx`` package silently records nothing; its domain
-    is a dummy then, and torch's own binding is taken.
+    Under some versions of nsys the ``nvtx`` package silently records nothing. Its domain is
+    a dummy then, and torch's binding is used instead.
     """
     if not any(os.environ.get(variable) for variable in LISTENER_VARIABLES):
         return None, f"no profiler listens for NVTX ranges ({LISTENER_VARIABLES[0]} is not set)"
@@ -50,7 +50,7 @@ def nvtx_ranges() -> tuple[MakeRange | None, str]:
 
 
 class PhaseRanges:
-    """A workload's ``enter``: keeps one range open, of the phase entered last."""
+    """A workload's ``enter`` that keeps a range open for the phase entered last."""
 
     def __init__(self, make: MakeRange) -> None:
         self.make = make
@@ -69,8 +69,8 @@ class PhaseRanges:
 def module_ranges(model: nn.Module, make: MakeRange) -> Iterator[None]:
     """Open a range with its path around every module's forward, until the end of ``with``.
 
-    A compiled module gets its range from outside, and the modules inside it get none: what
-    is hooked there would be compiled in.
+    A compiled module gets its range from outside, and the modules inside it get none: their
+    hooks would be compiled in.
     """
     with ExitStack() as stack:
         for path, module in _reachable(model, ""):
@@ -91,7 +91,7 @@ def _reachable(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _hook(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> None:
-    """By hooks; ``always_call`` closes the range when forward raises, too."""
+    """Open the range by hooks; ``always_call`` closes it also when forward raises."""
     opened: list[AbstractContextManager[Any]] = []
 
     def enter(*_: object) -> None:
@@ -106,7 +106,7 @@ def _hook(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> No
 
 
 def _wrap(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> None:
-    """Around the call that ``Module.compile`` made: its own hooks run inside the graph."""
+    """Open the range around the call that ``Module.compile`` made: hooks run inside the graph."""
     call = module._compiled_call_impl
     assert call is not None
 

@@ -1,4 +1,4 @@
-"""Puts torch into the state the spec asks for, and reads back what is in force."""
+"""Settings of torch by the spec, read back, and a description of torch and the device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def prepare_torch(spec: RunSpec) -> dict[str, Any]:
 
 
 def describe_torch(spec: RunSpec) -> dict[str, Any]:
-    """What torch says of itself and of the device it will measure on, in two groups."""
+    """Versions of torch and facts on the device that is measured, in two groups."""
     facts: dict[str, Any] = {"version": str(torch.__version__), "cuda": torch.version.cuda}
     if spec.on_cuda:
         facts["cudnn"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
@@ -48,7 +48,7 @@ def _describe_cuda(device: torch.device) -> dict[str, Any]:
 
 
 def _memory_speed(properties: Any) -> dict[str, int]:
-    """Clock and width of the memory, where this torch tells them."""
+    """Clock (MHz) and bus width (bits) of the memory; empty where this torch has neither."""
     clock_khz = getattr(properties, "memory_clock_rate", 0)
     bits = getattr(properties, "memory_bus_width", 0)
     if not clock_khz or not bits:

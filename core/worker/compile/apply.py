@@ -1,4 +1,4 @@
-"""torch.compile as the spec asks for it, and what it did."""
+"""Application of torch.compile by the spec, and the description of the compilation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .metrics import eager_parts, graph_breaks, parts_seconds, recompiles
 DYNAMIC = {"auto": None, "on": True, "off": False}
 LOADING = "PyCodeCache.load_by_key_path"
 RECORDS_KEPT = 4096
-"""Dynamo keeps 64 records of compilations unless told otherwise."""
+"""Limit of compilation records; dynamo's default is 64."""
 
 
 def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
@@ -24,7 +24,7 @@ def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
     if spec.compile == "off":
         return model
     _keep_records()
-    # Only inductor knows modes; the other backends refuse the argument.
+    # Only inductor has modes; other backends reject the argument.
     mode = spec.compile if spec.compile_backend == "inductor" else None
     for target in compiled_modules(spec, model):
         target.compile(
@@ -37,14 +37,14 @@ def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
 
 
 def compiled_modules(spec: RunSpec, model: nn.Module) -> list[nn.Module]:
-    """What the spec compiles as a graph each, if it compiles: the blocks, or the model."""
+    """Modules that the spec compiles as a graph each, if it compiles: the blocks, or the model."""
     if spec.compile_scope == "block" and isinstance(model, Transformer):
         return list(model.blocks)
     return [model]
 
 
 def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
-    """What torch.compile did in this process, from its own counters and records."""
+    """The compile block of this process, from torch.compile's counters and records."""
     from torch._dynamo.utils import (
         compilation_time_metrics,
         counters,
@@ -70,7 +70,7 @@ def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
         graph_breaks=_counted(counters["graph_break"]),
         recompiles=len(again),
         fell_back=bool(eager),
-        # Each stage contains the ones after it.
+        # Each stage contains the stages after it.
         stages_seconds={name: us / 1e6 for name, us in _nested_us(metrics).items() if us},
         extent=_extent(graphs, fell_back=bool(eager)),
         breaks=breaks,
@@ -117,14 +117,14 @@ def _counted(reasons: Any) -> dict[str, int]:
 
 
 def _cache_use(counters: Any) -> tuple[int | None, int | None]:
-    """Graphs that Inductor's cache had, and had not; None where it was not asked."""
+    """Hits and misses of Inductor's cache, in graphs; None where it was not used."""
     inductor = counters["inductor"]
     hits, misses = int(inductor["fxgraph_cache_hit"]), int(inductor["fxgraph_cache_miss"])
     return (hits, misses) if hits or misses else (None, None)
 
 
 def _cudagraph_skips(metrics: Any, count: int, otherwise: str) -> dict[str, int]:
-    """Reasons why graphs were not captured as CUDA graphs, with how many each."""
+    """Reasons why graphs were not captured as CUDA graphs, with the number of graphs of each."""
     reasons = [
         reason for metric in metrics if (reason := getattr(metric, "cudagraph_skip_reason", None))
     ]
@@ -135,7 +135,7 @@ def _cudagraph_skips(metrics: Any, count: int, otherwise: str) -> dict[str, int]
 
 
 def _with_cache_state(spec: RunSpec, block: Compile) -> Compile:
-    """Whether the seconds are those of a cold or of a warm cache, or of neither."""
+    """The block with its seconds as those of a cold or of a warm cache, or of neither."""
     if spec.compile_cache == "cold":
         return msgspec.structs.replace(block, cold_seconds=block.compile_seconds)
     missing = {"cold_seconds": "the cache was not empty: --set compile_cache=cold measures both"}

@@ -1,8 +1,8 @@
-"""Looks over Inductor's shoulder: what each kernel call of a compiled graph was made from.
+"""Provenance of the kernel calls of compiled graphs, read from Inductor while it compiles.
 
-Inductor numbers its kernel calls and keeps, per graph and only while it compiles it, which
-operators each is made of. It announces finished code to the structured log; that is the
-moment to look. What a version of torch does not have is missing in the result, not guessed.
+Inductor numbers its kernel calls and keeps the operators of each, per graph and only during its
+compilation. It announces finished code to the structured log, and a log handler reads the graph
+at that moment. Fields that a version of torch lacks are missing in the result, not guessed.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ LONGEST_LINE = 100
 
 @contextmanager
 def watched_graphs(spec: RunSpec, root: nn.Module) -> Iterator[list[GeneratedGraph]]:
-    """Collects the graphs that Inductor compiles inside ``with``.
+    """Collect the graphs that Inductor compiles inside ``with``.
 
-    Graphs from its cache come without their origins, so its cache of graphs is off; those
-    of C++ and Triton binaries serve as ever. On the CPU the kernels are told to announce
-    themselves to the profiler, which otherwise cannot see them.
+    Cached graphs lack their origins, so the cache of graphs is off; the caches of C++ and Triton
+    binaries stay on. On the CPU kernels are generated with profiler events, without which the
+    profiler does not see them.
 
     Args:
-        root: The module that is compiled, or one of those that are.
+        root: The compiled module, or one of several.
     """
     graphs: list[GeneratedGraph] = []
     if spec.compile == "off" or spec.compile_backend != "inductor":
@@ -84,7 +84,7 @@ def made_kernels(graphs: Iterable[GeneratedGraph], job: Job) -> list[GeneratedKe
 
 
 def _patched(config: Any, wanted: dict[str, object]) -> Any:
-    """Those of the settings that this version of torch knows, until the end of ``with``."""
+    """Apply the settings that this version of torch has, until the end of ``with``."""
     return config.patch({key: value for key, value in wanted.items() if _has(config, key)})
 
 
@@ -111,12 +111,12 @@ class _Watcher(logging.Handler):
             return
         try:
             self._graphs.append(_generated_graph(path, self._root))
-        except Exception:  # torch's own, which any version may change: the run goes on without
+        except Exception:  # private to torch, any version may change it: the run goes on without
             logging.getLogger(__name__).exception("the origins of %s are not known", path)
 
 
 def _generated_graph(path: str, root: nn.Module) -> GeneratedGraph:
-    """The graph that Inductor has in hand right now."""
+    """The graph that Inductor compiles at this moment."""
     from torch._inductor import debug
     from torch._inductor.virtualized import V
 
@@ -132,7 +132,7 @@ def _generated_graph(path: str, root: nn.Module) -> GeneratedGraph:
         name, _, number = key.rpartition(":")
         if not number.isdigit():  # before torch numbered the calls
             continue
-        # In the order of the graph, whatever the order of a set was.
+        # In the order of the graph: Inductor collects the names in a set.
         origins = [node for label, node in nodes.items() if label in set(names)]
         deciding = [node for node in origins if node not in constants] or origins
         calls.append(
@@ -153,11 +153,12 @@ def _generated_graph(path: str, root: nn.Module) -> GeneratedGraph:
 def _constants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """Nodes that no input of the graph reaches. Layers share them, so their module is that
     of the first layer only."""
-    found: set[fx.Node] = set()
+    constants: set[fx.Node] = set()
     for node in nodes:
-        if node.op == "call_function" and found.issuperset(node.all_input_nodes):
-            found.add(node)
-    return found
+        # Nodes come in topological order, so inputs are classified before their users.
+        if node.op == "call_function" and constants.issuperset(node.all_input_nodes):
+            constants.add(node)
+    return constants
 
 
 def _unique(texts: Iterable[str | None]) -> tuple[str, ...]:
@@ -179,12 +180,12 @@ def _module(node: fx.Node, root: nn.Module) -> str | None:
         return None
     traced, kind = list(stack.values())[-1][:2]
     path = relative_path(str(traced))
-    # After a graph break paths begin at a module inside: those would name another one.
+    # After a graph break paths begin at an inner module, so the same path can name another one.
     try:
-        found = type(root.get_submodule(path))
+        actual = type(root.get_submodule(path))
     except AttributeError:
         return None
-    return path if found is kind or str(kind).endswith(found.__qualname__) else None
+    return path if actual is kind or str(kind).endswith(actual.__qualname__) else None
 
 
 def _source(node: fx.Node) -> str | None:
@@ -203,27 +204,29 @@ def _source(node: fx.Node) -> str | None:
 
 
 def _bytes_of(info: dict[str, list[str]], scheduled: Iterable[Any]) -> dict[str, int]:
-    """What the scheduler counts as read and written, by kernel call; empty if it is unclear.
+    """Bytes read and written by kernel call, as the scheduler counts them; empty if unclear.
 
-    Both are in the order of execution. A library call is one scheduled node; the C++ backend
-    may join several others in a kernel. A node that only unpacks results moves no bytes.
+    Calls and scheduled nodes are both in the order of execution. A library call is one scheduled
+    node; the C++ backend may join several other nodes in a kernel. A node that only unpacks
+    results moves no bytes.
     """
     keys = list(info)
     sizes = dict.fromkeys(keys, 0)
-    at = 0
+    position = 0
     for node in scheduled:
         size, is_call = node.get_read_write_buffers_sizes(), node.is_extern()
         if not size:
             continue
         origins = {
-            origin.name for one in node.get_nodes() if one.node for origin in one.node.origins
+            origin.name for part in node.get_nodes() if part.node for origin in part.node.origins
         }
-        while at < len(keys) and not _is_part(origins, keys[at], info, is_call=is_call):
-            at += 1
-        if at == len(keys):
+        while position < len(keys) and not _is_part(origins, keys[position], info, is_call=is_call):
+            position += 1
+        if position == len(keys):
             return {}
-        sizes[keys[at]] += size
-        at += is_call
+        sizes[keys[position]] += size
+        # A library call ends with its node; a kernel may have more nodes to come.
+        position += is_call
     return sizes if all(sizes.values()) else {}
 
 

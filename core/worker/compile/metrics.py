@@ -1,7 +1,7 @@
-"""What torch.compile's own records say: seconds by stage, breaks, recompiles, eager parts.
+"""Torch.compile's records, decoded: seconds by stage, breaks, recompiles, eager parts.
 
-Dynamo keeps one record per compilation, of forward frames and of backward graphs. Fields
-that a version of torch does not have count as nothing.
+Dynamo keeps one record per compilation, of forward frames and of backward graphs. A field
+that a version of torch lacks counts as 0.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ def parts_seconds(metrics: Sequence[Metric], loading_seconds: float) -> dict[str
     and writes code, ``backend`` loads it: the C++ compiler or Triton, or their cache.
 
     Args:
-        loading_seconds: What loading generated code took, all graphs together.
+        loading_seconds: Seconds of loading generated code, all graphs together.
     """
-    whole = _total(metrics, "duration_us")
+    # Dynamo measures the stages by separate timers: clamp each to the stage that contains it, so
+    # that no difference is negative.
+    compilation = _total(metrics, "duration_us")
     aot = _total(metrics, "aot_autograd_cumulative_compile_time_us")
-    aot = min(aot + _total(metrics, "backward_cumulative_compile_time_us"), whole)
+    aot = min(aot + _total(metrics, "backward_cumulative_compile_time_us"), compilation)
     backend = min(loading_seconds, aot)
     inductor = _total(metrics, "inductor_cumulative_compile_time_us")
     inductor = min(max(inductor, backend), aot)  # with a warm cache only loading is left of it
     return {
-        "dynamo": whole - aot,
+        "dynamo": compilation - aot,
         "aot": aot - inductor,
         "inductor": inductor - backend,
         "backend": backend,
@@ -51,9 +53,11 @@ def _total(metrics: Sequence[Metric], name: str) -> float:
 
 
 def graph_breaks(reasons: Iterable[Any]) -> list[GraphBreak]:
-    """Dynamo's ``graph_break_reasons``, those of one place and reason counted together."""
+    """Dynamo's ``graph_break_reasons``, grouped by place and reason."""
     counts = Counter(
-        (first_line(one.reason), *_innermost(one.user_stack)) for one in reasons if one.graph_break
+        (first_line(reason.reason), *_innermost(reason.user_stack))
+        for reason in reasons
+        if reason.graph_break
     )
     return [
         GraphBreak(reason=reason, place=place, code=code, count=count)
@@ -84,12 +88,15 @@ def eager_parts(
     """All that ran eagerly, each with its reason; none if everything ran compiled.
 
     Args:
-        skipped: Frames that were seen and not compiled, whether a record says why or not.
+        skipped: Frames that were seen and not compiled, with or without a recorded reason.
     """
     if not metrics and not graphs:
         return [_nothing_compiled()]
     parts = [_failure(metric, metrics) for metric in metrics if metric.fail_type]
-    parts += [EagerPart(cause="graph-break", place=one.place, reason=one.reason) for one in breaks]
+    parts += [
+        EagerPart(cause="graph-break", place=graph_break.place, reason=graph_break.reason)
+        for graph_break in breaks
+    ]
     if not graphs and not parts:
         parts.append(EagerPart(cause="nothing-compiled", place="", reason="no graph was made"))
     if skipped and not parts:
@@ -118,10 +125,12 @@ def _failure(metric: Metric, metrics: Sequence[Metric]) -> EagerPart:
 
 
 def _frame(metric: Metric, metrics: Sequence[Metric]) -> str:
-    """The function that was compiled; an attempt that was refused has only its number."""
+    """Place of the compiled function; the record of a refused attempt has only its number."""
     frame = str(metric.compile_id or "").partition("/")[0]
-    same = (one for one in metrics if str(one.compile_id or "").partition("/")[0] == frame)
-    named = next((one for one in (metric, *same) if one.co_filename), None)
+    same_frame = (
+        other for other in metrics if str(other.compile_id or "").partition("/")[0] == frame
+    )
+    named = next((record for record in (metric, *same_frame) if record.co_filename), None)
     if named is None:
         return ELSEWHERE
     return _place(named.co_filename, named.co_firstlineno, named.co_name)
@@ -138,7 +147,7 @@ def _without_id(guard: str) -> str:
 
 
 def first_line(text: str) -> str:
-    """Of dynamo's long explanations, what it says first."""
+    """First line of dynamo's long explanation."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith("raised:"):  # of a backend: the exception follows
         return f"{lines[0]} {lines[1]}"

@@ -15,7 +15,7 @@ from ...analysis.trace.scopes import PART_RANGE
 from ..ranges import MakeRange
 
 CALL_NUMBER = re.compile(r"^(\s*)# \[Provenance debug handles\] \S+:(\d+)\s*$", re.MULTILINE)
-"""The compiler's comment before a kernel call: a place to change ranges."""
+"""The compiler's comment before a kernel call, which is replaced by a change of ranges."""
 RETURN = re.compile(r"^( +)return(?=[ (])", re.MULTILINE)
 MARK = "_sysbench_enter"
 
@@ -24,8 +24,8 @@ MARK = "_sysbench_enter"
 def part_ranges(graphs: Iterable[GeneratedGraph], make: MakeRange) -> Iterator[None]:
     """Open a range before every kernel call of the graphs, until the end of ``with``.
 
-    The functions that call the kernels are compiled anew from their own source with one
-    statement more per call. Those without the compiler's numbers stay as they are.
+    The functions that call the kernels are recompiled from their source with one more statement
+    per call. Those without the compiler's numbers stay as they are.
     """
     from torch._inductor.codecache import PyCodeCache
 
@@ -54,7 +54,7 @@ def _mark_calls(
 
 
 class _Ranges:
-    """Keeps the range of one call open; a step runs one graph's calls one after the other."""
+    """Keeps the range of the current call open; a graph's calls run one after the other."""
 
     def __init__(self, paths: Mapping[int, str], make: MakeRange) -> None:
         self._paths = paths
@@ -62,7 +62,7 @@ class _Ranges:
         self._open: AbstractContextManager[Any] | None = None
 
     def enter(self, number: int) -> None:
-        """Leave the range before, and open the one of this call; 0 only leaves."""
+        """Close the open range, and open that of this call; 0 only closes."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
             self._open = None
@@ -72,7 +72,7 @@ class _Ranges:
 
 
 def _functions_with_marks(source: str) -> ast.Module:
-    """Only the functions and classes in which kernels are called, with the marks in them."""
+    """The functions and classes that call kernels, with the marks inserted."""
     lines = source.splitlines(keepends=True)
     kept: list[ast.stmt] = []
     for node in ast.parse(source).body:
@@ -88,19 +88,23 @@ def _compiled(tree: ast.Module, names: Mapping[str, Any]) -> dict[str, FunctionT
     scratch = dict(names)
     before = set(map(id, _functions(scratch).values()))
     exec(compile(tree, "<generated code with ranges>", "exec"), scratch)
-    return {name: one for name, one in _functions(scratch).items() if id(one) not in before}
+    return {
+        name: function
+        for name, function in _functions(scratch).items()
+        if id(function) not in before
+    }
 
 
 def _functions(names: Mapping[str, Any]) -> dict[str, FunctionType]:
     """Functions and methods of classes that were made by the generated code, by name."""
-    found: dict[str, FunctionType] = {}
+    functions: dict[str, FunctionType] = {}
     for name, value in names.items():
         if isinstance(value, FunctionType):
-            found[name] = value
+            functions[name] = value
         elif isinstance(value, type) and name == "Runner":
-            found |= {
-                f"{name}.{key}": one
-                for key, one in vars(value).items()
-                if isinstance(one, FunctionType)
+            functions |= {
+                f"{name}.{key}": member
+                for key, member in vars(value).items()
+                if isinstance(member, FunctionType)
             }
-    return found
+    return functions

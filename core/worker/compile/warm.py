@@ -1,4 +1,4 @@
-"""How long compiling takes with a full cache: a second, fresh process that does it again."""
+"""Seconds of compiling with a full cache, measured by compiling again in a fresh process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from ..workloads.transformer import make_workload
 MODULE = "sysbench.core.worker.compile.warm"
 RESULT = "compiled-again.json"
 TIMEOUT_SECONDS = 1700.0
-"""Less than the supervisor's patience with a worker that compiles."""
+"""Less than the supervisor's timeout of a worker that compiles."""
 
 
 def with_warm_seconds(job: Job, block: Compile) -> Compile:
-    """The block with what a fresh process needed to compile the same from the same cache.
+    """The block with the seconds that a fresh process needed to compile from the same cache.
 
-    Call it when this process's own model is gone: both would not fit on a full device.
+    Call it when this process's model is freed: a full device has no room for both.
     """
+    # The timing pass froze what it had built, the model included.
     gc.unfreeze()
     gc.collect()
     if job.spec.on_cuda:
@@ -55,7 +56,7 @@ def _without(block: Compile, reason: str) -> Compile:
 
 
 def main() -> None:
-    """Compile the spec on standard input once, and leave what happened in the named file."""
+    """Compile the spec on standard input once, and write the compile block to the named file."""
     from ..limits import limit_memory
     from ..setup import prepare_torch
     from .apply import describe_compilation

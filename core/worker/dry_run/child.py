@@ -1,4 +1,4 @@
-"""Exact predictions in a process of their own.
+"""Exact predictions in a separate process: steps on meta tensors.
 
 Run as ``python -P -m sysbench.core.worker.dry_run.child PID``.
 
@@ -29,11 +29,11 @@ from ...record.record import LedgerRow
 from ...spec.spec import RunSpec
 
 SHALLOW = 3
-"""Deeper models are extended from this many layers and one more."""
+"""Layers of the first of the two models from which deeper ones are extrapolated."""
 
 
 def exact_prediction(spec: RunSpec) -> ExactPrediction:
-    """Play the step, of a deep model two shallow ones, and add it up."""
+    """Run the step on meta tensors and sum it; for a deep model, extrapolate two shallow ones."""
     # Late: `main` times what it imports.
     from .step import play
 
@@ -45,12 +45,12 @@ def exact_prediction(spec: RunSpec) -> ExactPrediction:
 
 
 def quick_prediction(spec: RunSpec) -> ExactPrediction:
-    """The same without importing torch's compiler, where this torch can do without."""
+    """`exact_prediction` without importing torch's compiler, if this torch works without it."""
     try:
         with stub_dynamo():
             return exact_prediction(spec)
     except Exception:
-        # Perhaps it wants more of its compiler than there was.
+        # This torch may use more of its compiler than the stub has.
         return exact_prediction(spec)
 
 
@@ -85,8 +85,8 @@ def _phase(spec: RunSpec, played: Played, name: str) -> PhasePrediction:
     moments = [moment for moment in played.moments if moment.phase == name]
     peak = max(moments, key=lambda moment: sum(moment.requested))
     products = [
-        ProductCount(dtype=one.dtype, flops=one.flops, bytes=one.bytes, count=count)
-        for (phase, one), count in played.products.items()
+        ProductCount(dtype=product.dtype, flops=product.flops, bytes=product.bytes, count=count)
+        for (phase, product), count in played.products.items()
         if phase == name
     ]
     return PhasePrediction(
@@ -95,7 +95,7 @@ def _phase(spec: RunSpec, played: Played, name: str) -> PhasePrediction:
         block_bytes=max(sum(moment.rounded) for moment in moments) if spec.on_cuda else None,
         place=_place(spec, peak),
         ledger=_ledger(peak.requested),
-        flops=sum(one.flops * one.count for one in products),
+        flops=sum(product.flops * product.count for product in products),
         products=products,
         moved_bytes=played.moved_bytes[name],
     )
@@ -113,16 +113,16 @@ def _place(spec: RunSpec, moment: Moment) -> str:
 
 def main() -> int:
     """Answer until the input ends."""
-    # What torch prints must not get between the answers.
+    # Standard output is for answers: whatever torch prints goes to standard error.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    # Importing makes a million objects, none of them garbage, and collecting in the midst of a step
-    # would end storages out of turn.
+    # Importing makes a million objects, none of them garbage. Within a step a collection would
+    # free storages at a moment at which a real step frees none.
     gc.disable()
     began = time.perf_counter()
     import torch
 
-    from . import step as fake_step  # noqa: F401
+    from . import step as dry_run_step  # noqa: F401
 
     import_seconds = time.perf_counter() - began
     die_with_parent(int(sys.argv[1]))
@@ -160,16 +160,16 @@ NAME = "torch._dynamo"
 
 @contextmanager
 def stub_dynamo() -> Iterator[None]:
-    """Stand in for ``torch._dynamo`` while the block runs, unless it is there already.
+    """Replace ``torch._dynamo`` by a stub in the block, unless it is imported already.
 
-    It is as large as all the rest of torch, and meta kernels import it only to have themselves
-    left alone by it. What asks for more gets an `AttributeError` or an `ImportError`.
+    It is as large as the rest of torch, and meta kernels import it only for its
+    ``disable``. Every other use raises `AttributeError` or `ImportError`.
     """
     if NAME in sys.modules:
         yield
         return
     compiler = ModuleType(NAME)
-    compiler.disable = _left_alone  # type: ignore[attr-defined]
+    compiler.disable = _undecorated  # type: ignore[attr-defined]
     sys.modules[NAME] = torch._dynamo = compiler
     try:
         yield
@@ -177,5 +177,5 @@ def stub_dynamo() -> Iterator[None]:
         del sys.modules[NAME], torch._dynamo
 
 
-def _left_alone(function: Callable[..., Any], *how: Any, **options: Any) -> Callable[..., Any]:
+def _undecorated(function: Callable[..., Any], *args: Any, **options: Any) -> Callable[..., Any]:
     return function

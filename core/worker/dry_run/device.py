@@ -1,8 +1,8 @@
-"""What a device does in its own way, put onto tensors that are on none.
+"""Emulates device-specific casts and kernels on meta tensors.
 
-Meta tensors, which fake ones are made of, have shapes and dtypes and no device that autocast or
-the choice of a kernel would know. So each function that a device treats in its own way is answered
-here: autocast's casts by the lists in torch's documentation, one-kernel norms, attention kernels.
+Meta tensors have shapes and dtypes but no device by which torch could apply autocast or choose a
+kernel. This module answers each function that depends on the device: autocast's casts by the lists
+in torch's documentation, norms in one kernel, attention kernels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOWERED = frozenset(
         *(Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.bmm),
     }
 )
-"""Run in autocast's dtype."""
+"""Functions that autocast runs in its dtype."""
 WIDENED_BY_CUDA = frozenset(
     {
         *(F.layer_norm, F.softmax, F.log_softmax, F.nll_loss),
@@ -37,27 +37,27 @@ WIDENED_BY_CUDA = frozenset(
         *(torch.sum, Tensor.sum, Tensor.exp, Tensor.softmax, Tensor.pow, Tensor.rsqrt),
     }
 )
-"""Run in float32."""
+"""Functions that autocast runs in float32 on CUDA."""
 WIDENED_BY_CPU = frozenset({F.cross_entropy, F.nll_loss})
-"""The same on the CPU."""
+"""Functions that autocast runs in float32 on the CPU."""
 
 _aten = torch.ops.aten
 
 
 @contextmanager
 def device_semantics(spec: RunSpec) -> Iterator[None]:
-    """Run the forward pass and the loss as on the device; the cache of casts ends with it."""
+    """Run the block as on the device: forward pass and loss. The cache of casts ends with it."""
     dtype = autocast_dtype(spec)
-    # The model asks torch whether autocast is on, which knows nothing of an emulated one.
-    asking = replaced(transformer, "matmul_dtype", lambda x: dtype or x.dtype)
+    # The model asks torch whether autocast is on; torch does not see an emulated one.
+    emulated_dtype = replaced(transformer, "matmul_dtype", lambda x: dtype or x.dtype)
     functions = CudaFunctions if spec.on_cuda else CpuFunctions
-    with asking, functions(dtype, spec.attention_row):
+    with emulated_dtype, functions(dtype, spec.attention_row):
         yield
 
 
 @contextmanager
 def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Another value for an attribute while the block runs."""
+    """Set an attribute to another value in the block."""
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -67,7 +67,7 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
 
 
 class CpuFunctions(TorchFunctionMode):
-    """Answers torch functions as the CPU would.
+    """Mode that answers torch functions as on the CPU.
 
     Args:
         dtype: Autocast's; None without autocast.
@@ -102,13 +102,13 @@ class CpuFunctions(TorchFunctionMode):
     def _answer(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """What the function gives for operands that are cast."""
+        """Result of the function for operands that are cast already."""
         if func is F.scaled_dot_product_attention:
             return cpu_attention(self._attention, args[0], args[1], args[2])
         return func(*args, **kwargs)
 
     def _cast(self, value: object, dtype: torch.dtype) -> object:
-        """Cast as autocast does: the copy of a weight is kept for its next use."""
+        """Cast as autocast does: it caches the copies of weights that need gradients."""
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype == dtype:
             return value
         if not (value.is_leaf and value.requires_grad) or torch.is_inference_mode_enabled():
@@ -119,7 +119,7 @@ class CpuFunctions(TorchFunctionMode):
 
 
 class CudaFunctions(CpuFunctions):
-    """Answers torch functions as CUDA would."""
+    """Mode that answers torch functions as on CUDA."""
 
     widened = WIDENED_BY_CUDA
 
@@ -127,7 +127,8 @@ class CudaFunctions(CpuFunctions):
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         if func is F.cross_entropy and self._dtype is not None:
-            # On no list: only the loss behind the log-softmax becomes float32.
+            # Not on autocast's lists itself: log_softmax runs in the low precision, nll_loss in
+            # float32.
             return F.nll_loss(torch.log_softmax(args[0], 1).float(), args[1])
         if func is F.rms_norm:
             return FusedNorm.apply(args[0], kwargs["weight"])  # type: ignore[no-untyped-call]
@@ -153,7 +154,7 @@ class FusedNorm(torch.autograd.Function):
 
 
 def cpu_attention(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention by the kernel that the CPU takes for that choice: flash but for math."""
+    """Causal attention by the CPU's kernel for that choice: flash, except for math."""
     kernel = (
         _aten._scaled_dot_product_attention_math
         if attention.backend == "MATH"
@@ -164,9 +165,9 @@ def cpu_attention(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tens
 
 
 def cuda_attention(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention by the kernel that CUDA takes for that choice.
+    """Causal attention by CUDA's kernel for that choice.
 
-    Torch's own choice is flash for 16-bit inputs; float32 is left to the memory-efficient kernel.
+    Torch's default is flash for 16-bit inputs; float32 takes the memory-efficient kernel.
     Flex attention that is not compiled writes the scores out, as math does.
     """
     backend = attention.backend

@@ -1,6 +1,7 @@
-"""The real step on tensors without data: model, optimizer and workload stand on meta tensors.
+"""Dry run of the real step: model, optimizer and workload on meta tensors, which have no data.
 
-The classes refuse tensors without data, and import torch._dynamo.
+The optimizers' update functions are called directly: torch's optimizer classes refuse tensors
+without data, and import torch._dynamo.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from .device import device_semantics, replaced
 from .storages import OUTSIDE, Place, StorageTracker
 
 
-class FakeOptimizer:
-    """Steps as `worker.workload.make_optimizer`'s does, from its second step on.
+class DryRunOptimizer:
+    """Steps as the optimizer of `workloads.transformer.make_optimizer` from its second step on.
 
     Attributes:
-        state: By parameter what the class keeps for it, in place from the start.
+        state: Optimizer state by parameter, allocated from the start.
     """
 
     def __init__(self, spec: RunSpec, model: nn.Module) -> None:
@@ -45,7 +46,7 @@ class FakeOptimizer:
             return {}
         fused = self._kind == "adamw-fused"
         return {
-            # On the host but for the fused one: the others look at it.
+            # Only the fused kernel reads it on the device; the others read it on the host.
             "step": torch.zeros((), device=parameter.device) if fused else torch.tensor(0.0),
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
@@ -90,30 +91,31 @@ class FakeOptimizer:
         return [self.state[parameter][name] for parameter in self._parameters]
 
 
-class FakeWorkload(workload.Workload):
-    """To be made and stepped on any machine.
+class DryRunWorkload(workload.Workload):
+    """The transformer's workload on meta tensors, on any machine.
 
     Attributes:
-        asked: The spec that is imitated; ``spec`` is what runs here, eagerly.
+        requested_spec: The spec that is predicted; ``spec`` is its stand-in, run eagerly.
     """
 
-    def __init__(self, asked: RunSpec) -> None:
-        self.asked = asked
+    def __init__(self, requested_spec: RunSpec) -> None:
+        self.requested_spec = requested_spec
         with (
             replaced(transformer, "initialise", lambda module: None),
-            replaced(workload, "make_optimizer", FakeOptimizer),
+            # By name: renaming these in the workload or the model breaks the dry run.
+            replaced(workload, "make_optimizer", DryRunOptimizer),
             _WithoutData(),
         ):
-            super().__init__(_runnable(asked))
+            super().__init__(_runnable(requested_spec))
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
-        with device_semantics(self.asked):
+        with device_semantics(self.requested_spec):
             yield
 
 
 class _WithoutData(TorchFunctionMode):
-    """Makes tensors without data, whichever device is asked for; by default they have some."""
+    """Makes meta tensors wherever a device is named; tensors without one get data."""
 
     def __torch_function__(
         self,
@@ -129,7 +131,7 @@ class _WithoutData(TorchFunctionMode):
 
 
 def _runnable(spec: RunSpec) -> RunSpec:
-    """The eager spec without autocast, on which a device's ways are put."""
+    """The eager CPU spec without autocast that runs while a device is emulated."""
     return spec.changed(
         device="cpu",
         compile="off",
@@ -142,8 +144,8 @@ EMBEDDING, HEAD = Place(0, "embedding"), Place(0, "head")
 
 
 def play(spec: RunSpec) -> Played:
-    """The step with all of the spec's layers; optimizer state is in place."""
-    workload = FakeWorkload(spec)
+    """Run a dry step with all of the spec's layers; optimizer state exists beforehand."""
+    workload = DryRunWorkload(spec)
     tracker = StorageTracker()
     _own_residents(tracker, workload)
     _watch(tracker, workload)
@@ -152,15 +154,15 @@ def play(spec: RunSpec) -> Played:
     return tracker.played(spec.layers)
 
 
-def _own_residents(tracker: StorageTracker, workload: FakeWorkload) -> None:
+def _own_residents(tracker: StorageTracker, workload: DryRunWorkload) -> None:
     for name, parameter in workload.model.named_parameters():
         place = _place_of(name)
         tracker.own(parameter, "parameters", place)
         state = workload.optimizer.state[parameter] if workload.optimizer is not None else {}
         for value in state.values():
-            # CUDA's optimizers keep the number of steps on the host, but for the fused one.
-            on_host = value.dim() == 0 and workload.asked.on_cuda
-            if not on_host or workload.asked.optimizer == "adamw-fused":
+            # On CUDA only the fused optimizer keeps the number of steps on the device.
+            on_host = value.dim() == 0 and workload.requested_spec.on_cuda
+            if not on_host or workload.requested_spec.optimizer == "adamw-fused":
                 tracker.own(value, "optimizer state", place)
     for buffer in workload.model.buffers():
         tracker.own(buffer, "buffers")
@@ -168,8 +170,8 @@ def _own_residents(tracker: StorageTracker, workload: FakeWorkload) -> None:
         tracker.own(tensor, "inputs")
 
 
-def _watch(tracker: StorageTracker, workload: FakeWorkload) -> None:
-    """Tell the tracker where the step is, and what becomes a gradient."""
+def _watch(tracker: StorageTracker, workload: DryRunWorkload) -> None:
+    """Hook the model so that the tracker has the step's place and the gradients."""
     for name, module in workload.model.named_modules():
         if re.fullmatch(r"blocks\.\d+", name):
             _on_forward(tracker, module, _place_of(name), HEAD)
@@ -198,6 +200,6 @@ def _on_forward(tracker: StorageTracker, module: nn.Module, inside: Place, behin
 
 
 def _place_of(name: str) -> Place:
-    """Of a module or a parameter, by its name."""
+    """The place of a module or a parameter, by its name."""
     index = re.match(r"blocks\.(\d+)", name)
     return Place(int(index[1]) + 1, "") if index else OUTSIDE

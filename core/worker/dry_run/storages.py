@@ -1,4 +1,4 @@
-"""Storages of tensors without data: who holds which, and what each operation works on."""
+"""Accounting of storages without data: owner, lifetime, and the cost of each operation."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _CPU_FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def flops_of(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
-    """FLOPs of matrix products, as torch's own counter has them; 0 for all else.
+    """FLOPs of matrix products as torch's counter has them; 0 for other operations.
 
-    Attention's backward counts the scores that it computes again. The CPU's flash attention is
+    Attention's backward counts the scores that it recomputes. The CPU's flash attention is
     missing from torch's table.
     """
     if packet is _CPU_FLASH:
@@ -41,7 +41,7 @@ def flops_of(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
 
 
 def product_of(flops: int, func: Any, args: Sequence[Any], result: Any) -> Product:
-    """A matrix product with what it reads and writes."""
+    """A matrix product with the bytes that it reads and writes."""
     dtype = str(tensors_in(args)[0].dtype).removeprefix("torch.")
     return Product(dtype, flops, moved_bytes(func, args, result))
 
@@ -54,10 +54,14 @@ def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:
     schema = func._schema
     written = [
         arg
-        for arg, about in zip(args, schema.arguments, strict=False)
-        if about.alias_info is not None and about.alias_info.is_write and about.name != "grads"
+        # Not strict: trailing arguments with defaults are in the schema only.
+        for arg, declared in zip(args, schema.arguments, strict=False)
+        if declared.alias_info is not None
+        and declared.alias_info.is_write
+        and declared.name != "grads"
     ]
-    is_new = all(about.alias_info is None for about in schema.returns)
+    is_new = all(declared.alias_info is None for declared in schema.returns)
+    # An expanded tensor has more elements than its storage: no more is moved than there is.
     return sum(
         min(leaf.numel() * leaf.itemsize, leaf.untyped_storage().nbytes())
         for leaf in tensors_in((args, written, result if is_new else None))
@@ -65,9 +69,10 @@ def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:
 
 
 def hidden_bytes(packet: Any, result: Any) -> int:
-    """What an operation made and dropped within, of those that are several in one.
+    """Bytes that a composite operation allocates and frees inside.
 
-    The safe softmax marks what is minus infinity, and which rows are nothing else.
+    The safe softmax marks the elements that are minus infinity, and the rows that are so
+    entirely, a byte each.
     """
     if packet is not _aten._safe_softmax:
         return 0
@@ -75,7 +80,7 @@ def hidden_bytes(packet: Any, result: Any) -> int:
 
 
 def tensors_in(values: Any) -> list[Tensor]:
-    """The tensors among an operation's operands or results, where they stand singly or in lists."""
+    """The tensors among an operation's operands or results, single or in lists."""
     if isinstance(values, Tensor):
         return [values]
     if isinstance(values, (list, tuple)):
@@ -87,11 +92,11 @@ GRANULE = 512
 """Bytes: CUDA's allocator rounds each request up to a multiple of this."""
 LOSS = "loss"
 OF_PARAMETERS = ("clip", "optimizer")
-"""Phases that go through the parameters."""
+"""Phases that iterate over the parameters."""
 
 
 class Place(NamedTuple):
-    """Where in the model: a block by index from 1, or by name what is outside of all."""
+    """Position in the model: a block by index from 1, or the name of a part outside the blocks."""
 
     block: int
     name: str
@@ -102,26 +107,26 @@ OUTSIDE = Place(0, "")
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """A storage: alive at the moments from ``born`` on and before ``died``."""
+    """A storage: alive at the moments of the half-open interval from ``born`` to ``died``."""
 
     bytes: int
     category: str
     born: int = 0
     died: int | None = None
     place: Place | None = None
-    """Of a parameter, its gradient and its state: the block that they belong to."""
+    """The block of a parameter, its gradient or its state; else None."""
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Accounts for storages by the phase and the place in which they are made.
 
-    A moment is the end of an operation that made one: live bytes are highest at such. What
-    backward does belongs to the place whose forward made the graph node, and what an optimizer
-    does to that of the parameter.
+    A moment is the end of an operation that allocated a storage: live bytes peak only there. An
+    operation of backward belongs to the place whose forward made the graph node, one of the
+    optimizer to the place of its parameter.
 
     Attributes:
-        phase: The one under way.
-        saved_bytes: What was alive at the end of the forward pass and the loss, residents apart.
+        phase: The current phase.
+        saved_bytes: Bytes alive at the end of the forward pass and the loss, without residents.
     """
 
     def __init__(self) -> None:
@@ -130,21 +135,21 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.saved_bytes = 0
         self._place = OUTSIDE
         self._lives: list[Life] = []
-        self._of: dict[int, Life] = {}  # by the storage's address
+        self._of: dict[int, Life] = {}  # live storages by address
         self._moments: list[tuple[str, Place]] = []
-        self._first_nodes: list[int] = []  # of the places that follow
+        self._first_nodes: list[int] = []  # ascending; parallel to `_forward_places`
         self._forward_places: list[Place] = []
         self._products: Counter[tuple[str, Product]] = Counter()
         self._moved: Counter[str] = Counter()
 
     def go_to(self, place: Place) -> None:
-        """The forward pass or the loss comes to that place; backward will come back to it."""
+        """Enter a place of the forward pass or the loss; its graph nodes number from here."""
         self._place = place
         self._first_nodes.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self._forward_places.append(place)
 
     def enter(self, phase: str) -> None:
-        """A phase begins: what is alive now is its first moment. The empty name ends the step."""
+        """Begin a phase, with the state now as its first moment. The empty name ends the step."""
         if phase == "backward":
             self.graph_is_complete()
         self.phase = phase
@@ -156,12 +161,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._moments.append((phase, self._place))
 
     def own(self, tensor: Tensor, category: str, place: Place | None = None) -> None:
-        """The tensor's storage is of a category, as long as it lives."""
+        """Give the tensor's storage a category for its lifetime."""
         life = self._of.get(_address(tensor)) or self._follow(tensor, category)
         life.category, life.place = category, place
 
     def graph_is_complete(self) -> None:
-        """What is alive now and not owned is held by the graph."""
+        """Count live storages without an owner as saved by the graph."""
         for life in list(self._of.values()):
             if life.category == TEMPORARIES:
                 life.category = ACTIVATIONS
@@ -178,7 +183,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         if torch.is_inference_mode_enabled():
-            # Without autograd, operations come here before they are taken apart.
+            # Without autograd, composite operations arrive before they are decomposed.
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
@@ -192,8 +197,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._follow(leaf, category)
         hidden = hidden_bytes(func.overloadpacket, result)
         if hidden:
-            now = len(self._moments)
-            self._lives.append(Life(hidden, TEMPORARIES, born=now, died=now + 1))
+            # Alive at this operation's moment only, which is appended below.
+            moment_index = len(self._moments)
+            self._lives.append(Life(hidden, TEMPORARIES, born=moment_index, died=moment_index + 1))
         if new:
             self._moments.append((self.phase, self._place))
         return result
@@ -202,6 +208,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.phase == "backward":
             node = torch._C._current_autograd_node()
             if node is not None and node.name() != "torch::autograd::AccumulateGrad":
+                # The last place entered at or before the node was made: equal starts are empty
+                # places, hence the right end. AccumulateGrad stays where the node before it was.
                 index = bisect_right(self._first_nodes, node._sequence_nr()) - 1
                 self._place = self._forward_places[max(0, index)]
         elif self.phase in OF_PARAMETERS:
@@ -231,6 +239,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         life = Life(storage.nbytes(), category, born=len(self._moments))
         self._lives.append(life)
         self._of[address] = life
+        # Without atexit: storages that outlive the step need no end.
         weakref.finalize(storage, self._end, address).atexit = False
         return life
 
@@ -238,7 +247,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._of.pop(address).died = len(self._moments)
 
     def played(self, layers: int) -> Played:
-        """All that was seen, as one step."""
+        """The tracked step."""
         return Played(
             layers=layers,
             moments=list(self._all_moments()),
@@ -249,16 +258,19 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _all_moments(self) -> Iterator[Moment]:
         rows = {name: row for row, name in enumerate(ROWS)}
+        # One more than moments: a storage may be born or die after the last one. The zip below
+        # drops that entry.
         changes: list[list[tuple[Life, int]]] = [[] for _ in range(len(self._moments) + 1)]
         for life in self._lives:
             changes[life.born].append((life, 1))
             if life.died is not None:
                 changes[life.died].append((life, -1))
         requested, rounded = [0] * len(ROWS), [0] * len(ROWS)
-        for (phase, place), now in zip(self._moments, changes, strict=False):
-            for life, sign in now:
+        for (phase, place), changed in zip(self._moments, changes, strict=False):
+            for life, sign in changed:
                 row = rows[life.category]
                 requested[row] += sign * life.bytes
+                # -(-a // b) rounds up.
                 rounded[row] += sign * -(-life.bytes // GRANULE) * GRANULE
             yield Moment(phase, place.block, place.name, tuple(requested), tuple(rounded))
 

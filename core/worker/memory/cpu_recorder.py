@@ -1,4 +1,4 @@
-"""Record the CPU allocator: the profiler reports every request of torch to it."""
+"""Recorder of the CPU allocator, by the profiler, which sees every request of torch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ...storage import write_atomically
 from ..limits import OOM_RESERVE_BYTES, lift_memory_limit
 
 CLEAR_PEAK_RESIDENT = "5"
-"""What to write into ``clear_refs`` to restart the peak resident set: proc(5)."""
+"""Value to write into ``clear_refs`` to reset the peak resident set: proc(5)."""
 
 
 class CpuRecorder:
-    """Records from ``with`` to its end; what libraries allocate without torch is not seen.
+    """Records within ``with``. Allocations that libraries make without torch are not seen.
 
     Leaves ``allocations.json.gz``, a chrome trace, in the job's folder.
 
@@ -57,28 +57,30 @@ class CpuRecorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        left = lift_memory_limit()  # what was recorded is still to be decoded
-        if left is not None:
-            self._free_at_end = max(0, left - OOM_RESERVE_BYTES)
+        free_bytes = lift_memory_limit()  # decoding the recording needs memory
+        if free_bytes is not None:
+            # The pass freed its reserve on the way here; the workload never had these bytes.
+            self._free_at_end = max(0, free_bytes - OOM_RESERVE_BYTES)
         try:
             self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         except (RuntimeError, MemoryError):
-            if error is None:  # else that one tells why, and this is for want of memory, too
+            if error is None:  # else ``error`` is the cause, and this one only follows from it
                 raise
 
     def read(self, column: str, *, of_peak: bool = False) -> None:
-        """Note the process's resident set, or the most of it since the last reading."""
+        """Note the process's resident set, or its peak since the last reading."""
         used = _peak_resident_bytes() if of_peak else int(psutil.Process().memory_info().rss)
         self._readings[column] = CardReading(used=used)
-        with suppress(OSError):  # then a peak is that of the whole process's life
+        # Where the reset fails, later peaks are those since the process began.
+        with suppress(OSError):
             Path("/proc/self/clear_refs").write_text(CLEAR_PEAK_RESIDENT)
 
     def begin_steady_step(self) -> None:
-        """The step that counts comes next."""
+        """Read the card before the steady step."""
         self.read("after warm-up")
 
     def end_steady_step(self) -> None:
-        """The step that counts is over; read what will not wait."""
+        """Read the card after the steady step, its peak first."""
         self.read("peak", of_peak=True)
         self.read("steady end")
 
@@ -107,7 +109,7 @@ class CpuRecorder:
 
 
 def _peak_resident_bytes() -> int:
-    """The most that was resident; where the system does not tell, what is resident now."""
+    """Peak resident set; without one in ``/proc`` the resident set now."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -1,4 +1,4 @@
-"""Record CUDA's caching allocator by its own history, and read its counters and the card."""
+"""Recorder of CUDA's caching allocator: its history, its counters, and the card by NVML."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...storage import write_atomically
 from .oom import observe_refusals
 
 MAX_EVENTS = 400_000
-"""Size of the allocator's ring of events; the oldest go when it is full."""
+"""Size of the allocator's ring of events; a full ring drops the oldest."""
 
 PICKLE_PROTOCOL = 4
 """The newest that pytorch.org/memory_viz reads."""
@@ -35,7 +35,7 @@ class CudaRecorder:
     Leaves ``snapshot.pickle`` in the job's folder, also when memory runs out.
 
     Attributes:
-        released_ns: When cuBLAS gave back its workspaces; None where it cannot be made to.
+        released_ns: When cuBLAS gave back its workspaces; None where torch cannot ask for it.
     """
 
     def __init__(self, job: Job) -> None:
@@ -66,11 +66,11 @@ class CudaRecorder:
         torch.cuda.memory._record_memory_history(None, device=self._device)
 
     def read(self, column: str, *, of_peak: bool = False) -> None:
-        """Note what is in use now, and restart the counters of peaks.
+        """Note the bytes in use now, and reset the counters of peaks.
 
         Args:
-            of_peak: The column is the instant of the most bytes since the last reading. The
-                device is read now all the same: a caching allocator gives nothing back.
+            of_peak: The column stands for the peak since the last reading. The device is read
+                now all the same: a caching allocator gives nothing back.
         """
         torch.cuda.synchronize(self._device)
         count = torch.cuda.max_memory_allocated if of_peak else torch.cuda.memory_allocated
@@ -78,31 +78,33 @@ class CudaRecorder:
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def begin_steady_step(self) -> None:
-        """The step that counts comes next."""
+        """Read the card before the steady step, and reset the peaks."""
         self.read("after warm-up")
 
     def end_steady_step(self) -> None:
-        """The step that counts is over; read what will not wait."""
+        """Read counters and card after the steady step, then take the history."""
         torch.cuda.synchronize(self._device)
         self._counters = Counters(
             peak_allocated=torch.cuda.max_memory_allocated(self._device),
             peak_reserved=torch.cuda.max_memory_reserved(self._device),
             end_allocated=torch.cuda.memory_allocated(self._device),
         )
-        self.read("steady end")
+        self.read("steady end")  # resets the peaks, so the counters are read before
+        # After the readings, so that they include the workspaces; before the snapshot, so that
+        # the history has the frees, by which the analysis recognises the workspaces.
         self._release_workspaces()
         self._take_snapshot()
 
     def _take_snapshot(self) -> None:
-        """Take the history: ending the recording empties it."""
+        """Copy the history now: ending the recording empties it."""
         self._events = self._count_events() - self._events_before
         self._snapshot = torch.cuda.memory._snapshot()
 
     def _release_workspaces(self) -> None:
-        """Make cuBLAS give back its workspaces: only so is it known which blocks they were."""
+        """Make cuBLAS free its workspaces: only these frees show which blocks they were."""
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         if clear is not None:
-            self.released_ns = time.time_ns()
+            self.released_ns = time.time_ns()  # before the call: frees at or after it are these
             clear()
 
     def export(self) -> Recording:
@@ -110,7 +112,7 @@ class CudaRecorder:
 
         Raises:
             OSError: The artifact could not be written.
-            DamagedFileError: torch wrote a snapshot in a form that this version does not know.
+            DamagedFileError: torch wrote a snapshot in a form that this version cannot read.
         """
         self._write(self._snapshot)
         index = self._device.index
@@ -123,11 +125,12 @@ class CudaRecorder:
             readings=self._readings,
             segments=segments_of(self._snapshot, device),
             refusal=refusal_in(self._snapshot, device),
+            # The counters saw every event, the ring kept the last `MAX_EVENTS`.
             events_dropped=max(0, self._events - len(history)),
-            missing={} if self._knows_processes() else {"card": NO_PROCESS},
+            missing={} if self._has_process_shares() else {"card": NO_PROCESS},
         )
 
-    def _knows_processes(self) -> bool:
+    def _has_process_shares(self) -> bool:
         return all(reading.process is not None for reading in self._readings.values())
 
     def _count_events(self) -> int:
@@ -139,13 +142,13 @@ class CudaRecorder:
         write_atomically(self._path, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 
     def _take_out_of_memory(self, *_: int) -> None:
-        """The allocator is about to raise, and all is still held.
+        """Take the history just before the allocator raises, while every tensor is still alive.
 
-        Of several times the last counts: it is the one that nobody knew how to do without.
+        If memory runs out several times, the last one counts: earlier ones were recovered from.
         """
         self._take_snapshot()
         self._counters = Counters(end_allocated=torch.cuda.memory_allocated(self._device))
-        with suppress(OSError):  # a full disk must not hide that memory ran out
+        with suppress(OSError):  # a full disk must not replace the out-of-memory error
             self._write(self._snapshot)
 
 
@@ -163,7 +166,7 @@ def _read_card(device: torch.device, *, allocated: int) -> CardReading:
 
 
 def _process_shares(device: torch.device) -> dict[int, int]:
-    """Bytes on the device by process id; empty where NVML cannot tell."""
+    """Bytes on the device by process id; empty where NVML does not answer."""
     try:
         pynvml.nvmlInit()
         try:
@@ -175,4 +178,8 @@ def _process_shares(device: torch.device) -> dict[int, int]:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:
         return {}
-    return {one.pid: one.usedGpuMemory for one in processes if one.usedGpuMemory is not None}
+    return {
+        process.pid: process.usedGpuMemory
+        for process in processes
+        if process.usedGpuMemory is not None
+    }

@@ -1,4 +1,4 @@
-"""What an allocator has left, read as it refuses or just after."""
+"""State of an allocator when it refuses a request, read by an observer or just after."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OomObserver:
-    """Listens to CUDA's allocator, which tells its observers before it raises.
+    """Observer of CUDA's allocator, which calls its observers before it raises.
 
     Attributes:
-        last: Its state at the latest refusal. A refusal need not end the pass: some libraries
-            try again with less.
+        last: The allocator's state at the latest refusal. A refusal need not end the pass: some
+            libraries try again with less.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -57,23 +57,28 @@ class OomObserver:
 
 
 def observe_refusals(observer: Any) -> None:
-    """Have CUDA's allocator call it with device, bytes asked, capacity and free bytes."""
+    """Attach an observer to CUDA's allocator.
+
+    Args:
+        observer: Called with device, bytes requested, capacity and free bytes.
+    """
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if attach is not None:
         attach(observer)
 
 
 def state_now(spec: RunSpec) -> AllocatorState:
-    """What can be read once the step was left: what the operator itself held is free again."""
+    """The state after the step was left: tensors local to the operator are free again by then."""
     return cuda_state(spec) if spec.on_cuda else _cpu_state(spec)
 
 
 def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
-    """The caching allocator's counters and what its device has left, within the limit."""
+    """The caching allocator's counters and the free bytes of its device, within the limit."""
     device = torch.device(spec.device)
     allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     free = torch.cuda.mem_get_info(device)[0]
     if spec.memory_limit:
+        # The cap counts reserved bytes, so cached free blocks do not make room for a new one.
         free = min(free, max(0, spec.memory_limit - reserved))
     index = torch.cuda.current_device() if device.index is None else device.index
     blocks = (
@@ -86,6 +91,7 @@ def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
         free_bytes=free,
         allocated_bytes=allocated,
         reserved_bytes=reserved,
+        # Freed blocks that a stream still uses are not "inactive": no request can have them yet.
         largest_free_bytes=max(
             (block["size"] for block in blocks if block["state"] == "inactive"), default=0
         ),
@@ -96,6 +102,7 @@ def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
 
 
 def _cpu_state(spec: RunSpec) -> AllocatorState:
-    held = psutil.Process().memory_info().rss
-    capacity = spec.memory_limit or psutil.virtual_memory().available + held
+    resident = psutil.Process().memory_info().rss
+    # "available" excludes what this process has resident, so both together are its capacity.
+    capacity = spec.memory_limit or psutil.virtual_memory().available + resident
     return AllocatorState(capacity_bytes=capacity, missing=CPU_REASONS)

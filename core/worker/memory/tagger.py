@@ -1,4 +1,4 @@
-"""Notes who owns which storage, and what is being computed, while a workload runs."""
+"""Notes on the owner of each storage and on the module that computes, taken during steps."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)
 class Tagger:
     """Writes `Notes`: phases, open modules, and the owners of storages by address.
 
-    Addresses are those of storages, so that views count once. Nothing is kept alive: only
-    addresses and times are held.
+    Addresses are those of storages, so that views count once. The notes have only addresses
+    and times, so they keep no tensor alive. An address is reused after a free: the analysis
+    joins a tag to the allocation that is alive at the tag's time.
     """
 
     def __init__(self) -> None:
@@ -38,30 +39,31 @@ class Tagger:
 
     @property
     def notes(self) -> Notes:
-        """Everything that was noted so far."""
+        """The notes so far."""
         return self._notes
 
     def begin_step(self, index: int) -> None:
-        """The phases that follow belong to this step, counted from 0."""
+        """Begin a step: the phases that follow belong to it. Steps count from 0."""
         self._step = index
 
     def enter(self, phase: str) -> None:
-        """A phase begins; the empty name ends the step."""
+        """Begin a phase; the empty name ends the step."""
         self._notes.phases.append(PhaseMark(time.time_ns(), self._step, phase))
-        # The loss has a place of its own, as it has in the kernel table.
+        # The kernel table has the loss as a place too; outside it the model is the root.
         self._open[0] = LOSS if phase == LOSS else WHOLE_MODEL
         self._compute(self._open[0])
 
     def tag(self, tensor: Tensor, owner: Owner, module: str = WHOLE_MODEL) -> None:
-        """The tensor's storage belongs to an owner, now."""
+        """Note that the tensor's storage belongs to an owner from now on."""
         self._notes.tags.append(Tag(time.time_ns(), _address(tensor), owner, module))
 
     @contextmanager
     def watching(self, workload: SteppedWorkload) -> Iterator[None]:
-        """Tag what the workload owns, and what its steps make, until the block ends."""
+        """Tag the workload's tensors, and those its steps make, until the block ends."""
         self._tag_residents(workload)
         spec = workload.spec
         if spec.precision_row.autocast and spec.compile == "off":
+            # Compiled code casts within its kernels, out of the dispatcher's sight.
             self._casts = _CastWatcher(self._weights, self.tag)
         with ExitStack() as stack:
             stack.enter_context(module_ranges(workload.model, self._computing))
@@ -77,8 +79,8 @@ class Tagger:
             self.tag(parameter, "parameters", module)
         for name, buffer in workload.model.named_buffers():
             self.tag(buffer, "buffers", _module_of(name))
-        for given in workload.inputs:
-            self.tag(given, "inputs")
+        for tensor in workload.inputs:
+            self.tag(tensor, "inputs")
 
     def _hooks(self, workload: SteppedWorkload) -> Iterator[Any]:
         if workload.model._compiled_call_impl is None:  # a hook would be compiled in
@@ -95,7 +97,7 @@ class Tagger:
 
     @contextmanager
     def _computing(self, range_name: str) -> Iterator[None]:
-        """A module's forward runs inside; the whole model's watches for casts, too."""
+        """Mark a module's forward; the whole model's also watches for casts."""
         path = range_name.removeprefix(MODULE_RANGE)
         self._open.append(path)
         self._compute(path)
@@ -108,6 +110,7 @@ class Tagger:
 
     def _compute(self, path: str) -> None:
         modules = self._notes.modules
+        # Only changes: a mark holds until the next one.
         if not modules or modules[-1].module != path:
             modules.append(ModuleMark(time.time_ns(), path))
 
@@ -131,21 +134,22 @@ class Tagger:
         return tag_state
 
     def _pack(self, tensor: Tensor) -> tuple[str, Tensor]:
-        """A tensor is saved for backward; parameters are not activations."""
+        """Tag a tensor that is saved for backward; parameters are not activations."""
         module = self._open[-1]
         if _address(tensor) not in self._weights:
             self.tag(tensor, "activations", module)
+        # Detached: an output that its own graph node saves would otherwise be a cycle.
         return module, tensor.detach()
 
     def _unpack(self, saved: tuple[str, Tensor]) -> Tensor:
-        """Backward wants a saved tensor: it has come to the module that saved it."""
+        """Hand a saved tensor to backward, which has reached the module that saved it."""
         module, tensor = saved
         self._compute(module)
         return tensor
 
 
 class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees autocast cast a weight, which happens below Python's reach otherwise."""
+    """Tags autocast's copies of weights: the dispatcher sees them, hooks do not."""
 
     def __init__(self, weights: Mapping[int, str], tag: Callable[..., None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -158,6 +162,7 @@ class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket in CASTS:
             module = self._weights.get(_address(args[0]))
+            # A cast to the same dtype returns the weight itself: that is no copy.
             if module is not None and _address(result) not in self._weights:
                 self._tag(result, "autocast weight copies", module)
         return result
@@ -169,5 +174,5 @@ def _module_of(name: str) -> str:
 
 
 def _address(tensor: Tensor) -> int:
-    """Where the tensor's storage begins; views share it."""
+    """Address of the tensor's storage; views share it."""
     return tensor.untyped_storage().data_ptr()

@@ -25,8 +25,8 @@ def measure(job: Job, report: Report) -> None:
     are, too, and the window is between cudaProfilerStart and cudaProfilerStop. Nothing is
     timed.
     """
-    make, heard = nvtx_ranges()
-    report(Noticed(message=heard))
+    make, notice = nvtx_ranges()
+    report(Noticed(message=notice))
     report(StageEntered(stage="build"))
     workload = make_workload(job.spec)
     wanted = job.spec.warmup
@@ -52,7 +52,7 @@ def measure(job: Job, report: Report) -> None:
 
 @contextmanager
 def _window(device: torch.device) -> Iterator[None]:
-    """What ``--capture-range=cudaProfilerApi`` records."""
+    """Window that ``--capture-range=cudaProfilerApi`` records; empty without CUDA."""
     if device.type != "cuda":
         yield
         return

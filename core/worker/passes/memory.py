@@ -26,24 +26,25 @@ from ..workloads.transformer import make_workload
 def report_oom_snapshot(
     job: Job, recorder: CudaRecorder | CpuRecorder, notes: Notes, report: Report
 ) -> None:
-    """Write the artifacts of a recording that ended early, and report what was alive.
+    """Write the artifacts of a recording that ended early, and report the live allocations.
 
-    That memory ran out must be told whatever happens here: what goes wrong is a notice.
+    Errors here become a notice: they must not replace the out-of-memory error.
     """
     report(StageEntered(stage="export"))
     try:
         write_atomically(job.path / "notes.json", msgspec.json.encode(notes))
         recording = recorder.export()
         report(StageEntered(stage="analyse"))
-        alive = snapshot_at_oom(recording, notes)
+        snapshot = snapshot_at_oom(recording, notes)
     except (OSError, MemoryError, RuntimeError, SysbenchError, msgspec.DecodeError) as error:
         report(Noticed(message=f"what was alive is not known: {type(error).__name__}: {error}"))
         return
-    report(ResultReported(block="oom", data=msgspec.to_builtins(alive)))
+    report(ResultReported(block="oom", data=msgspec.to_builtins(snapshot)))
 
 
 WARMUP_STEPS = 2
-"""The first makes the optimizer's state and the libraries' workspaces; one more settles."""
+"""The first allocates the optimizer's state and the libraries' workspaces; the second already
+runs in the memory of a steady step."""
 
 HIDDEN_BY_COMPILING = {
     "ledger.autocast weight copies": "compiled code casts out of sight: they are activations here",
@@ -58,8 +59,8 @@ def measure(job: Job, report: Report) -> None:
     """Record the allocator over build, warm-up and one steady step, and report the ledger.
 
     Leaves ``snapshot.pickle`` (CUDA) or ``allocations.json.gz`` (CPU, a chrome trace) and
-    ``notes.json`` in the job's folder. Running out of memory propagates as torch raises it,
-    after what was alive then has been reported.
+    ``notes.json`` in the job's folder. An out-of-memory error propagates as torch raises it,
+    after the live allocations have been reported.
     """
     report(StageEntered(stage="build"))
     recorder = CudaRecorder(job) if job.spec.on_cuda else CpuRecorder(job)
@@ -90,6 +91,7 @@ def _record(
     with without_limit(job.spec):
         if not job.spec.on_cuda:
             _rehearse(job.spec)
+        # Mapped memory counts against the limit; freeing it makes room for the report.
         room = bytearray(OOM_RESERVE_BYTES)
     with recorder:
         try:
@@ -99,7 +101,7 @@ def _record(
             recorder.read("after build")
             return _take_steps(workload, recorder, tagger, report)
         except BaseException:
-            del room  # not by a call: the CPU's recorder notes calls, and that takes memory
+            del room  # no call here: the CPU's recorder notes calls, which takes memory
             raise
 
 
@@ -133,8 +135,8 @@ def _step(workload: SteppedWorkload, tagger: Tagger, index: int) -> None:
 def _rehearse(spec: RunSpec) -> None:
     """Run a step of the smallest model, unrecorded.
 
-    Parts of torch are imported when they are first used. The CPU's recorder traces Python
-    calls, and would take longer over those imports than over all the rest.
+    Torch imports parts of itself at their first use. The CPU's recorder traces Python calls,
+    and would take longer over those imports than over the steps.
     """
     kernel = spec.attention_row
     smallest = spec.changed(

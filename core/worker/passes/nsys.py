@@ -1,8 +1,8 @@
 """The nsys pass: the worker's steps under ``nsys profile``, and its export read on the spot.
 
-Nsight Systems starts what it profiles in a session of its own, and a helper that soon has no
-parent. So the profiled worker tells its facts through a named pipe, and ends when nobody
-reads that any more; and the helper falls to this process, whose descendants then are all.
+Nsight Systems starts the profiled program in a new session, and a helper that is soon orphaned.
+So the profiled worker sends its events through a named pipe and ends when that has no reader.
+This process is the child subreaper: the helper is re-parented to it and ends with its descendants.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ PROGRESS_BAR = re.compile(rb"\[\d+/\d+\] \[.*\d+%")
 def measure(job: Job, report: Report) -> bool:
     """Profile the spec; leave ``nsys.nsys-rep`` and ``nsys.sqlite``, report the block.
 
-    ``nsys.json`` has all the ranges, of which the block has the first, and ``kernels.json``
-    a row for every layer.
+    ``nsys.json`` has all ranges, the block only the first, and ``kernels.json`` has a row for
+    every layer.
 
     Returns:
-        Whether there is a result. If not, the profiled worker has told why.
+        Whether there is a result. If not, the profiled worker has reported the reason.
 
     Raises:
         NotFoundError: There is no nsys.
@@ -57,18 +57,18 @@ def measure(job: Job, report: Report) -> bool:
     adopt_orphans()
     pipe = job.path / "events.pipe"
     command = _command(job, pipe, report)
-    with _named_pipe(pipe) as told:
+    with _named_pipe(pipe) as pipe_fd:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         log = threading.Thread(target=_copy_log, args=(process,), daemon=True)
         log.start()
         try:
-            well = _follow(process, told, report)
+            succeeded = _follow(process, pipe_fd, report)
         finally:
             kill_descendants(os.getpid())
             log.join(LOG_SECONDS)
-    if not well:
+    if not succeeded:
         return False
     if process.returncode or not (job.path / EXPORT).is_file():
         raise WorkerFailed(
@@ -97,7 +97,11 @@ def shortened(export: NsysExport) -> Nsys:
 
 
 def _command(job: Job, pipe: Path, report: Report) -> list[str]:
-    """nsys with the flags it knows, then the worker by hand."""
+    """Command line of nsys with the flags that this version has, then of the worker by hand.
+
+    Raises:
+        NotFoundError: There is no nsys.
+    """
     program = shutil.which("nsys")
     if program is None:
         raise NotFoundError("nsys is not on PATH any more")
@@ -119,32 +123,33 @@ def _named_pipe(path: Path) -> Iterator[int]:
     """A pipe in the file system, open for reading while inside ``with``."""
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    # For writing, too: it never is at its end, and opening does not wait for a writer.
-    told = os.open(path, os.O_RDWR)
+    # Also for writing: reads never reach the end of file, and opening does not wait for a writer.
+    pipe_fd = os.open(path, os.O_RDWR)
     try:
-        yield told
+        yield pipe_fd
     finally:
-        os.close(told)
+        os.close(pipe_fd)
         path.unlink()
 
 
-def _follow(process: subprocess.Popen[bytes], told: int, report: Report) -> bool:
-    """Hand on the worker's events until nsys ends; false if one was of a failure."""
-    well, rest = True, b""
+def _follow(process: subprocess.Popen[bytes], pipe_fd: int, report: Report) -> bool:
+    """Forward the worker's events until nsys ends; false if one reports a failure."""
+    succeeded, rest = True, b""
     while True:
+        # Before the select, so that events written just before the end are still read.
         ended = process.poll() is not None
-        ready, _, _ = select.select([told], [], [], 0 if ended else POLL_SECONDS)
+        ready, _, _ = select.select([pipe_fd], [], [], 0 if ended else POLL_SECONDS)
         if ended and not ready:
-            return well
+            return succeeded
         if not ready:
             continue
-        *lines, rest = (rest + os.read(told, PIPE_BYTES)).split(b"\n")
+        *lines, rest = (rest + os.read(pipe_fd, PIPE_BYTES)).split(b"\n")
         for line in lines:
             event = events.decode_event(line)
             report(event)
             match event:
                 case events.OutOfMemory() | events.WorkerFailed():
-                    well = False
+                    succeeded = False
                 case events.StepCounted() if event.done == event.total:
                     report(StageEntered(stage="export"))
                 case _:
@@ -152,7 +157,7 @@ def _follow(process: subprocess.Popen[bytes], told: int, report: Report) -> bool
 
 
 def _copy_log(process: subprocess.Popen[bytes]) -> None:
-    """What nsys and the worker print, without nsys's hundreds of progress bars."""
+    """Copy the output of nsys and the worker, without nsys's hundreds of progress bars."""
     assert process.stdout is not None
     for line in process.stdout:
         kept = [part for part in line.split(b"\r") if not PROGRESS_BAR.match(part)]

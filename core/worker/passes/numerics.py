@@ -23,7 +23,7 @@ NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class Loop(NamedTuple):
-    """What is added to what; ``converted`` widens each addend before it is added."""
+    """Types of a sum and its addends; ``converted`` widens each addend before it is added."""
 
     accumulator: torch.dtype
     addend: torch.dtype
@@ -104,11 +104,11 @@ def _measured(device: str, kind: Device, lower: torch.dtype) -> list[TensorDtype
 
 
 def _dispatched(lower: torch.dtype) -> list[TensorDtype]:
-    """What torch's dispatcher makes of CUDA tensors that hold no data.
+    """Dtypes that torch's dispatcher gives CUDA tensors without data.
 
-    A fake CUDA tensor has the keys of a real one, so that torch's own table of casts is asked
-    and not a copy of it. `torch.autocast` would switch itself off without a device, hence the
-    switches beneath it. Without CUDA a fake tensor cannot have a gradient.
+    A fake CUDA tensor has the dispatch keys of a real one, so torch's own table of casts
+    decides. `torch.autocast` would disable itself without a device, hence its low-level
+    switches. Without CUDA a fake tensor cannot have a gradient.
     """
     with FakeTensorMode(), torch.no_grad(), torch.device("cuda"), _cuda_autocast(lower):
         weights = toy_weights()
@@ -139,10 +139,10 @@ def _rows(
     source: Source,
     gradient_source: Source,
 ) -> list[TensorDtype]:
-    """The write-ups' six, and the two reductions that make them disagree."""
+    """Rows of the write-ups' six tensors, and of the two reductions on which they disagree."""
     types = {name: str(tensor.dtype) for name, tensor in tensors.items()}
-    asked = ("fc1 output", "LayerNorm output", "logits", "loss")
-    ordered = {"parameters": str(weights.fc1.dtype)} | {name: types.pop(name) for name in asked}
+    first = ("fc1 output", "LayerNorm output", "logits", "loss")
+    ordered = {"parameters": str(weights.fc1.dtype)} | {name: types.pop(name) for name in first}
     return [
         TensorDtype(
             tensor=name,

@@ -1,4 +1,4 @@
-"""The timing pass: how long a step takes when nothing watches it."""
+"""The timing pass: durations of steps without a profiler."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WARMUP_LEAST, WARMUP_MOST = 5, 20
 
 
 class Steppable(Protocol):
-    """What is timed: steps of a spec, as a `SteppedWorkload` runs them."""
+    """Workload to time: steps of a spec, as a `SteppedWorkload` runs them."""
 
     spec: RunSpec
 
@@ -66,7 +66,7 @@ def timed(workload: Steppable, clock: Clock, report: Report) -> Timing:
     warmup_ms = _warm_up(workload, clock, report)
     loss_first = workload.loss_value()
     report(StageEntered(stage="measure"))
-    # What was built so far will not become garbage; collections then stay short.
+    # Nothing built so far becomes garbage: frozen, it does not lengthen later collections.
     gc.collect()
     gc.freeze()
     batches, reason = _measure_steps(workload, clock, report)
@@ -76,7 +76,7 @@ def timed(workload: Steppable, clock: Clock, report: Report) -> Timing:
 
 
 def _warm_up(workload: Steppable, clock: Clock, report: Report) -> list[float]:
-    """Run steps one by one, each synchronised, until they agree or as many as asked."""
+    """Run single synchronised steps until they agree, or as many as the spec asks for."""
     wanted = workload.spec.warmup
     times: list[float] = []
     compiles = workload.spec.compiles
@@ -134,7 +134,7 @@ def _measure_steps(
 
 
 def _batch_steps(spec: RunSpec, samples: list[float]) -> int:
-    """About a quarter second of steps, so that the screen lives and the queue stays full."""
+    """Steps of about a quarter second: events come often, and the device's queue stays full."""
     if not samples:
         return 1
     wanted = max(1, min(MAX_BATCH_STEPS, round(BATCH_SECONDS * 1e3 / statistics.median(samples))))

@@ -33,7 +33,8 @@ from ..workloads.transformer import make_workload
 
 WARMUP_STEPS = 3
 TRACED_STEPS = 3
-LONG_SECONDS = 2.0  # fewer steps are traced where three would take longer than this
+LONG_SECONDS = 2.0
+"""Fewer steps are traced where three would take longer."""
 COPY_BYTES = 8 * 2**20
 
 
@@ -58,7 +59,7 @@ def measure(job: Job, report: Report) -> None:
     )
     raw.unlink()
     ledger = time_ledger(trace)
-    item_bytes = job.spec.precision_row.weight_bytes  # what the optimizer's lists hold
+    item_bytes = job.spec.precision_row.weight_bytes  # of the optimizer's lists of tensors
     costs = borrowed_work(trace, ledger, read_trace(shaped), item_bytes)
     shaped.unlink()
     made = made_kernels(graphs, job)
@@ -87,7 +88,7 @@ def _record(
     activities = [ProfilerActivity.CPU]
     if spec.on_cuda:
         activities.append(ProfilerActivity.CUDA)
-    # One profiler step holds all: its own range would cut ours in two.
+    # One profiler step for all traced steps: the range of a second one would cut ours in two.
     plan = schedule(wait=0, warmup=1, active=1)
     with (
         part_ranges(graphs, profiler_range),
@@ -101,15 +102,15 @@ def _record(
                 workload.step(enter)
                 report(StepCounted(done=done + 1, total=steps))
             _synchronise(spec)
-        lift_memory_limit()  # the profiler has its events still to sort
+        lift_memory_limit()  # the profiler needs memory to sort its events
     _export(profiler, path)
 
 
 def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
-    """One more step, on the host alone and timed by nobody, with the shapes of all inputs.
+    """Run one more step, untimed and traced on the host only, with the shapes of all inputs.
 
-    Noting them costs 0.3 µs an operator, up to a tenth of a small model's step: the traced
-    steps are spared that.
+    Shapes cost 0.3 µs an operator, up to a tenth of a small model's step, so the traced steps
+    do without.
     """
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes:
         workload.step(PhaseRanges(profiler_range))
@@ -124,7 +125,12 @@ def _export(profiler: profile, path: Path) -> None:
 
 
 def _raise_why_not_written(partial: Path) -> NoReturn:
-    """The profiler only logs that it could not write: writing more to its file tells why."""
+    """Raise the reason for a missing trace: writing to the profiler's file repeats its error.
+
+    Raises:
+        OSError: The file cannot be written, as on a full disk.
+        WorkerFailed: It can; the profiler's message is in the log.
+    """
     with partial.open("ab") as file:
         file.write(bytes(COPY_BYTES))
     raise WorkerFailed("the profiler wrote no trace; the pass's log has its message")

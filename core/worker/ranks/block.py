@@ -1,4 +1,4 @@
-"""What every rank measured of the same steps, merged into one block of the record."""
+"""The record's distributed block, merged from every rank's measurements of the same steps."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ NONE = "none: loopback of one host"
 
 
 def interconnect_of(spec: RunSpec) -> str:
-    """In words. Only what torch can tell: whether CUDA devices reach each other's memory."""
+    """The connection of the ranks in words: whether CUDA devices reach each other's memory."""
     if not spec.on_cuda:
         return NONE
     numbers = [torch.device(device).index for device in spec.devices]
     reached = [
-        torch.cuda.can_device_access_peer(one, other)
-        for one in numbers
+        torch.cuda.can_device_access_peer(number, other)
+        for number in numbers
         for other in numbers
-        if one != other
+        if number != other
     ]
     if all(reached):
         return "peer to peer between all CUDA devices"
@@ -57,7 +57,7 @@ BUS_FORMULA = "algorithm = payload / transfer; bus = algorithm · 2 (n - 1) / n"
 
 
 class RankFacts(msgspec.Struct, frozen=True):
-    """Who a rank is."""
+    """Identity of a rank: its number, device, process and host threads."""
 
     rank: int
     device: str
@@ -66,16 +66,16 @@ class RankFacts(msgspec.Struct, frozen=True):
 
 
 def slowest(batches: Sequence[TimedSteps]) -> TimedSteps:
-    """The same steps on every rank; each with all its times from the rank that took longest."""
+    """Batches of the same steps merged: each step has the times of its slowest rank."""
     by_step = zip(*(batch.step_ms for batch in batches), strict=True)
     chosen = [batches[step_ms.index(max(step_ms))] for step_ms in by_step]
     return TimedSteps(
-        step_ms=[batch.step_ms[at] for at, batch in enumerate(chosen)],
+        step_ms=[batch.step_ms[index] for index, batch in enumerate(chosen)],
         phases_ms={
-            name: [batch.phases_ms[name][at] for at, batch in enumerate(chosen)]
+            name: [batch.phases_ms[name][index] for index, batch in enumerate(chosen)]
             for name in batches[0].phases_ms
         },
-        issue_ms=[batch.issue_ms[at] for at, batch in enumerate(chosen) if batch.issue_ms],
+        issue_ms=[batch.issue_ms[index] for index, batch in enumerate(chosen) if batch.issue_ms],
         wall_ms=max(batch.wall_ms for batch in batches),
     )
 
@@ -88,15 +88,15 @@ def merged_block(
     memory: Sequence[MemoryRow],
     why_unseen: str,
 ) -> Distributed:
-    """The block of the record.
+    """The distributed block of the record.
 
     Args:
-        spec: What was measured.
-        backend: What moved the data.
-        steps: The measured steps, each as all ranks saw it.
-        facts: Who the ranks are.
-        memory: Their rows, if the workload has an optimizer.
-        why_unseen: Why it is not known when computing stood still; empty where it is.
+        spec: The measured spec.
+        backend: Backend of the collectives.
+        steps: The measured steps, with one entry a rank, in the order of ranks.
+        facts: Identities of the ranks.
+        memory: Memory rows of the ranks, if the workload has an optimizer.
+        why_unseen: The reason why it was not measured when computing stood still; else empty.
     """
     splits = [split_step(step) for step in steps]
     parts = {name: _parts_ms(splits, name) for name in PARTS}
@@ -108,15 +108,18 @@ def merged_block(
         shard_optimizer=spec.shard_optimizer,
         bucket_mib=spec.bucket_mib if spec.parallel in ("bucketed", "ddp") else None,
         steps=len(steps),
-        step=spread(_means([[one.step_ns for one in step] for step in splits])),
+        step=spread(_means([[split.step_ns for split in step] for step in splits])),
         compute=_spread(parts["compute_ns"]),
         exposed=_spread(parts["exposed_ns"]),
         waiting=_spread(parts["waiting_ns"]),
         transfer=_spread(parts["transfer_ns"]),
-        communication=spread(_means([[one.communication_ns for one in step] for step in splits])),
+        communication=spread(
+            _means([[split.communication_ns for split in step] for step in splits])
+        ),
         disorder_ms=max(map(disorder_ns, steps)) / 1e6,
+        # Every rank runs the same collectives, so rank 0's stand for all.
         collectives=_collective_rows([step[0].collectives for step in steps], spec.ranks),
-        rows=[_rank_row(one, steps, [step[one.rank] for step in splits]) for one in facts],
+        rows=[_rank_row(rank, steps, [step[rank.rank] for step in splits]) for rank in facts],
         memory=list(memory),
         all_reduce=_all_reduce(spec, steps, splits) if spec.workload == "all-reduce" else None,
         missing={name.removesuffix("_ns"): why_unseen for name in PARTS if parts[name] is None},
@@ -124,10 +127,10 @@ def merged_block(
 
 
 def _parts_ms(splits: Sequence[Sequence[Split]], name: str) -> list[float] | None:
-    """A sample a step, the mean over ranks in milliseconds; None where it cannot be known."""
+    """One sample a step, the mean over ranks in milliseconds; None if a step has no value."""
     steps: list[list[int | None]] = [[getattr(split, name) for split in step] for step in splits]
-    known = [[value for value in step if value is not None] for step in steps]
-    return _means(known) if all(map(len, known)) else None
+    measured = [[value for value in step if value is not None] for step in steps]
+    return _means(measured) if all(map(len, measured)) else None
 
 
 def _means(steps: Sequence[Sequence[int]]) -> list[float]:
@@ -142,9 +145,9 @@ def _collective_rows(steps: Sequence[Sequence[Collective]], ranks: int) -> list[
     calls: Counter[Kind] = Counter()
     sizes: Counter[Kind] = Counter()
     for step in steps:
-        for one in step:
-            calls[one.kind] += 1
-            sizes[one.kind] += one.bytes
+        for collective in step:
+            calls[collective.kind] += 1
+            sizes[collective.kind] += collective.bytes
     return [
         CollectiveRow(
             kind=kind,
@@ -157,7 +160,7 @@ def _collective_rows(steps: Sequence[Sequence[Collective]], ranks: int) -> list[
 
 
 def ring_share(kind: Kind, ranks: int) -> float:
-    """What a rank of a ring sends, over the bytes of the collective.
+    """Bytes that a rank of a ring sends, as a share of the collective's bytes.
 
     Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
     workstations": an all-reduce is a reduce-scatter and an all-gather.
@@ -169,7 +172,7 @@ def ring_share(kind: Kind, ranks: int) -> float:
 def _rank_row(
     facts: RankFacts, steps: Sequence[Sequence[RankStep]], splits: Sequence[Split]
 ) -> RankRow:
-    asked = sum(len(step[0].collectives) for step in steps)
+    collectives = sum(len(step[0].collectives) for step in steps)
     last = sum(last_counts(step)[facts.rank] for step in steps)
     return RankRow(
         rank=facts.rank,
@@ -182,22 +185,22 @@ def _rank_row(
         waiting_ms=_median_ms(splits, "waiting_ns"),
         transfer_ms=_median_ms(splits, "transfer_ns"),
         communication_ms=statistics.median(split.communication_ns for split in splits) / 1e6,
-        last_share=last / asked,
+        last_share=last / collectives,
     )
 
 
 def _median_ms(splits: Sequence[Split], name: str) -> float | None:
     values: list[int | None] = [getattr(split, name) for split in splits]
-    known = [value for value in values if value is not None]
-    return statistics.median(known) / 1e6 if known else None
+    measured = [value for value in values if value is not None]
+    return statistics.median(measured) / 1e6 if measured else None
 
 
 def _all_reduce(
     spec: RunSpec, steps: Sequence[Sequence[RankStep]], splits: Sequence[Sequence[Split]]
 ) -> AllReduce:
     payload = steps[0][0].collectives[0].bytes
-    transfer = spread(_means([[one.communication_ns for one in step] for step in splits]))
-    algorithm = payload / (transfer.median_ms * 1e6)
+    transfer = spread(_means([[split.communication_ns for split in step] for step in splits]))
+    algorithm = payload / (transfer.median_ms * 1e6)  # bytes / ns = gigabytes / s
     return AllReduce(
         payload_bytes=payload,
         transfer=transfer,
@@ -210,9 +213,9 @@ def _all_reduce(
 def resident_row(
     rank: int, moment: Moment, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> MemoryRow:
-    """The row of this moment; of a divided tensor only this rank's part counts."""
+    """Memory row of a rank now; of a sharded tensor only this rank's shard counts."""
     parameters = list(model.parameters())
-    gradients = [one.grad for one in parameters if one.grad is not None]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     states = [
         value
         for state in optimizer.state.values()
@@ -236,14 +239,14 @@ def resident_row(
 def rows_around_optimizer(
     step: Callable[[EnterPhase], None], row: Callable[[Moment], MemoryRow]
 ) -> list[MemoryRow]:
-    """Run one step; the rows just before and just after its optimizer."""
+    """Run one step; returns the rows just before and just after its optimizer."""
     rows: list[MemoryRow] = []
 
     def enter(phase: str) -> None:
         if phase == "optimizer":
             rows.append(row("before step"))
             _forget_peak()
-        elif len(rows) == 1:
+        elif len(rows) == 1:  # the first phase after the optimizer
             rows.append(row("after step"))
 
     _forget_peak()
@@ -257,7 +260,7 @@ def _forget_peak() -> None:
 
 
 def _local_bytes(tensors: Iterable[Tensor]) -> int:
-    # Asked by its method: importing DTensor takes half a second, and only fsdp2 has any.
+    # By method, not type: importing DTensor takes half a second, and only fsdp2 has any.
     return sum(
         (tensor.to_local() if hasattr(tensor, "to_local") else tensor).nbytes for tensor in tensors
     )

@@ -1,4 +1,4 @@
-"""The collectives of one rank, each with when the rank reached it and when it was done."""
+"""The collectives of one rank, with the times at which the rank reached and finished each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Collectives:
     """Runs the collectives of one rank and keeps their times, step by step.
 
     Attributes:
-        ranks: How many take part.
-        rank: The one that this process is.
-        why_unseen: Why it is not known when computing stands still; empty where it is.
+        ranks: Number of ranks.
+        rank: Number of this process.
+        why_unseen: The reason why it cannot be measured when computing stands still; else empty.
     """
 
     def __init__(self, device: torch.device, backend: str) -> None:
@@ -33,11 +33,11 @@ class Collectives:
         self._steps: list[_Step] = []
 
     def begin_step(self) -> None:
-        """What follows belongs to another step."""
+        """Begin a step: the collectives that follow belong to it."""
         self._steps.append(_Step())
 
     def run(self, kind: Kind, size: int, launch: Launch) -> None:
-        """A collective that computing stands still for; ``launch`` returns when it is done."""
+        """Run a collective while computing stands still; ``launch`` returns when it is done."""
         arrived, done = self.stamps.now(), Mark()
         launch()
         done.stamp = self.stamps.now()
@@ -45,7 +45,7 @@ class Collectives:
         self.stood_still(arrived, done)
 
     def start(self, kind: Kind, size: int, launch: Launch) -> Pending:
-        """A collective behind computing; ``launch`` returns its work at once."""
+        """Start a collective behind computing; ``launch`` returns its work at once."""
         arrived = self.stamps.now()
         work = launch()
         assert work is not None, "this process is not in the group"
@@ -55,14 +55,14 @@ class Collectives:
         return pending
 
     def wait(self, pending: Pending) -> None:
-        """Stand still until it is done."""
+        """Wait for a collective and note the time in which computing stood still."""
         began, ended = self.stamps.now(), Mark()
         pending.wait()
         ended.stamp = self.stamps.now()
         self.stood_still(began, ended)
 
     def stood_still(self, began: Stamp, ended: Mark) -> None:
-        """Computing could not go on in this interval; nothing, if it is reversed."""
+        """Note an interval in which computing stood still; a reversed one counts as empty."""
         self._steps[-1].blocked.append((began, ended))
 
     def all_reduce(self, tensor: Tensor) -> None:
@@ -70,7 +70,7 @@ class Collectives:
         self.run("all-reduce", tensor.nbytes, lambda: dist.all_reduce(tensor))
 
     def start_all_reduce(self, tensor: Tensor) -> Pending:
-        """The same, behind computing."""
+        """Sum over ranks, in place, behind computing."""
         size = tensor.nbytes
         return self.start("all-reduce", size, lambda: dist.all_reduce(tensor, async_op=True))
 
@@ -80,16 +80,17 @@ class Collectives:
         return self.start("broadcast", size, lambda: dist.broadcast(tensor, owner, async_op=True))
 
     def take(self, step_ms: Sequence[float]) -> list[RankStep]:
-        """The steps since the last call, which are forgotten. The device must be done.
+        """Return the steps since the last call and drop them. The device must be done.
 
         Args:
-            step_ms: How long each of them took.
+            step_ms: Milliseconds of each step.
         """
         steps, self._steps = self._steps, []
         return [self._resolved(*pair) for pair in zip(steps, step_ms, strict=True)]
 
     def _resolved(self, step: _Step, step_ms: float) -> RankStep:
         ns = self.stamps.ns
+        # Resolved only now: reading a CUDA event within the step would synchronise.
         blocked = [(ns(began), ns(ended.stamp)) for began, ended in step.blocked]
         return RankStep(
             step_ns=round(step_ms * 1e6),

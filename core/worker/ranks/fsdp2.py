@@ -1,4 +1,4 @@
-"""FSDP2: every rank keeps a part of each weight, gradient and state, and borrows the rest."""
+"""FSDP2: every rank keeps a shard of each weight, gradient and state, and gathers the rest."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ UNSEEN = "on CUDA the streams of fully_shard do not tell when computing waits fo
 
 
 class Fsdp2:
-    """``fully_shard`` around each block and around the whole.
+    """``fully_shard`` around each block and around the model.
 
-    On the CPU its collectives run one at a time and computing stands still meanwhile; on CUDA
-    they have streams of their own.
+    On the CPU its collectives run one at a time while computing stands still; on CUDA they run
+    on separate streams.
     """
 
     phase = ""
@@ -29,7 +29,7 @@ class Fsdp2:
             collectives.why_unseen = UNSEEN
         for part in (*model.get_submodule("blocks").children(), model):
             sharded = fully_shard(part)
-            # They ask for classes that torch keeps private, and need no more than these have.
+            # The annotations name private classes of torch; these have all that it calls.
             sharded.set_custom_all_gather(_AllGather(collectives))  # type: ignore[arg-type]
             sharded.set_custom_reduce_scatter(_ReduceScatter(collectives))  # type: ignore[arg-type]
         self.model = model
@@ -39,7 +39,7 @@ class Fsdp2:
 
 
 class _Watched:
-    """What fully_shard asks of a collective: memory, and the call itself."""
+    """Base of the collectives that fully_shard calls: allocation, and the timed call."""
 
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
@@ -47,10 +47,10 @@ class _Watched:
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def call(self, kind: Kind, whole: Tensor, launch: Launch, behind: bool) -> dist.Work | None:
+    def call(self, kind: Kind, unsharded: Tensor, launch: Launch, behind: bool) -> dist.Work | None:
         if behind:
-            return self.collectives.start(kind, whole.nbytes, launch).work
-        self.collectives.run(kind, whole.nbytes, launch)
+            return self.collectives.start(kind, unsharded.nbytes, launch).work
+        self.collectives.run(kind, unsharded.nbytes, launch)
         return None
 
 

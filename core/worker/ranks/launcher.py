@@ -1,7 +1,7 @@
-"""A pass of several ranks: this worker is torchrun, and tells what its ranks tell.
+"""A pass of several ranks: this worker runs torchrun and forwards the events of its ranks.
 
-Each rank writes its events to a file of its own. Rank 0's go on to the supervisor as they
-come; of the others only how they failed is told, and of that only what came first: one rank's
+Each rank writes its events to a separate file. Those of rank 0 go on to the supervisor at once.
+Of the others only failures count, and only the rank that failed first is reported: one rank's
 death makes all others fail a moment later.
 """
 
@@ -43,7 +43,7 @@ def measure(job: Job, report: Report) -> bool:
     """Run the job on ``job.spec.ranks`` processes of this host.
 
     Returns:
-        Whether all went well; if not, it has been reported which rank failed first, and how.
+        False if a rank failed; the first failure has been reported then.
     """
     meeting = job.path / MEETING
     shutil.rmtree(meeting, ignore_errors=True)
@@ -66,7 +66,7 @@ def measure(job: Job, report: Report) -> bool:
 
 
 def environment_of(spec: RunSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the ranks need to find in their environment; what a person has set there stays."""
+    """Environment variables to add for the ranks; those that a person has set stay."""
     wanted = {
         PARENT_VARIABLE: str(os.getpid()),
         "PYTHONSAFEPATH": "1",
@@ -82,11 +82,11 @@ def environment_of(spec: RunSpec, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Listener(threading.Thread):
-    """Hands on what rank 0 tells, and keeps how ranks failed.
+    """Thread that forwards the events of rank 0, and keeps the failures of all ranks.
 
     Attributes:
-        failures: By rank, what it said of its own.
-        stage: The one that rank 0 is in; the others go in step with it.
+        failures: The failure that a rank reported, by rank.
+        stage: The stage of rank 0; the others go in step with it.
     """
 
     def __init__(self, job: Job, report: Report) -> None:
@@ -102,10 +102,10 @@ class Listener(threading.Thread):
     def run(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
             self._read()
-        self._read()
+        self._read()  # events written between the last look and the end
 
     def stop(self) -> None:
-        """Return once all that the ranks have written is read."""
+        """Return once every event that the ranks have written is read."""
         self._ended.set()
         self.join()
 
@@ -129,32 +129,34 @@ class Listener(threading.Thread):
 
 def first_failure(
     ended: Mapping[int, ProcessFailure],
-    told: Mapping[int, OutOfMemory | WorkerFailed],
+    reported: Mapping[int, OutOfMemory | WorkerFailed],
     stage: str,
     folder: Path,
 ) -> tuple[int, OutOfMemory | WorkerFailed]:
-    """The rank that the others' failures follow from, and what happened to it.
+    """The rank whose failure caused the others', and its failure.
 
     Args:
-        ended: How torchrun's ranks ended; those that it ended itself have SIGTERM's code.
-        told: What ranks said of their own failure.
-        stage: How far they had come.
-        folder: Where their logs are.
+        ended: Exits of torchrun's ranks; those that torchrun ended have SIGTERM's code.
+        reported: Failures that ranks reported themselves.
+        stage: Stage that the ranks had reached.
+        folder: Folder of their logs.
     """
-    in_order = sorted(told, key=lambda rank: told[rank].t_ns)
-    causes = [rank for rank in in_order if not LOST_PEER.search(told[rank].message)]
-    silent = [rank for rank in sorted(ended) if rank not in told]
+    in_order = sorted(reported, key=lambda rank: reported[rank].t_ns)
+    # Most telling first: an error other than a lost peer, a death by a signal that torchrun did
+    # not send, any silent end, and last the earliest of the lost peers.
+    causes = [rank for rank in in_order if not LOST_PEER.search(reported[rank].message)]
+    silent = [rank for rank in sorted(ended) if rank not in reported]
     killed = [rank for rank in silent if ended[rank].exitcode != -signal.SIGTERM]
     rank = [*causes, *killed, *silent, *in_order][0]
-    if rank in told:
-        return rank, told[rank]
+    if rank in reported:
+        return rank, reported[rank]
     code = ended[rank].exitcode
     name = signal.Signals(-code).name if code < 0 else f"code {code}"
     lines = last_lines(folder / log_name(rank), 1)
-    said = f"its log ends: {lines[0]}" if lines else "its log is empty"
+    log_end = f"its log ends: {lines[0]}" if lines else "its log is empty"
     return rank, WorkerFailed(
         kind=name,
-        message=f"{'killed by' if code < 0 else 'ended with'} {name} in stage {stage}; {said}",
+        message=f"{'killed by' if code < 0 else 'ended with'} {name} in stage {stage}; {log_end}",
         traceback="",
         is_cuda_error=False,
         killed=code < 0,
@@ -163,7 +165,7 @@ def first_failure(
 
 
 def _torchrun(job: Job, meeting: Path) -> Mapping[int, ProcessFailure]:
-    """Run the ranks to their end; those that failed, by number."""
+    """Run the ranks to their end; returns those that failed, by number."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
@@ -187,7 +189,7 @@ def _torchrun(job: Job, meeting: Path) -> Mapping[int, ProcessFailure]:
 
 
 def _loopback() -> str | None:
-    """The interface that has the loopback address."""
+    """Name of the interface with the loopback address."""
     return next(
         (
             name

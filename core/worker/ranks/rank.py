@@ -20,18 +20,18 @@ from ...record.events import AnyEvent, StageEntered, encode_event
 from ...runs.job import Job, Report
 
 JOB, MEETING = "job.json", "meeting"
-"""The job, and the folder that is there while ranks meet and run."""
+"""The job's file, and the folder that exists while ranks meet and run."""
 PARENT_VARIABLE = "SYSBENCH_LAUNCHER_PID"
 BLAME_SECONDS = 0.5
 
 
 def events_name(rank: int) -> str:
-    """File of a rank's events, a line each."""
+    """Name of the file of a rank's events, a line each."""
     return f"rank-{rank}.jsonl"
 
 
 def log_name(rank: int) -> str:
-    """File of what a rank printed."""
+    """Name of the file of a rank's output."""
     return f"rank-{rank}.log"
 
 
@@ -41,10 +41,10 @@ def main() -> int:
     _print_into(folder / log_name(rank))
     faulthandler.enable()
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
-    with (folder / events_name(rank)).open("ab", buffering=0) as told:
+    with (folder / events_name(rank)).open("ab", buffering=0) as events:
 
         def report(event: AnyEvent) -> None:
-            told.write(encode_event(event))
+            events.write(encode_event(event))
 
         report(StageEntered(stage="import"))
         # Late, so that the first event is out before the seconds that importing torch takes.
@@ -65,7 +65,7 @@ def main() -> int:
             dist.destroy_process_group()
 
         if not measured(job, report, load):
-            # Where another rank died first, that must be found before this one's end.
+            # If another rank died first, torchrun must notice that before this one ends.
             time.sleep(BLAME_SECONDS)
             return 1
     return 0

@@ -1,8 +1,8 @@
 """Moments of the host's monotonic clock, on the host itself or read from CUDA events.
 
-All ranks of one host share that clock, so their moments can be compared. A CUDA event is put
-on it by an event whose moment on the host is known: recorded when the device had nothing to
-do, and waited for. That is off by the few microseconds between its end and being seen.
+All ranks of one host share that clock, so their moments can be compared. A CUDA event is placed
+on it by an anchor, an event that is recorded on an idle device and waited for, so that its moment
+on the host is known. The error is the few microseconds between the anchor's end and its notice.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ Stamp = int | torch.cuda.Event
 
 
 class Stamps(Protocol):
-    """Marks moments as work reaches them, and tells later when they were."""
+    """Marks moments as work reaches them, and resolves them to times later."""
 
     def align(self) -> None:
-        """Tie the device's time to the host's; waits for the device."""
+        """Set the anchor between the device's time and the host's; waits for the device."""
         ...
 
     def now(self) -> Stamp:
-        """The moment at which all work asked for so far is done."""
+        """Stamp of the moment at which all work queued so far is done."""
         ...
 
     def ns(self, stamp: Stamp) -> int:
-        """The stamp on the host's clock; the device must have been waited for."""
+        """Nanoseconds of a stamp on the host's clock; the device must be done."""
         ...
 
 
 class HostStamps:
-    """The CPU: a moment is a moment."""
+    """Stamps of the CPU, where work is done when the call returns."""
 
     def align(self) -> None:
         pass
@@ -48,7 +48,7 @@ class HostStamps:
 
 
 class CudaStamps:
-    """A CUDA device: events on the current stream. Stamps of the host pass through."""
+    """Stamps of a CUDA device: events on the current stream. Stamps of the host pass through."""
 
     def __init__(self) -> None:
         self._anchor = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -73,10 +73,10 @@ class CudaStamps:
 
 
 class Mark:
-    """A moment that is not known yet. It holds no tensor, so that it may be kept.
+    """A moment that is not known yet. It keeps no tensor alive, unlike a collective's work.
 
     Attributes:
-        stamp: 0 until it is known.
+        stamp: 0 until the moment is known.
     """
 
     def __init__(self) -> None:
@@ -87,8 +87,8 @@ class Pending:
     """A collective under way.
 
     Attributes:
-        done: When the data had arrived; known when ``future`` is done.
-        future: Its value are the tensors.
+        done: The moment at which the data had arrived; known when ``future`` is done.
+        future: Has the tensors as its value.
     """
 
     def __init__(self, work: dist.Work) -> None:
@@ -97,12 +97,16 @@ class Pending:
         self.future: torch.futures.Future[list[torch.Tensor]] = work.get_future()
 
     def wait(self) -> None:
-        """Let the caller go on only with the data; raises what went wrong."""
+        """Wait until the data has arrived.
+
+        Raises:
+            RuntimeError: The collective failed.
+        """
         self.work.wait()
 
 
 class HostPending(Pending):
-    """Ends on the host: the thread that moved the data notes when."""
+    """A collective that ends on the host; the thread that moved the data notes the moment."""
 
     def __init__(self, work: dist.Work) -> None:
         super().__init__(work)
@@ -116,11 +120,11 @@ class HostPending(Pending):
 
     def wait(self) -> None:
         super().wait()
-        self.future.wait()
+        self.future.wait()  # work ends before its callbacks, and the stamp is made in one
 
 
 class DevicePending(Pending):
-    """Ends on the device: a stream with nothing else to do waits for it, and notes when."""
+    """A collective that ends on the device; an otherwise idle stream waits for it and notes it."""
 
     def __init__(self, work: dist.Work, watching: torch.cuda.Stream) -> None:
         super().__init__(work)

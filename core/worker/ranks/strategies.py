@@ -1,4 +1,4 @@
-"""How the gradients of the ranks become the gradients of the combined batch."""
+"""Strategies that turn the gradients of the ranks into those of the combined batch."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ SYNC = "sync"
 
 
 class Strategy(Protocol):
-    """One way to share gradients. After ``finish`` each is the mean over the ranks.
+    """A way to share gradients. After ``finish`` each is the mean over the ranks.
 
     Attributes:
-        model: What the step calls; the given one, perhaps wrapped.
-        phase: The name of the part of the step that ``finish`` is; empty if all is done
-            within the backward pass.
+        model: The model that the step calls, perhaps a wrapper of the given one.
+        phase: Name of the phase of ``finish``; empty if the backward pass does all of it.
     """
 
     model: nn.Module
     phase: str
 
     def finish(self) -> None:
-        """Called after the backward pass, before anybody reads a gradient."""
+        """Finish sharing; called after the backward pass, before a gradient is read."""
         ...
 
 
 def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> Strategy:
-    """The spec's strategy around a model that all ranks built alike."""
+    """The spec's strategy for a model that all ranks built alike.
+
+    Raises:
+        ValueError: There is no strategy of that name.
+    """
     match spec.parallel:
         case "naive":
             return Naive(model, collectives)
@@ -46,7 +49,7 @@ def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> 
         case "ddp":
             return TorchDdp(model, collectives, spec.bucket_mib)
         case "fsdp2":
-            # torch imports much for it that no other strategy needs.
+            # Late: torch imports much for it that no other strategy needs.
             from .fsdp2 import Fsdp2
 
             return Fsdp2(model, collectives)
@@ -55,7 +58,7 @@ def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> 
 
 
 def when_accumulated(parameter: nn.Parameter, call: Callable[[nn.Parameter], None]) -> None:
-    """Have the backward pass call this each time that it has made the parameter's gradient."""
+    """Have the backward pass call ``call`` each time it has made the parameter's gradient."""
     parameter.register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call]
 
 
@@ -66,24 +69,26 @@ def gradient_of(parameter: nn.Parameter) -> Tensor:
 
 
 class Bucket(Protocol):
-    """What DDP gives to a communication hook."""
+    """Argument that DDP passes to a communication hook."""
 
     def buffer(self) -> Tensor: ...
 
 
 class TorchDdp:
-    """Buckets in C++. It stands still at the end of the backward pass, when every gradient is
-    there and the last bucket has been sent, until the last one is back.
+    """Torch's DistributedDataParallel: buckets in C++.
+
+    Computing stands still at the end of the backward pass, from the last bucket's departure,
+    when every gradient is made, to the last arrival.
     """
 
     phase = ""
 
     def __init__(self, model: nn.Module, collectives: Collectives, bucket_mib: float) -> None:
-        # The model's buffers never change: sending them in each forward would be no part of this.
+        # The model's buffers never change, so sending them in each forward would only add time.
         wrapped = nn.parallel.DistributedDataParallel(
             model, bucket_cap_mb=bucket_mib, broadcast_buffers=False
         )
-        # A lambda: under postponed annotations DDP takes those of a named hook for wrong ones.
+        # A lambda, since DDP checks the annotations of a named hook and rejects postponed ones.
         wrapped.register_comm_hook(None, lambda _, bucket: self._send(bucket))
         self.model: nn.Module = wrapped
         self._collectives = collectives
@@ -104,7 +109,7 @@ class TorchDdp:
 
 
 class Flat:
-    """One collective; it costs a copy there, a copy back and memory for both."""
+    """One collective of all gradients, for a copy into a flat tensor and a copy back."""
 
     phase = SYNC
 
@@ -120,12 +125,12 @@ class Flat:
 
 
 def flattened(tensors: Sequence[Tensor]) -> Tensor:
-    """All elements in one new tensor."""
+    """All elements in a new tensor of one dimension."""
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 def copy_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """The elements of a flattened tensor to where they came from."""
+    """Copy the elements of a flattened tensor back into the tensors that it was made of."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
     torch._foreach_copy_(list(tensors), shaped)
@@ -135,7 +140,7 @@ MIB = 2**20
 
 
 class Bucketed:
-    """Fewer, larger collectives than overlap, and still behind the backward pass.
+    """Fewer, larger collectives than in `Overlap`, behind the backward pass too.
 
     The groups go from the last parameter to the first, which is about the order in which
     the backward pass makes their gradients.
@@ -154,17 +159,17 @@ class Bucketed:
             self._send_when_complete(bucket)
 
     def _send_when_complete(self, bucket: Sequence[nn.Parameter]) -> None:
-        left = len(bucket)
+        missing = len(bucket)
 
-        def one_is_there(_: nn.Parameter) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                left = len(bucket)
+        def count_down(_: nn.Parameter) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                missing = len(bucket)  # for the next step
                 self._send(bucket)
 
         for parameter in bucket:
-            when_accumulated(parameter, one_is_there)
+            when_accumulated(parameter, count_down)
 
     def _send(self, bucket: Sequence[nn.Parameter]) -> None:
         gradients = [gradient_of(parameter) for parameter in bucket]
@@ -178,21 +183,21 @@ class Bucketed:
         self._sent.clear()
 
 
-def grouped(sizes: Sequence[int], most: float) -> list[list[int]]:
-    """Indices in order, in groups whose sizes sum to at most ``most``; a larger one is alone."""
+def grouped(sizes: Sequence[int], limit: float) -> list[list[int]]:
+    """Indices in order, in groups of at most ``limit`` in sum; a larger size is a group alone."""
     groups: list[list[int]] = []
-    held = 0
+    group_size = 0
     for index, size in enumerate(sizes):
-        if not groups or held + size > most:
+        if not groups or group_size + size > limit:
             groups.append([])
-            held = 0
+            group_size = 0
         groups[-1].append(index)
-        held += size
+        group_size += size
     return groups
 
 
 class Naive:
-    """As many collectives as parameters, and nothing is computed meanwhile."""
+    """A collective for each parameter after the backward pass; computing stands still."""
 
     phase = SYNC
 
@@ -208,7 +213,7 @@ class Naive:
 
 
 class Overlap:
-    """As many collectives as parameters, behind what the backward pass still computes."""
+    """A collective for each parameter, behind the rest of the backward pass."""
 
     phase = SYNC
 

@@ -1,11 +1,11 @@
-"""The timing pass of one rank among several: rank 0 leads, the others do as they are told.
+"""The timing pass of one rank among several: rank 0 leads, the others follow its orders.
 
-Rank 0 runs the very timing of a single process: same warm-up, same stop rule, same events.
-Only its clock is another one. To time some steps it tells every rank how many, all run them,
-and what each saw is gathered, so that a step is as long as the slowest rank's.
+Rank 0 runs the timing of a single process: same warm-up, same stop rule, same events. Only its
+clock differs. To time some steps it broadcasts their number, all ranks run them, and rank 0
+gathers the times, so that a step is as long as the slowest rank's.
 
-Orders and gathered results go through a group of their own on the host: what is measured has
-its backend to itself.
+Orders and gathered results go through a separate process group on the host, so that they do not
+share the measured backend.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from .workloads import AllReduceWorkload, ParallelWorkload
 
 STOP, MEMORY = 0, -1
 TIMEOUT = timedelta(hours=1)
-"""Longer than the supervisor's patience, which is what ends a rank that hangs."""
+"""Longer than the supervisor's timeout, so that the supervisor ends a rank that hangs."""
 
 
 def backend_of(spec: RunSpec) -> str:
-    """The backend that ``auto`` means: nccl between CUDA devices, else gloo."""
+    """The spec's backend; ``auto`` is nccl between CUDA devices, else gloo."""
     if spec.comm_backend != "auto":
         return spec.comm_backend
     return "nccl" if spec.on_cuda else "gloo"
 
 
 def join(rank: int, spec: RunSpec, meeting: Path) -> None:
-    """Meet the other ranks through a file, so that no port is opened for it."""
+    """Join the process group through a file, so that no port is opened for it."""
     dist.init_process_group(
         backend_of(spec),
         init_method=meeting.resolve().as_uri(),
@@ -59,7 +59,7 @@ def join(rank: int, spec: RunSpec, meeting: Path) -> None:
 def measure(job: Job, report: Report) -> None:
     """Measure as this rank of the process group; rank 0 reports the blocks.
 
-    The job's device is this rank's own.
+    The job's device is the one of this rank.
     """
     spec = job.spec
     report(StageEntered(stage="build"))
@@ -76,7 +76,7 @@ def measure(job: Job, report: Report) -> None:
         clock.follow(workload.step, memory_of_a_step)
         return
     timing = _of_all_ranks(spec, timed(workload, clock, report))
-    kept = clock.steps[-timing.step.n :]
+    kept = clock.steps[-timing.step.n :]  # without warm-up
     rows = clock.lead_memory(memory_of_a_step) if memory else []
     clock.stop()
     block = merged_block(spec, backend_of(spec), kept, clock.facts, rows, collectives.why_unseen)
@@ -85,7 +85,7 @@ def measure(job: Job, report: Report) -> None:
 
 
 def make_workload(spec: RunSpec, collectives: Collectives) -> ParallelWorkload | AllReduceWorkload:
-    """What a rank of this spec steps through."""
+    """The workload of a rank of this spec."""
     if spec.workload == "all-reduce":
         return AllReduceWorkload(spec, collectives)
     return ParallelWorkload(spec, collectives)
@@ -109,8 +109,8 @@ class RanksClock:
     """Times the same steps on all ranks.
 
     Attributes:
-        steps: What each rank saw, one list a step, of one entry a rank. On rank 0 only.
-        facts: Who the ranks are. On rank 0 only.
+        steps: A list a step with an entry a rank. On rank 0 only.
+        facts: Identities of the ranks. On rank 0 only.
     """
 
     def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
@@ -125,39 +125,41 @@ class RanksClock:
     def time(self, step: Step, count: int) -> TimedSteps:
         """Lead: all ranks run ``count`` steps. Each is as long as on its slowest rank."""
         self._order(count)
-        told = self._gathered(self._timed_here(step, count))
+        by_rank = self._gathered(self._timed_here(step, count))
         for index in range(count):
-            self.steps.append([steps[index] for _, steps in told])
-        return slowest([batch for batch, _ in told])
+            self.steps.append([steps[index] for _, steps in by_rank])
+        return slowest([batch for batch, _ in by_rank])
 
     def lead_memory(self, rows: Callable[[], list[MemoryRow]]) -> list[MemoryRow]:
-        """Lead: every rank makes its rows; they come rank by rank."""
+        """Lead: every rank makes its rows; returns them in the order of ranks."""
         self._order(MEMORY)
-        return [row for told in self._gathered(rows()) for row in told]
+        return [row for rank_rows in self._gathered(rows()) for row in rank_rows]
 
     def stop(self) -> None:
         """Lead: the others may end."""
         self._order(STOP)
 
     def follow(self, step: Step, memory: Callable[[], list[MemoryRow]]) -> None:
-        """Do what rank 0 orders until it says stop."""
+        """Follow the orders of rank 0 until ``STOP``."""
+        # The argument is overwritten by rank 0's broadcast.
         while (order := self._order(STOP)) != STOP:
             self._gathered(memory() if order == MEMORY else self._timed_here(step, order))
 
     def _order(self, order: int) -> int:
-        """What rank 0 gives here, on every rank, at about the same moment."""
+        """Broadcast rank 0's order; returns it on every rank at about the same moment."""
         box = torch.tensor(order)
         dist.broadcast(box, 0, group=self._control)
-        dist.barrier(self._control)
+        dist.barrier(self._control)  # the broadcast alone lets rank 0 go on before the others
         return int(box.item())
 
     def _timed_here(self, step: Step, count: int) -> tuple[TimedSteps, list[RankStep]]:
+        # Anew for each batch, so that a drift between the two clocks does not add up.
         self._collectives.stamps.align()
         batch = self._own.time(step, count)
         return batch, self._collectives.take(batch.step_ms)
 
     def _gathered(self, own: T) -> list[T]:
-        """Everybody's, in the order of ranks; on other ranks than 0 an empty list."""
+        """Values of all ranks in their order on rank 0; an empty list on the others."""
         everyone: list[Any] | None = None
         if self._collectives.rank == 0:
             everyone = [None] * self._collectives.ranks

@@ -17,8 +17,8 @@ from .strategies import make_strategy
 class ParallelWorkload(Workload):
     """The transformer's training step on one of several ranks.
 
-    All ranks draw the same weights and the same combined batch of ``ranks * batch`` sequences
-    as a single process would; each keeps its own ``batch`` of them.
+    Every rank draws the same weights and the same combined batch of ``ranks * batch`` sequences
+    as a single process would, and keeps its ``batch`` of them.
     """
 
     def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
@@ -28,6 +28,7 @@ class ParallelWorkload(Workload):
         super().__init__(alone)
         self.spec = spec
         own = slice(collectives.rank * spec.batch, (collectives.rank + 1) * spec.batch)
+        # Cloned: a slice would keep the combined batch alive.
         self.tokens, self.targets = self.tokens[own].clone(), self.targets[own].clone()
         self.collectives = collectives
         self.strategy = make_strategy(spec, self.model, collectives)
@@ -49,11 +50,11 @@ class ParallelWorkload(Workload):
         super()._update(enter)
 
     def memory_row(self, moment: Moment) -> MemoryRow:
-        """What this rank holds now."""
+        """Memory row of this rank now."""
         return resident_row(self.collectives.rank, moment, self.model, self.optimizer)
 
     def memory_of_a_step(self) -> list[MemoryRow]:
-        """Run one more step; what this rank holds before and after its optimizer runs."""
+        """Run one more step; returns this rank's rows before and after its optimizer."""
         return rows_around_optimizer(self.step, self.memory_row)
 
 
@@ -67,7 +68,7 @@ MIB = 2**20
 
 
 class AllReduceWorkload:
-    """Sums a float32 tensor over the ranks. It is all zeros, and stays so."""
+    """Sums a float32 tensor over the ranks: zeros, whose sums stay zeros in every step."""
 
     phases = ("all-reduce",)
 
@@ -79,7 +80,7 @@ class AllReduceWorkload:
         self.collectives = collectives
 
     def loss_value(self) -> None:
-        """There is no loss."""
+        """None: an all-reduce has no loss."""
 
     def step(self, enter: EnterPhase) -> None:
         """One all-reduce."""

@@ -14,10 +14,10 @@ from .models.attention import BareAttention
 
 
 class AttentionWorkload(SteppedWorkload):
-    """Each backward has a graph of its own, and what it added to q, k and v is dropped.
+    """Bare attention: each step builds a new graph and drops the gradients of q, k and v.
 
-    The gradient of the output is random and made once: a sum would add kernels of its own,
-    and its gradient has strides that fused kernels do not take.
+    The gradient of the output is random and made once. Summing the output instead would add
+    kernels, and the gradient of a sum has strides that fused kernels do not take.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -37,8 +37,8 @@ class AttentionWorkload(SteppedWorkload):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        given = (self.q, self.k, self.v)
-        return given if self.output_gradient is None else (*given, self.output_gradient)
+        qkv = (self.q, self.k, self.v)
+        return qkv if self.output_gradient is None else (*qkv, self.output_gradient)
 
     def _step(self, enter: EnterPhase) -> None:
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What every workload that has steps is: phases, a model, and one step on it at a time."""
+"""Base of the workloads that have steps: phases, a model, and one step at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...spec.choices import DtypeName
 from ...spec.spec import RunSpec
 
 EnterPhase = Callable[[str], None]
-"""Told the name of each phase as it begins, and ``""`` when the step is over."""
+"""Called with the name of each phase as it begins, and with ``""`` when the step is over."""
 
 
 class StepError(Exception):
@@ -33,7 +33,7 @@ class StepError(Exception):
 
 
 class SteppedWorkload(ABC):
-    """What the passes step through.
+    """Workload that the passes run step by step.
 
     The output of a step is dropped before the next one starts, gradients are set to None
     at the end of each step, and autocast is entered per step, so that its cache of weight
@@ -41,9 +41,9 @@ class SteppedWorkload(ABC):
 
     Attributes:
         phases: Names given to ``enter`` during a step, in order.
-        model: What runs forward; may be compiled.
+        model: The module whose forward runs; may be compiled.
         optimizer: None where a step has none.
-        inputs: The tensors that are there between steps besides the model's.
+        inputs: The tensors that live between steps, without the model's.
         loss: Loss of the last step that had one; reading its value synchronises.
     """
 
@@ -70,12 +70,12 @@ class SteppedWorkload(ABC):
         return None if self.loss is None else self.loss.item()
 
     def step(self, enter: EnterPhase) -> None:
-        """Run one step, telling ``enter`` each phase; queues work, never synchronises.
+        """Run one step and call ``enter`` at each phase; queues work, never synchronises.
 
         Raises:
-            StepError: From whatever went wrong, with the phase in which it did.
+            StepError: The step failed; has the phase, and the error as its cause.
         """
-        failure = StepError("start")  # now, since making it takes memory
+        failure = StepError("start")  # made now: out of memory, it could not be made any more
 
         def begin(phase: str) -> None:
             failure.phase = phase
@@ -88,7 +88,7 @@ class SteppedWorkload(ABC):
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
-        """Autocast and the choice of attention kernel, as the spec says."""
+        """Autocast and the attention kernel of the spec."""
         autocast: AbstractContextManager[object] = nullcontext()
         dtype = autocast_dtype(self.spec)
         if dtype is not None:

@@ -1,4 +1,4 @@
-"""The transformer's step, and the choice of what a pass steps through."""
+"""The transformer's step, and the choice of a spec's workload."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .models.transformer import Transformer
 
 
 def make_workload(spec: RunSpec) -> SteppedWorkload:
-    """What the spec's passes step through, on one device.
+    """The workload of the spec, on one device.
 
     Raises:
         ValueError: The spec's workload has no steps.
@@ -72,6 +72,7 @@ class Workload(SteppedWorkload):
                 if spec.has_backward:
                     enter("loss")
                     loss = F.cross_entropy(logits.flatten(0, 1), self.targets.flatten())
+            # The graph has what it needs of the logits; the name would keep all of them.
             del logits
             if spec.has_backward:
                 enter("backward")

@@ -69,11 +69,11 @@ def test_every_optimizer_peaks_at_what_it_allocates(
 
 
 class RealWorkload(Workload):
-    """Stands where the fake one does; its optimizer has its state."""
+    """Replaces the dry run's workload; its optimizer has its state."""
 
     def __init__(self, spec: RunSpec) -> None:
         super().__init__(spec)
-        self.asked = spec
+        self.requested_spec = spec
         self.step(lambda phase: None)
 
 
@@ -95,7 +95,7 @@ def test_every_moment_is_the_moment_of_a_step_on_real_tensors(
 ) -> None:
     spec = RunSpec(**SMALL, batch=2, context=10, device="cpu", **settings)
     fake = play(spec)
-    monkeypatch.setattr("sysbench.core.worker.dry_run.step.FakeWorkload", RealWorkload)
+    monkeypatch.setattr("sysbench.core.worker.dry_run.step.DryRunWorkload", RealWorkload)
     real = play(spec)
     assert fake.moments == real.moments
     assert (fake.saved_bytes, fake.moved_bytes) == (real.saved_bytes, real.moved_bytes)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.step import FakeOptimizer
+from sysbench.core.worker.dry_run.step import DryRunOptimizer
 from sysbench.core.worker.workloads.transformer import make_optimizer
 
 
@@ -51,7 +51,7 @@ def model_with_gradients() -> nn.Module:
 def test_a_step_is_the_step_of_the_class_operation_by_operation(kind: Any) -> None:
     spec = RunSpec(device="cpu", optimizer=kind)
     ours, theirs = model_with_gradients(), model_with_gradients()
-    fake, real = FakeOptimizer(spec, ours), make_optimizer(spec, theirs)
+    fake, real = DryRunOptimizer(spec, ours), make_optimizer(spec, theirs)
     fake.step()
     real.step()
     with Operations() as by_fake:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def rotary_table(
     context: int, head_dimension: int, theta: float = 10_000.0
 ) -> tuple[Tensor, Tensor]:
-    """What `rotate` multiplies by, two tables of shape (context, 1, head_dimension), float32.
+    """Cosines and sines for `rotate`, each float32 of shape (context, 1, head_dimension).
 
     Position t turns pair i by the angle t · theta^(-2i / head_dimension). Both halves of the
     last dimension hold the cosines; the sines are negated in the first half.
@@ -43,7 +43,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def causal_mask(kernel: Kernel, context: int) -> Tensor | BlockMask | None:
-    """What a kernel needs to be causal, on the default device; fused ones need nothing."""
+    """The kernel's causal mask, on the default device; None for fused kernels."""
     if kernel == "naive":
         return torch.ones(context, context, dtype=torch.bool).tril()
     if kernel == "sdpa":

@@ -66,6 +66,9 @@ class Block(nn.Module):
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask | None
     ) -> Tensor:
         """Shape (batch, context, d_model) to the same."""
+        # Change together: core/estimate/step/forward.py, backward.py and step.py replay these
+        # operations by hand for the closed form, and core/worker/dry_run (device.py, step.py)
+        # emulates their kernels and replaces `matmul_dtype` and `initialise` by name.
         x = x + self.attention(self.attention_norm(x), cos, sin, mask)
         y: Tensor = x + self.ffn(self.ffn_norm(x))
         return y
@@ -77,9 +80,9 @@ class Transformer(nn.Module):
     Args:
         size: Shape of the model.
         context: Longest sequence; the rotary table and the mask are made once for it.
-        kernel: What attention is computed by.
-        checkpoint: Blocks per segment whose activations are not kept but computed again in
-            the backward pass; 0 keeps all.
+        kernel: How attention is computed.
+        checkpoint: Blocks per segment whose activations are recomputed in the backward pass
+            instead of kept; 0 keeps all.
     """
 
     cos: Tensor
@@ -119,7 +122,9 @@ class Transformer(nn.Module):
                 x = checkpoint(
                     self._run, segment, x, cos, sin, use_reentrant=False, preserve_rng_state=False
                 )
-        else:  # not by _run: an argument that is still named here would live through all blocks
+        else:
+            # Not by `_run`: the caller's name for x would keep the embedding alive through all
+            # blocks.
             for block in self.blocks:
                 x = block(x, cos, sin, self.mask)
         logits: Tensor = self.head(self.norm(x))
