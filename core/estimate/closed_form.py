@@ -1,10 +1,10 @@
 """Parameters, FLOPs and peak memory of a spec, by arithmetic: no torch, about a millisecond.
 
 FLOPs count matrix products only, two per multiply-add. Memory is what the tensors of a steady
-eager step take at its worst moment, gradients freed and optimizer state in place. What the
-libraries take for themselves (the CUDA context, cuBLAS's workspace, what oneDNN packs operands
-into) is not in it, nor what torch.compile saves. The formulas' letters: B batch, T context,
-V vocab, d d_model, f d_ff, L layers, h heads.
+eager step take at its worst moment, gradients freed and optimizer state allocated. Memory of
+libraries (the CUDA context, cuBLAS's workspace, oneDNN's packed operands) is not included, nor are
+the savings of torch.compile. Letters of the formulas: B batch, T context, V vocab, d d_model,
+f d_ff, L layers, h heads.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ ROWS = (
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What one steady step of a spec will cost.
+    """Predicted cost of one steady step of a spec.
 
     Attributes:
         parameters: Exact count.
-        parameter_bytes: The same in the width that the weights are kept in.
-        forward_flops: Attention counted in full, as dense kernels compute it.
+        parameter_bytes: Their bytes in the weights' dtype.
+        forward_flops: FLOPs of the forward, attention counted in full, as dense kernels compute it.
         causal_forward_flops: The same without attention's masked half.
         backward_flops: Twice the forward's; 0 when the step has no backward.
-        step_flops: What a step of this kind does. An optimizer has no matrix products.
-        saved_activation_bytes: What the graph keeps when forward and loss are done, storages
+        step_flops: FLOPs of forward and backward. An optimizer has no matrix products.
+        saved_activation_bytes: Bytes that the graph keeps after forward and loss, storages
             counted once, without weights and their copies; 0 when there is no graph.
         ledger: Named amounts that add up to ``peak_bytes``.
         peak_bytes: Live bytes at the worst moment.
         peak_phase: The phase of that moment, as the workload names it.
-        peak_place: Where in the phase: a block, the loss, the optimizer's name.
-        method: How all this was found.
-        formulas: Name of a quantity to how it was computed, for display.
+        peak_place: Place in the phase: a block, the loss, the optimizer's name.
+        method: Method of the prediction.
+        formulas: Name of a quantity to its formula, for display.
     """
 
     parameters: int
@@ -83,8 +83,8 @@ def predict(spec: RunSpec) -> Prediction:
     """The cost of one steady step of that spec, run eagerly.
 
     The CPU and CUDA keep different tensors (see `sysbench.core.estimate.sizes`); a device of
-    ``auto`` counts as CUDA, so resolve it first. What is no model has no parameters and no
-    matrix products, and its memory is not predicted.
+    ``auto`` counts as CUDA, so resolve it first. A workload without a model has no parameters and
+    no matrix products, and its memory is not predicted.
     """
     if spec.workload == "attention":
         return _of_attention(spec)
@@ -160,7 +160,7 @@ def _ledger(memory: StepMemory) -> list[LedgerRow]:
 
 
 def why_not_predicted(spec: RunSpec) -> str | None:
-    """Why the memory of that spec is not what `predict` says; None where it is."""
+    """The reason why `predict` does not hold for the spec's memory; None where it does."""
     if spec.workload not in ("transformer", "attention"):
         return f"the closed form is of models, not of {spec.workload}"
     if spec.workload == "attention" and spec.attention_row.scores != "model":
@@ -173,13 +173,13 @@ def why_not_predicted(spec: RunSpec) -> str | None:
 
 
 def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
-    """Why a peak on this CPU can be higher than `predict` says; None where it is of tensors alone.
+    """The reason why a peak on this CPU can exceed `predict`; None where it has tensors only.
 
-    How much it is goes by shapes, layouts and versions of oneDNN: from none to more than a matrix
-    of weights. A measurement has it in a row, ``library workspace``.
+    The excess depends on shapes, layouts and the version of oneDNN: from none to more than a matrix
+    of weights. A measurement has it in the row ``library workspace``.
 
     Args:
-        instructions: What oneDNN uses, from `onednn_instructions`.
+        instructions: Instruction set of oneDNN, from `onednn_instructions`.
     """
     dtype = spec.precision_row.compute
     if spec.device != "cpu" or not has_own_products(instructions, dtype):
@@ -200,6 +200,7 @@ def largest_batch(spec: RunSpec, capacity_bytes: int, limit: int = 2**20) -> int
     def too_large(batch: int) -> bool:
         return _memory(spec.changed(batch=batch)).peak.total > capacity_bytes
 
+    # Invariant: `fitting` fits or is 0, `failing` does not fit or is above the limit.
     fitting, failing = 0, 1
     while failing <= limit and not too_large(failing):
         fitting, failing = failing, 2 * failing
@@ -238,7 +239,7 @@ def _peak_formula(memory: StepMemory) -> str:
 
 
 def _kept_formula(sizes: Sizes) -> str:
-    """Bytes that the blocks keep; of a segment that is recomputed its input alone."""
+    """Bytes that the blocks keep; of a recomputed segment only its input."""
     checkpoint = sizes.spec.checkpoint
     if not checkpoint:
         return f"L({_block_formula(sizes)})"

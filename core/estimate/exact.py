@@ -1,4 +1,4 @@
-"""Exact mode: a step played on meta tensors in a process of its own. No torch here."""
+"""Exact mode: a step on meta tensors in a separate process. No torch here."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..spec.spec import DIMENSION_NAMES, RunSpec
 from .closed_form import Prediction
 
 TIMEOUT_SECONDS = 120.0
-"""For one answer, with the import of torch before the first."""
+"""Limit for one answer; the first includes the import of torch."""
 
 
 class ProductCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a phase computes a matrix product, and what one takes."""
+    """A matrix product of a phase: its count, and the FLOPs and bytes of one."""
 
     dtype: str
     flops: int
@@ -39,12 +39,12 @@ class PhasePrediction(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         phase: Its name, as the workload has it.
         peak_bytes: Live bytes at its worst moment; ``ledger`` adds up to them.
-        block_bytes: The most that CUDA's allocator holds for them, each storage rounded up to
-            512 bytes; None on the CPU.
-        place: Where in the phase the worst moment is.
-        flops: Of its matrix products, as the kernels compute them.
-        products: The same, product by product.
-        moved_bytes: What all other operations read and write.
+        block_bytes: Peak of their blocks in CUDA's allocator, each storage rounded up to 512
+            bytes; None on the CPU.
+        place: Place of the worst moment in the phase.
+        flops: FLOPs of its matrix products, as the kernels compute them.
+        products: The same by product.
+        moved_bytes: Bytes that all other operations read and write.
     """
 
     phase: str
@@ -58,13 +58,13 @@ class PhasePrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExactPrediction(Prediction, frozen=True, kw_only=True):
-    """A `Prediction` from the workload's own code, as torch executes it here.
+    """A `Prediction` from the workload's code, as torch executes it here.
 
     Attributes:
         phases: In order of time.
         block_ledger: The rows of ``ledger`` as blocks of CUDA's allocator; None on the CPU.
-        seconds: What the estimator took, torch imported already.
-        import_seconds: What importing it took, once for a process.
+        seconds: Duration of the prediction, without the import of torch.
+        import_seconds: Duration of that import, once for a process.
     """
 
     phases: list[PhasePrediction]
@@ -74,27 +74,27 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """A line from the process: a prediction, or why there is none."""
+    """A line from the process: a prediction, or the reason why there is none."""
 
     prediction: ExactPrediction | None = None
     error: str = ""
 
 
 class Estimator:
-    """Exact predictions, each made once.
+    """Exact predictions from a child process, cached by identity.
 
-    The process starts with the ``with`` block or the first question, imports torch, and ends with
-    `close`; answers are kept beyond it. Whatever becomes of it, this one only sees an exception.
+    The child starts with the ``with`` block or the first question, imports torch, and ends with
+    `close`; the cache outlives it. However the child ends, this process sees only an exception.
 
     Args:
-        timeout_seconds: How long an answer may take.
+        timeout_seconds: Limit for one answer.
     """
 
     def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._timeout_seconds = timeout_seconds
         self._process: subprocess.Popen[bytes] | None = None
-        self._words: IO[bytes] | None = None
-        self._known: dict[str, ExactPrediction] = {}
+        self._log: IO[bytes] | None = None
+        self._predictions: dict[str, ExactPrediction] = {}
 
     def __enter__(self) -> Self:
         self._process = self._process or self._start()
@@ -109,7 +109,7 @@ class Estimator:
         return None if self._process is None else self._process.pid
 
     def predict(self, spec: RunSpec) -> ExactPrediction:
-        """The cost of one steady step, run eagerly; ``device`` decides whose semantics.
+        """The cost of one steady step, run eagerly with the semantics of ``device``.
 
         Raises:
             WorkerFailed: The process died, did not answer in time, or could not play the step.
@@ -120,12 +120,12 @@ class Estimator:
         if spec.checkpoint:
             raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
         question = asked(spec)
-        if question.identity not in self._known:
-            self._known[question.identity] = self._ask(question)
-        return self._known[question.identity]
+        if question.identity not in self._predictions:
+            self._predictions[question.identity] = self._ask(question)
+        return self._predictions[question.identity]
 
     def stop(self) -> None:
-        """End the process from another thread: who waits for it there gets `WorkerFailed`."""
+        """End the child from another thread; the thread that waits for it gets `WorkerFailed`."""
         process = self._process
         if process is not None:
             process.kill()
@@ -137,7 +137,7 @@ class Estimator:
             return
         process.kill()
         process.wait()
-        for file in (process.stdin, process.stdout, self._words):
+        for file in (process.stdin, process.stdout, self._log):
             with contextlib.suppress(BrokenPipeError):
                 file.close()  # type: ignore[union-attr]
 
@@ -147,7 +147,7 @@ class Estimator:
             line = self._exchange(process, msgspec.json.encode(question) + b"\n")
             answer = msgspec.json.decode(line, type=Answer)
         except (BrokenPipeError, msgspec.DecodeError):
-            # Half a line or none: it is dying or dead.
+            # Half a line or none: the child is dying or dead.
             raise self._failure(process) from None
         except BaseException:
             self.close()
@@ -157,20 +157,20 @@ class Estimator:
         return answer.prediction
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # What it says is read only when it fails, and may be more than a pipe holds.
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115
+        # A file, not a pipe: its log is read only when it fails, and could fill a pipe.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         return subprocess.Popen(
             python_child("sysbench.core.worker.dry_run.child", str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._words,
+            stderr=self._log,
             start_new_session=True,
             # Meta tensors need neither a device nor threads.
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         )
 
     def _exchange(self, process: subprocess.Popen[bytes], question: bytes) -> bytes:
-        """One line there, one line back; an incomplete one at the end of the pipe."""
+        """Send a line and return the answer's; an incomplete one if the pipe ends."""
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(question)
         process.stdin.flush()
@@ -191,20 +191,20 @@ class Estimator:
         return line
 
     def _failure(self, process: subprocess.Popen[bytes]) -> WorkerFailed:
-        """What became of a process that ended without an answer."""
+        """The error of a child that ended without an answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
-        assert self._words is not None
-        self._words.seek(0)
-        words = self._words.read().decode("utf-8", "replace").strip()
-        last = f": {words.splitlines()[-1]}" if words else ""
-        how = _ended(process.poll())
+        assert self._log is not None
+        self._log.seek(0)
+        log = self._log.read().decode("utf-8", "replace").strip()
+        last_line = f": {log.splitlines()[-1]}" if log else ""
+        ending = _ended(process.poll())
         self.close()
-        return WorkerFailed(f"the process of exact mode {how}{last}")
+        return WorkerFailed(f"the process of exact mode {ending}{last_line}")
 
 
 def asked(spec: RunSpec) -> RunSpec:
-    """The spec with all that does not change a prediction at its default."""
+    """The spec with every key that does not change a prediction at its default."""
     names = (*DIMENSION_NAMES, "batch", "context", "precision", "attention", "step")
     settings: dict[str, Any] = {name: getattr(spec, name) for name in names}
     if spec.step == "train":
@@ -222,12 +222,12 @@ def roof_ms(phase: PhasePrediction, roof: Roof) -> float | None:
     """Milliseconds of a phase if every operation ran at its ceiling; None without a bandwidth.
 
     A matrix product takes its FLOPs at the peak or its operands' bytes at the bandwidth,
-    whichever is longer; all else takes its bytes. What a launch costs is not in it, nor what
-    caches save, and a product of another dtype than the run's counts at the run's peak.
+    whichever is longer; other operations take their bytes. The cost of launches and the savings of
+    caches are not included. A product of another dtype than the run's counts at the run's peak.
     """
     if not roof.bandwidth:
         return None
     seconds = phase.moved_bytes / roof.bandwidth
-    for one in phase.products:
-        seconds += one.count * max(one.flops / roof.peak_flops, one.bytes / roof.bandwidth)
+    for row in phase.products:
+        seconds += row.count * max(row.flops / roof.peak_flops, row.bytes / roof.bandwidth)
     return 1e3 * seconds

@@ -1,4 +1,4 @@
-"""One step as it was played on meta tensors, and the same step with more layers.
+"""One step recorded on meta tensors, and its extrapolation to more layers.
 
 Blocks repeat each other, so at every place of a step the live bytes are affine in the number
 of layers and in the block's index. Two shallow models therefore give any deep one exactly: the
@@ -16,7 +16,7 @@ from ..errors import WorkerFailed
 _Key = TypeVar("_Key")
 
 Amounts = tuple[int, ...]
-"""Bytes by row of the ledger, in its order."""
+"""Bytes by row of the ledger, in the order of `closed_form.ROWS`."""
 
 
 class Product(NamedTuple):
@@ -29,13 +29,13 @@ class Product(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Live bytes just after an operation made a storage.
+    """Live bytes just after an operation allocated a storage.
 
     Attributes:
-        block: Index from 1 of the block in which it is; 0 outside of all.
-        place: What it is outside of all blocks: the embedding, the head, the loss.
-        requested: What the step asked for.
-        rounded: The same as blocks of CUDA's allocator.
+        block: Index of the block, from 1; 0 outside the blocks.
+        place: Name of the part outside the blocks: the embedding, the head, the loss.
+        requested: Bytes requested by the step.
+        rounded: The same, rounded up to blocks of CUDA's allocator.
     """
 
     phase: str
@@ -50,10 +50,10 @@ class Played:
     """A steady step.
 
     Attributes:
-        moments: In order of time, or of no order where the step was extended.
-        saved: What the graph holds when forward and loss are done, weights apart.
-        products: How often each phase computes each product.
-        moved_bytes: By phase, what all other operations read and write.
+        moments: In order of time; without an order where the step was extrapolated.
+        saved_bytes: Bytes that the graph holds after forward and loss, without weights.
+        products: Number of times that each phase computes each product.
+        moved_bytes: Bytes that all other operations read and write, by phase.
     """
 
     layers: int
@@ -64,10 +64,10 @@ class Played:
 
 
 def extended(small: Played, large: Played, layers: int) -> Played:
-    """The step at another depth, from two depths that are at least 3 and differ by 1.
+    """The step at another depth, extrapolated from two depths, at least 3, that differ by 1.
 
     Raises:
-        WorkerFailed: The two did not do the same in each block.
+        WorkerFailed: The two steps differ in the operations of a block.
     """
     times = layers - small.layers
     at_small, at_large = _labelled(small), _labelled(large)
@@ -78,6 +78,7 @@ def extended(small: Played, large: Played, layers: int) -> Played:
         a, b = at_small[label], at_large[label]
         return Moment(
             phase=a.phase,
+            # From the end, -1 is the last block: layers + 1 - 1.
             block=label.block if label.block >= 0 else layers + 1 + label.block,
             place=a.place,
             requested=_along(a.requested, b.requested, times),
@@ -94,7 +95,7 @@ def extended(small: Played, large: Played, layers: int) -> Played:
 
 
 class _Label(NamedTuple):
-    """A moment's place at any depth: blocks by index, the last two by index from the end."""
+    """A moment's place at any depth: the last two blocks by index from the end, -1 and -2."""
 
     phase: str
     block: int
@@ -115,7 +116,11 @@ def _labelled(played: Played) -> dict[_Label, Moment]:
 
 
 def _ends(block: int, layers: int) -> list[int]:
-    """How a block is called at any depth; none in the middle has to be looked at."""
+    """Indices of a block that hold at any depth; none for blocks in the middle.
+
+    A block can have two: in 3 layers the second is 2 and -2. Middle blocks need no index, since
+    live bytes are affine between the second and the last but one.
+    """
     if block in (0, 1):
         return [block]
     if block == layers:

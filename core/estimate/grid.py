@@ -35,8 +35,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         settings: Key to value, of each axis.
         peak_bytes, peak_phase: Null where nothing can be predicted; ``why`` says the reason.
-        capacity_bytes: What it is held against; null where not known.
-        fits: Null where one of both is.
+        capacity_bytes: Capacity to compare with; null where not known.
+        fits: Null where the peak or the capacity is.
     """
 
     settings: dict[str, Any]
@@ -69,10 +69,10 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 def fit(
     spec: RunSpec, key: FitKey, capacity_bytes: int, predict: Predict, guess: int | None = None
 ) -> Fit:
-    """Find it by bisection: a peak never falls when the batch or the context grows.
+    """The largest value of a key that fits, by bisection: peaks grow with batch and context.
 
     Args:
-        guess: Where to begin; near the answer it saves predictions. Default: the spec's own.
+        guess: First value to try; near the answer it saves predictions. Default: the spec's.
 
     Raises:
         SpecError: The memory of such a spec is not predicted.
@@ -85,24 +85,24 @@ def fit(
     def peak(value: int) -> int:
         return predict(spec.changed(**{key: value})).peak_bytes
 
-    found = largest(
+    largest_fitting = largest(
         lambda value: allowed(value) and peak(value) <= capacity_bytes,
         max(1, guess or getattr(spec, key)),
     )
-    next_peak = peak(found + 1) if allowed(found + 1) else None
+    next_peak = peak(largest_fitting + 1) if allowed(largest_fitting + 1) else None
     return Fit(
         key=key,
         capacity_bytes=capacity_bytes,
-        largest=found,
-        peak_bytes=peak(found) if found else None,
-        next=None if next_peak is None else found + 1,
+        largest=largest_fitting,
+        peak_bytes=peak(largest_fitting) if largest_fitting else None,
+        next=None if next_peak is None else largest_fitting + 1,
         next_peak_bytes=next_peak,
         over_bytes=None if next_peak is None else next_peak - capacity_bytes,
     )
 
 
 def largest(is_fine: Callable[[int], bool], guess: int = 1) -> int:
-    """The largest number from 1 on that is fine, when all below it are; 0 for none.
+    """The largest number, at least 1, that is fine if all below it are; 0 if none is.
 
     Steps away from the guess, twice as far each time, then bisects.
     """

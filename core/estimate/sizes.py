@@ -1,4 +1,4 @@
-"""How many bytes the recurring tensors of a step have, by precision and kind of device."""
+"""Bytes of the recurring tensors of a step, by precision and kind of device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..spec.choices import DTYPE_BYTES
 from ..spec.spec import RunSpec
 
 FLOAT_BYTES = DTYPE_BYTES["float32"]
-"""Of an element in the dtype to which autocast widens."""
+"""Bytes of an element in the dtype to which autocast widens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Widths:
 
 
 def widths_of(spec: RunSpec) -> Widths:
-    """The table of torch 2.13: what a precision means on the CPU, and anywhere else."""
+    """Widths of the spec's precision in torch 2.13, on the CPU or on any other device."""
     cpu, precision = spec.device == "cpu", spec.precision_row
     weight, compute = precision.weight_bytes, precision.compute_bytes
     if precision.autocast is None:

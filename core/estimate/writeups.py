@@ -1,7 +1,7 @@
-"""The memory that the public write-ups' own code needs, by its closed forms.
+"""Closed forms of the memory that the code of the public write-ups needs.
 
 Their code keeps more for backward than ours: a hand-written RMSNorm, silu and softmax. A peak
-of theirs means little without what was resident when it was read, so that is an argument.
+of theirs depends on what was resident when it was read, so that is an argument.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..errors import SpecError
 from ..spec.spec import RunSpec
 
 Resident = Literal["P", "P+t", "P+C+t", "P+A", "P+2A", "3P+A", "max(4P, P+A)", "max(4P, 3P+A)"]
-"""What was live at the peak, in parameter sets P, saved graphs A, autocast's copies C = P/2 and
+"""Tensors live at the peak, in parameter sets P, saved graphs A, autocast's copies C = P/2 and
 a block's temporaries t.
 
 ``P``: the weights alone. ``P+t``: forward without a graph; ``P+C+t``: the same under autocast
@@ -22,7 +22,7 @@ AdamW's state resident. ``max(4P, P+A)``: the first training step, before AdamW'
 ``max(4P, 3P+A)``: every training step after it.
 """
 
-# Of each: the sums of (P, A, t) of which the largest is the peak.
+# For each, factors of (P, A, t): the peak is the largest of the sums.
 _SUMS: dict[str, tuple[tuple[float, int, float], ...]] = {
     "P": ((1, 0, 0),),
     "P+t": ((1, 0, 1),),
@@ -62,7 +62,7 @@ def writeup_peak_bytes(spec: RunSpec, resident: Resident) -> int:
     """The peak that a write-up's code reaches with that resident; float32 but for ``P+C+t``.
 
     Raises:
-        SpecError: ``resident`` is none of the known.
+        SpecError: ``resident`` is not one of `Resident`.
     """
     if resident not in _SUMS:
         raise SpecError("resident", resident, "one of " + "; ".join(get_args(Resident)))

@@ -1,7 +1,7 @@
-"""What the backward pass allocates and frees, operation by operation.
+"""Backward pass, replayed: the bytes that each operation allocates and frees.
 
-What the forward saved is released by its name there as soon as its operation is done;
-gradients on their way are called ``g …``.
+The reverse of `forward`: change the two together. A tensor that the forward saved is released by
+its name there, at the end of its operation. Names of gradients in flight begin with ``g``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GRADIENTS = "gradients"
 
 
 def play_backward(tape: Tape, sizes: Sizes) -> None:
-    """From the loss to the embedding's gradient."""
+    """Replay from the loss to the embedding's gradient."""
     tape.enter("backward", "loss")
     _loss(tape, sizes)
     tape.place = "head"
@@ -47,10 +47,12 @@ def play_backward(tape: Tape, sizes: Sizes) -> None:
 
 
 def _recompute(tape: Tape, sizes: Sizes, blocks: range) -> None:
-    """The forward of a segment once more, when its last operation asks for what it saved."""
+    """Replay a segment's forward again, when its last operation unpacks a saved tensor."""
     _enter_branch(tape, sizes)
     tape.kept_as = TEMPORARIES
+    # The checkpoint's input is alive already; 0 where no norm saves x itself.
     tape.rename("x", sizes.x_residual if _keeps_x(sizes) else 0, ACTIVATIONS)
+    # Recomputation stops once the last saved tensor is there, inside the last block.
     if len(blocks) > 1:
         play_each(tape, lambda index: play_block(tape, sizes, index), blocks[:-1])
     play_block(tape, sizes, blocks[-1], until_saved=True)
@@ -59,7 +61,7 @@ def _recompute(tape: Tape, sizes: Sizes, blocks: range) -> None:
 
 
 def _keeps_x(sizes: Sizes) -> bool:
-    """Whether a norm keeps its input as it is; else only a copy in float32."""
+    """Whether a norm saves its input itself, not a copy in float32."""
     return sizes.width.fused_norm or sizes.width.residual == 4
 
 
@@ -80,7 +82,7 @@ def _loss(tape: Tape, sizes: Sizes) -> None:
 def _linear(
     tape: Tape,
     sizes: Sizes,
-    given: str,
+    incoming: str,
     result: str,
     count: int,
     weights: int,
@@ -88,15 +90,25 @@ def _linear(
     saved: tuple[str, ...] = (),
     joins: str = "",
 ) -> None:
-    """Gradients of a projection's weight and input; ``joins`` is what the input's is added to."""
+    """Replay the gradients of a projection's weight and input.
+
+    Args:
+        incoming: Gradient of the result, freed here.
+        result: Gradient of the input.
+        count: Bytes of ``result``.
+        weights: Elements of the weight.
+        saved: Tensors that the graph drops with this operation.
+        joins: Gradient of the same input to which ``result`` is added.
+    """
     width = sizes.width
+    # Under autocast the weight's gradient is in the low precision first, then widened.
     tape.add(TEMPORARIES if width.autocast else GRADIENTS, weights * width.compute)
     tape.new(result, count)
-    tape.free(given)
+    tape.free(incoming)
     tape.release(*saved)
     if width.autocast:
         tape.add(COPIES, -weights * width.compute)
-    if joins:
+    if joins:  # the sum is a third tensor for an instant, which takes the name of ``joins``
         tape.spike(count)
         tape.free(result)
     if width.autocast:
@@ -105,7 +117,7 @@ def _linear(
 
 
 def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
-    """From ``g``, the gradient of ``NAME normed``, to that of the residual stream."""
+    """Replay a norm from ``g``, the gradient of ``NAME normed``, to that of the residual stream."""
     width = sizes.width
     inside = sizes.x_residual if width.fused_norm else sizes.x_float
     if inside != sizes.x:
@@ -130,12 +142,12 @@ def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
     tape.free("g norm")
     if name == "final":
         tape.new("g residual", sizes.x_residual)
-    else:
+    else:  # the sum with the residual stream's gradient
         tape.spike(sizes.x_residual)
 
 
 def _enter_branch(tape: Tape, sizes: Sizes) -> None:
-    """The residual stream's gradient goes into a branch too: autocast makes a copy for it."""
+    """Enter a branch with the residual stream's gradient, which autocast casts to a copy."""
     if sizes.width.autocast:
         tape.new("g branch", sizes.x)
 
@@ -172,9 +184,9 @@ def _attention(tape: Tape, sizes: Sizes) -> None:
         tape.release("q", "k", "v", "mixed", "row sums")
     tape.free("g mixed")
     if kernel.writes_scores:
-        tape.spike(x)  # a copy with the heads behind the tokens again
+        tape.spike(x)  # a copy with the heads behind the tokens
     _linear(tape, sizes, "g v", "g", x, weights)
-    tape.spike(2 * x)  # what turning back multiplies
+    tape.spike(2 * x)  # the products of the reversed rotation
     _linear(tape, sizes, "g k", "g more", x, weights, joins="g")
     tape.spike(2 * x)
     _linear(tape, sizes, "g q", "g more", x, weights, saved=("attention normed",), joins="g")

@@ -1,4 +1,8 @@
-"""What the forward pass and the loss allocate, save and free, operation by operation."""
+"""Forward pass and loss, replayed: the bytes that each operation allocates, saves and frees.
+
+Follows `Transformer.forward` and `Block.forward` of the worker's models line by line: change them
+together. A name stands for the tensor that the model's code holds at that line.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ COPIES, LOGITS = "autocast weight copies", "logits and loss"
 
 
 def play_forward(tape: Tape, sizes: Sizes) -> None:
-    """From token ids to logits."""
+    """Replay from token ids to logits."""
     tape.enter("forward", "embedding")
     tape.new("x", sizes.x_residual)
     if sizes.width.autocast:
@@ -22,6 +26,7 @@ def play_forward(tape: Tape, sizes: Sizes) -> None:
         play_block(tape, sizes, index)
 
     def segment(index: int) -> None:
+        # checkpoint() saves the segment's input alone and runs its blocks without a graph.
         tape.save("x")
         tape.keeps = False
         play_each(tape, block, blocks_of(sizes, index))
@@ -39,9 +44,12 @@ def play_forward(tape: Tape, sizes: Sizes) -> None:
 
 
 def segments_of(sizes: Sizes) -> list[range]:
-    """Indices of the segments that are recomputed: the whole ones, and a shorter last one."""
-    whole, rest = divmod(sizes.size.layers, sizes.spec.checkpoint)
-    return [range(whole), *([range(whole, whole + 1)] if rest else [])]
+    """Indices of the recomputed segments: the full ones, then a shorter last one, as ranges alike.
+
+    Each range has segments of one length, so that a tape can repeat them.
+    """
+    full, rest = divmod(sizes.size.layers, sizes.spec.checkpoint)
+    return [range(full), *([range(full, full + 1)] if rest else [])]
 
 
 def blocks_of(sizes: Sizes, segment: int) -> range:
@@ -51,17 +59,18 @@ def blocks_of(sizes: Sizes, segment: int) -> range:
 
 
 def play_each(tape: Tape, block: Callable[[int], None], blocks: range) -> None:
-    """Blocks of a segment: the first one's input is kept, so that it is not like the others."""
+    """Replay the blocks of a segment; the first differs, since its input is kept."""
     block(blocks[0])
     if len(blocks) > 1:
         tape.repeat(block, blocks[1:])
 
 
 def play_block(tape: Tape, sizes: Sizes, index: int, *, until_saved: bool = False) -> None:
-    """One block, from x to x.
+    """Replay one block, from x to x.
 
     Args:
-        until_saved: End with the last tensor that the graph saves: there is no new x then.
+        until_saved: Stop after the last tensor that the graph saves, without a new x. That is
+            where checkpoint ends its recomputation early.
     """
     tape.place = f"block {index}, attention"
     _attention(tape, sizes)
@@ -70,7 +79,7 @@ def play_block(tape: Tape, sizes: Sizes, index: int, *, until_saved: bool = Fals
 
 
 def play_loss(tape: Tape, sizes: Sizes) -> None:
-    """From logits to the loss; then the logits are dropped."""
+    """Replay from the logits to the loss; the logits are dropped after it."""
     width = sizes.width
     tape.enter("loss", "loss")
     tape.new("log-probabilities", sizes.logits_loss, LOGITS)
@@ -80,13 +89,15 @@ def play_loss(tape: Tape, sizes: Sizes) -> None:
     tape.new("loss copy", sizes.logits_copy, LOGITS)
     tape.save("loss copy")
     tape.free("logits")
-    if sizes.spec.checkpoint and width.autocast:  # with autocast ends its cache of copies
+    # Autocast's cache ends with its context. Without checkpoint the graph holds the blocks'
+    # copies anyway; the recomputation makes new ones. The head is outside the segments.
+    if sizes.spec.checkpoint and width.autocast:
         block = (4 * sizes.square + 3 * sizes.wide) * width.compute
         tape.add(COPIES, -sizes.size.layers * block)
 
 
 def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
-    """From the residual stream to ``NAME normed`` in the compute width."""
+    """Replay a norm, from the residual stream to ``NAME normed`` in the compute width."""
     width = sizes.width
     tape.new(f"{name} rstd", sizes.rstd)
     if width.fused_norm:
@@ -101,7 +112,7 @@ def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
         tape.save(f"{name} normalised")
     tape.new(f"{name} normed", sizes.x)
     result = sizes.x_residual if width.fused_norm else sizes.x_float
-    if result != sizes.x:
+    if result != sizes.x:  # the uncast result lives until its cast is done
         tape.spike(result)
     tape.save(f"{name} rstd", f"{name} normed")
     tape.free(f"{name} rstd", f"{name} float", f"{name} normalised")
@@ -110,9 +121,9 @@ def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
 def _linear(
     tape: Tape, sizes: Sizes, result: str, count: int, weights: int, kind: str = "temporaries"
 ) -> None:
-    """A projection. Autocast keeps the copy of its weights until the forward is over.
+    """Replay a projection. Autocast keeps the copy of its weights until the forward is over.
 
-    In inference mode it makes the copy for one use (releases before 2026 kept it there too).
+    In inference mode it makes the copy for one use (torch before 2026 kept it there too).
     """
     copy = weights * sizes.width.compute if sizes.width.autocast else 0
     tape.add(COPIES, copy)
@@ -125,7 +136,7 @@ def _attention(tape: Tape, sizes: Sizes) -> None:
     _norm(tape, sizes, "x", "attention")
     for name in ("q", "k"):
         _linear(tape, sizes, name, sizes.x, sizes.square)
-        tape.spike(3 * sizes.x)  # rolled, scaled, and their sum
+        tape.spike(3 * sizes.x)  # the rotation: rolled, scaled, and their sum
     _linear(tape, sizes, "v", sizes.x, sizes.square)
     scores = sizes.spec.attention_row.scores
     if scores == "model":
@@ -143,11 +154,11 @@ def _attention(tape: Tape, sizes: Sizes) -> None:
 
 
 def softmax_of_scores(tape: Tape, sizes: Sizes) -> None:
-    """Scores in memory to the weights of the values, as exponentials over their row sums."""
+    """Replay the softmax of naive attention: exponentials over their row sums."""
     cast = sizes.scores_soft != sizes.scores
     tape.new("exponentials", sizes.scores_soft)
-    # Masked scores and their distance to the maximum are still there, and where autocast
-    # wants float32 a copy of it.
+    # Masked scores and their distance to the maximum are still alive, and a float32 copy of the
+    # distance where autocast widens ``exp``.
     tape.spike(2 * sizes.scores + (sizes.scores_soft if cast else 0))
     tape.new("row sums", sizes.rows_soft)
     tape.save("exponentials", "row sums")
@@ -158,7 +169,7 @@ def softmax_of_scores(tape: Tape, sizes: Sizes) -> None:
 
 
 def _naive(tape: Tape, sizes: Sizes) -> None:
-    """Scores in memory; the batched products need q, k and v with the heads in front."""
+    """Replay naive attention; its batched products copy q, k and v with the heads in front."""
     tape.new("q copy", sizes.x)
     tape.new("k copy", sizes.x)
     tape.save("q copy", "k copy")
@@ -174,7 +185,7 @@ def _naive(tape: Tape, sizes: Sizes) -> None:
 
 
 def _math(tape: Tape, sizes: Sizes) -> None:
-    """Torch's own written-out attention: float32 inside; keeps one matrix of scores."""
+    """Replay torch's math attention: float32 inside; the graph keeps one matrix of scores."""
     upcast = sizes.width.compute != 4
     if upcast:
         tape.new("floats", 3 * sizes.x_float)
@@ -185,7 +196,8 @@ def _math(tape: Tape, sizes: Sizes) -> None:
     tape.spike(sizes.scores_float)
     tape.free("k scaled", "q copy", "k copy")
     tape.new("exponentials", sizes.scores_float)
-    # The scores themselves, what of them is minus infinity, and which rows are nothing else.
+    # The scores, and a byte for each element and each row that is minus infinity: sizes in
+    # float32, hence a quarter.
     tape.spike(sizes.scores_float + (sizes.scores_float + sizes.rows_float) // 4)
     tape.save("exponentials")
     tape.new("v copy", sizes.x_float)
@@ -215,5 +227,6 @@ def _feed_forward(tape: Tape, sizes: Sizes, *, until_saved: bool) -> None:
     _linear(tape, sizes, "w2", sizes.x, sizes.wide)
     tape.free("product", "ffn normed")
     tape.new("next", sizes.x_residual)
+    # "next" becomes the following block's x. Freed first, so that the sum counts it once.
     tape.free("w2", "middle", "x", "next")
     tape.new("x", sizes.x_residual)

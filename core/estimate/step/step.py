@@ -1,11 +1,12 @@
-"""One step replayed without running it: the transformer's, and that of bare attention.
+"""Memory of one step, replayed without running it: the transformer's, and bare attention's.
 
-Follows `models.transformer` and `transformer` in `sysbench.core.worker.workloads`, run eagerly, as
-torch 2.13 executes them. What can set a peak is there; small statistics, scratch space inside
-kernels and the allocator's rounding are not.
+The transformer's follows `models.transformer` and `transformer` in
+`sysbench.core.worker.workloads`, run eagerly, as torch 2.13 executes them. Every tensor that can
+set a peak is counted; small statistics, scratch space inside kernels and the allocator's rounding
+are not.
 
-Follows `models.attention` and `attention` in `sysbench.core.worker.workloads`, run eagerly.
-Queries, keys and values are contiguous, so that no product makes a copy of them.
+Bare attention's follows `models.attention` and `attention` there, run eagerly. Its queries, keys
+and values are contiguous, so no product copies them.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from .tape import ACTIVATIONS, Moment, Tape
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """What `step_memory` found.
+    """Memory of a replayed step.
 
     Attributes:
         peaks: The worst moment of each phase, by the workload's names.
-        saved_bytes: What the graph holds when forward and loss are done, weights apart.
+        saved_bytes: Bytes that the graph holds after forward and loss, without weights.
     """
 
     peaks: dict[str, Moment]
@@ -33,12 +34,12 @@ class StepMemory:
 
     @property
     def peak(self) -> Moment:
-        """The worst moment of all."""
+        """The worst moment of all phases."""
         return max(self.peaks.values(), key=lambda moment: moment.total)
 
 
 def step_memory(spec: RunSpec) -> StepMemory:
-    """Play one steady step: optimizer state in place, gradients freed the step before."""
+    """Replay one steady step: optimizer state allocated, gradients freed in the step before."""
     sizes = Sizes(spec)
     tape = Tape(resident_bytes(sizes), graph=spec.step != "inference")
     play_forward(tape, sizes)
@@ -54,10 +55,11 @@ def step_memory(spec: RunSpec) -> StepMemory:
 
 
 def resident_bytes(sizes: Sizes) -> dict[str, int]:
-    """What is live between steps."""
+    """Bytes that are live between steps, by kind."""
     spec, weight = sizes.spec, sizes.width.weight
     parameters = sizes.size.parameters * weight
     has_state = spec.step == "train" and spec.optimizer != "sgd"
+    # Two rotary tables; a mask of one byte an element; tokens and targets of 8 bytes each.
     mask = spec.context**2 if spec.attention_row.scores == "model" else 0
     return {
         "parameters": parameters,
@@ -68,9 +70,9 @@ def resident_bytes(sizes: Sizes) -> dict[str, int]:
 
 
 def _optimizer_scratch(sizes: Sizes) -> int:
-    """What AdamW needs for an instant.
+    """Bytes that AdamW needs for an instant.
 
-    foreach takes the roots of all second moments at once; the loop holds a root, its quotient
+    foreach computes the roots of all second moments at once. The loop holds a root, its quotient
     and the quotient of the parameter before it.
     """
     optimizer, weight = sizes.spec.optimizer, sizes.width.weight
@@ -85,19 +87,21 @@ GRADIENTS = "gradients"
 
 
 def attention_flops(spec: RunSpec) -> int:
-    """Of a forward: two products of 2·B·T²·d, masked or not, as dense kernels compute them."""
+    """FLOPs of a forward: two products of 2·B·T²·d, masked or not, as of dense kernels."""
     return 4 * spec.batch * spec.context**2 * spec.d_model
 
 
 def attention_memory(spec: RunSpec) -> StepMemory:
-    """Play one step. With the scores written out it is all there; of other kernels only what
-    goes in and comes out, without what they need inside, as if nothing was cast.
+    """Replay one step of bare attention.
+
+    Complete where the scores are written out. Of other kernels only inputs and outputs count,
+    without scratch space and casts.
     """
     sizes = Sizes(spec)
-    given = spec.tokens_per_step * spec.d_model * sizes.width.weight
+    operand = spec.tokens_per_step * spec.d_model * sizes.width.weight
     naive = spec.attention_row.scores == "model"
     resident = {
-        "inputs": 3 * given + (sizes.x if spec.has_backward else 0),
+        "inputs": 3 * operand + (sizes.x if spec.has_backward else 0),
         "buffers": spec.context**2 if naive and spec.is_causal else 0,
     }
     tape = Tape(resident, graph=spec.step != "inference")
@@ -106,7 +110,7 @@ def attention_memory(spec: RunSpec) -> StepMemory:
     saved = tape.live[ACTIVATIONS]
     if spec.has_backward:
         tape.enter("backward", "attention")
-        (_naive_back if naive else _fused_back)(tape, sizes, given)
+        (_naive_back if naive else _fused_back)(tape, sizes, operand)
     return StepMemory(tape.peaks, saved)
 
 
@@ -121,7 +125,7 @@ def _naive(tape: Tape, sizes: Sizes) -> None:
 
 
 def _lower(tape: Tape, sizes: Sizes, *names: str) -> None:
-    """Autocast's copies of what goes into a product; the graph keeps them."""
+    """Cast the operands of a product as autocast does; the graph keeps the copies."""
     if sizes.width.autocast:
         for name in names:
             tape.new(name, sizes.x)

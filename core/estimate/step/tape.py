@@ -1,4 +1,4 @@
-"""Live bytes by kind while a step is played through, and the worst moment of each phase."""
+"""Live bytes by kind while a step is replayed, and the worst moment of each phase."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEMPORARIES, ACTIVATIONS = "temporaries", "activations"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Live bytes at one moment, by kind, and where in the step it is."""
+    """Live bytes at one moment, by kind, with its phase and place."""
 
     phase: str
     place: str
@@ -20,7 +20,9 @@ class Moment:
 
 
 class Tape:
-    """Tensors come and go by name; what the graph saves outlives its name.
+    """Live tensors by name; a tensor that the graph saves outlives its name.
+
+    A new tensor under a name in use replaces the entry and not the bytes: free the old one first.
 
     Args:
         resident: Bytes by kind that are live before the step.
@@ -28,9 +30,9 @@ class Tape:
 
     Attributes:
         total: Live bytes now, of all kinds.
-        keeps: Whether the graph keeps what it saves; where it will be computed again, not.
-        kept_as: What temporaries become when the graph saves them.
-        phase, place: Where the step is, for the moments that follow.
+        keeps: Whether the graph keeps saved tensors; false in a segment that is recomputed.
+        kept_as: Kind that temporaries get when the graph saves them.
+        phase, place: Position in the step, for the moments that follow.
         peaks: The worst moment so far of each phase.
     """
 
@@ -42,36 +44,37 @@ class Tape:
         self.kept_as = ACTIVATIONS
         self.phase = self.place = ""
         self.peaks: dict[str, Moment] = {}
-        self._held: dict[str, tuple[str, int]] = {}
+        self._named: dict[str, tuple[str, int]] = {}
         self._saved: dict[str, tuple[str, int]] = {}
 
     def enter(self, phase: str, place: str) -> None:
-        """Begin a phase: what is live now is its first moment."""
+        """Begin a phase; the live bytes now are its first moment."""
         self.phase, self.place = phase, place
         self._note(0, TEMPORARIES)
 
     def add(self, kind: str, count: int) -> None:
-        """Bytes that are not followed by name; negative when they go."""
+        """Add bytes without a name; negative when they are freed."""
         self.live[kind] += count
         self.total += count
         if count > 0:
             self._note(0, kind)
 
     def new(self, name: str, count: int, kind: str = TEMPORARIES) -> None:
-        """A tensor that the program holds."""
-        self._held[name] = kind, count
+        """Allocate a tensor that the program holds under a name."""
+        self._named[name] = kind, count
         self.add(kind, count)
 
     def rename(self, name: str, count: int, kind: str) -> None:
-        """A name for a tensor that is counted already."""
-        self._held[name] = kind, count
+        """Name a tensor that is counted already."""
+        self._named[name] = kind, count
 
     def save(self, *names: str) -> None:
-        """The graph keeps these for backward."""
+        """Have the graph keep tensors for backward, from where `release` drops them."""
         if not (self.graph and self.keeps):
             return
         for name in names:
-            kind, count = self._held.pop(name)
+            # Popped: a later `free` of the name changes nothing, the graph holds the tensor.
+            kind, count = self._named.pop(name)
             if kind == TEMPORARIES:
                 kind = self.kept_as
                 self.live[TEMPORARIES] -= count
@@ -79,32 +82,33 @@ class Tape:
             self._saved[name] = kind, count
 
     def free(self, *names: str) -> None:
-        """The program drops these; what the graph has saved stays."""
+        """Drop names; tensors that the graph has saved, and unknown names, stay as they are."""
         for name in names:
-            kind, count = self._held.pop(name, (TEMPORARIES, 0))
+            kind, count = self._named.pop(name, (TEMPORARIES, 0))
             self.add(kind, -count)
 
     def release(self, *names: str) -> None:
-        """The graph drops these, the backward of their operation being done."""
+        """Drop saved tensors, at the end of their operation's backward."""
         for name in names:
+            # Not popped: `repeat` releases the same names once for every block.
             kind, count = self._saved[name]
             self.add(kind, -count)
 
     def spike(self, count: int, kind: str = TEMPORARIES) -> None:
-        """That many bytes more for an instant."""
+        """Note so many bytes more for an instant."""
         self._note(count, kind)
 
     def repeat(self, play: Callable[[int], None], indices: range) -> None:
-        """Play a part for every index.
+        """Replay a part for every index.
 
-        Each time leaves the same bytes more or less, so live bytes are affine in the index
-        at every place of the part, and highest in the first or in the last: only these two
-        are played.
+        Each repetition adds or frees the same bytes, so live bytes are affine in the index at
+        every place of the part and peak in the first or the last: only these two are replayed.
         """
         before = Counter(self.live)
         play(indices[0])
         if len(indices) == 1:
             return
+        # The first is replayed and the last will be: extrapolate the len - 2 between them.
         for kind, count in self.live.items():
             self.live[kind] += (count - before[kind]) * (len(indices) - 2)
         self.total = sum(self.live.values())
