@@ -119,7 +119,7 @@ class Estimator:
             raise SpecError("workload", spec.workload, "transformer; exact mode plays no other")
         if spec.checkpoint:
             raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
-        question = asked(spec)
+        question = canonical_spec(spec)
         if question.identity not in self._predictions:
             self._predictions[question.identity] = self._ask(question)
         return self._predictions[question.identity]
@@ -203,7 +203,7 @@ class Estimator:
         return WorkerFailed(f"the process of exact mode {ending}{last_line}")
 
 
-def asked(spec: RunSpec) -> RunSpec:
+def canonical_spec(spec: RunSpec) -> RunSpec:
     """The spec with every key that does not change a prediction at its default."""
     names = (*DIMENSION_NAMES, "batch", "context", "precision", "attention", "step")
     settings: dict[str, Any] = {name: getattr(spec, name) for name in names}

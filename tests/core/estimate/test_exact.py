@@ -13,7 +13,7 @@ import pytest
 
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.exact import Estimator, asked
+from sysbench.core.estimate.exact import Estimator, canonical_spec
 from sysbench.core.spec.spec import RunSpec
 
 
@@ -136,8 +136,8 @@ def test_who_asks_never_imports_torch() -> None:
 
 def test_a_question_keeps_all_that_changes_a_prediction() -> None:
     spec = RunSpec(model="2.7B", clip=0.5, optimizer="sgd", device="cuda:5", batch=3)
-    question = asked(spec)
+    question = canonical_spec(spec)
     assert question.dimensions == spec.dimensions
     assert (question.device, question.clip, question.optimizer) == ("cuda:0", 1.0, "sgd")
     assert predict(question) == predict(spec)
-    assert asked(spec.changed(device="cpu")).device == "cpu"
+    assert canonical_spec(spec.changed(device="cpu")).device == "cpu"
