@@ -9,8 +9,8 @@ PassName = Literal["timing", "trace", "memory", "nsys", "numerics"]
 BlockName = Literal[
     "timing", "kernels", "memory", "compile", "nsys", "distributed", "oom", "numerics"
 ]
-"""What a worker may report. ``oom`` goes into the record of the pass that ran out of memory;
-every other one is a field of `sysbench.core.record.record.Record`, whose type says what it is."""
+"""Blocks that a worker may report. ``oom`` goes into the record of the pass that ran out of
+memory; each other block is a field of `sysbench.core.record.record.Record`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

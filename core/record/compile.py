@@ -1,4 +1,4 @@
-"""Parts of the record that say what torch.compile did, and what the kernels are that it made."""
+"""Parts of the record on torch.compile: its work, and the kernels that it generated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 Extent = Literal["whole", "part", "none"]
-"""How much of the model ran compiled: all as one graph each time, with gaps, or nothing."""
+"""Extent of the model that ran compiled: all of it as one graph, parts, or nothing."""
 
 Cause = Literal[
     "disabled", "nothing-compiled", "graph-break", "recompile-limit", "unsupported", "failed"
@@ -15,7 +15,7 @@ Cause = Literal[
 
 
 class GraphBreak(msgspec.Struct, frozen=True):
-    """Where tracing stopped and Python went on. ``place`` is ``file:line in function``."""
+    """A place where tracing stopped and Python went on. ``place`` is ``file:line in function``."""
 
     reason: str
     place: str
@@ -24,14 +24,14 @@ class GraphBreak(msgspec.Struct, frozen=True):
 
 
 class Recompile(msgspec.Struct, frozen=True):
-    """A frame was compiled again because ``guard`` did not hold any more."""
+    """A recompilation of a frame because ``guard`` did not hold any more."""
 
     place: str
     guard: str
 
 
 class EagerPart(msgspec.Struct, frozen=True):
-    """Something in a run labelled compiled that ran eagerly, and why."""
+    """A part of a compiled run that ran eagerly, with the reason."""
 
     cause: Cause
     place: str
@@ -39,10 +39,10 @@ class EagerPart(msgspec.Struct, frozen=True):
 
 
 class Compile(msgspec.Struct, frozen=True):
-    """What torch.compile did: null in the record when ``compile`` is off.
+    """The work of torch.compile: null in the record when ``compile`` is off.
 
-    ``fell_back`` is true unless ``extent`` is ``whole``; ``eager_parts`` say what was left out.
-    In ``stages_seconds`` each stage holds the next ones, ``parts_seconds`` add up to
+    ``fell_back`` is true unless ``extent`` is ``whole``; ``eager_parts`` has the parts left out.
+    In ``stages_seconds`` each stage contains the next ones, ``parts_seconds`` add up to
     ``compile_seconds``. ``cold_seconds`` start from empty caches, ``warm_seconds`` from full
     ones in a fresh process. ``cache_hits`` and ``cache_misses`` count graphs.
     """
@@ -76,9 +76,9 @@ class GeneratedKernel(msgspec.Struct, frozen=True):
     Kernels of one name and phase that differ only by a layer's number share a row.
     ``modules`` and ``sources`` (``file:line code``) are those of the operators in ``ops``;
     ``module`` is the innermost module around all of them, "" for the whole model.
-    ``sites`` counts the places in the graph that call it, ``bytes_per_call`` is what the
-    compiler counts as read and written, null where it does not say. ``file`` is the
-    generated code's, beside the trace.
+    ``sites`` counts the places in the graph that call it. ``bytes_per_call`` is the compiler's
+    count of bytes read and written, null where it has none. ``file`` is the generated code, next
+    to the trace.
     """
 
     name: str

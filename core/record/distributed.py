@@ -1,4 +1,4 @@
-"""The record's block on several processes that work together: what waiting for data cost."""
+"""The record's block on several ranks: the cost of communication, and the memory of each."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Moment = Literal["after init", "before step", "after step"]
 class CollectiveRow(msgspec.Struct, frozen=True):
     """The collectives of one kind, per step.
 
-    ``bytes`` is what one rank hands in or gets, whichever is larger. ``sent_bytes`` is what a
-    rank sends if the ranks form a ring, which is the least that any algorithm moves:
+    ``bytes`` is the size of one rank's input or output, whichever is larger. ``sent_bytes`` is the
+    size that a rank sends if the ranks form a ring, the least that any algorithm moves:
     2 (n - 1) / n of an all-reduce, (n - 1) / n of the other kinds (a broadcast: the mean rank).
     """
 
@@ -46,12 +46,12 @@ class RankRow(msgspec.Struct, frozen=True):
 
 
 class MemoryRow(msgspec.Struct, frozen=True):
-    """What one rank holds at one moment of the optimizer's life.
+    """Memory of one rank at one moment of the optimizer's life.
 
     ``after init`` is before the first step; the other two are just before and just after the
     optimizer runs in a steady step. The first three are bytes of live tensors. The allocator's
-    two are null on the CPU, which has none to ask. The peak is since the process, since that
-    step, and since the optimizer began.
+    two are null on the CPU, whose allocator keeps no count. The peak is since the process began,
+    since that step began, and since the optimizer began.
     """
 
     rank: int
@@ -65,11 +65,11 @@ class MemoryRow(msgspec.Struct, frozen=True):
 
 
 class AllReduce(msgspec.Struct, frozen=True):
-    """One all-reduce of float32 as fast as it goes.
+    """Times and bandwidths of a bare all-reduce of float32.
 
     ``transfer`` is from the last rank's arrival to this rank's end, mean over ranks. The
     bandwidths are made of its median: algorithm = payload / time, bus = algorithm · 2 (n - 1) / n,
-    which can be held against the speed of a link whatever n is (NVIDIA's nccl-tests,
+    which compares with the speed of a link for any n (NVIDIA's nccl-tests,
     PERFORMANCE.md).
     """
 
@@ -81,7 +81,7 @@ class AllReduce(msgspec.Struct, frozen=True):
 
 
 class Distributed(msgspec.Struct, frozen=True, kw_only=True):
-    """The timing pass of several ranks, split by what each was doing.
+    """The timing pass of several ranks, split into computing and communication.
 
     Each series has one sample a step, the mean over ranks, so that in every sample::
 
@@ -90,11 +90,11 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     ``exposed`` is the time in which computing stood still for communication: ``waiting`` while
     some rank had not reached the collective, ``transfer`` after all had. ``communication`` is
     the time in which data could move, hidden behind computing or not. They are null where the
-    strategy hides where it stands still; ``missing`` says why. The ``timing`` block's step is
+    strategy hides where it stands still; ``missing`` has the reason. The ``timing`` block's step is
     the slowest rank's.
 
-    ``disorder_ms`` checks the clock that the ranks share: the most by which an all-reduce was
-    done before its last rank had reached it, which cannot be.
+    ``disorder_ms`` checks the clock that the ranks share: the most by which an all-reduce ended
+    before its last rank had reached it, which is impossible on an exact clock.
     """
 
     ranks: int

@@ -61,7 +61,7 @@ class StageEntered(Event, frozen=True):
 
 
 class DeviceDescribed(Event, frozen=True):
-    """What the worker's torch says of itself and of the device it measures on."""
+    """Facts on the worker's torch and on the device it measures."""
 
     facts: dict[str, Any]
 
@@ -80,7 +80,7 @@ class WarmupStepTimed(Event, frozen=True):
 
 
 class WarmupSettled(Event, frozen=True):
-    """Warm-up is over: it agreed with itself, or reached its limit (``settled`` false)."""
+    """Warm-up is over: its steps agree, or it reached its limit (``settled`` false)."""
 
     steps: int
     settled: bool
@@ -116,8 +116,8 @@ class WorkStepped(Event, frozen=True):
 
 
 class OutOfMemory(Event, frozen=True, kw_only=True):
-    """The allocator refused; the worker ends after this. `sysbench.core.record.memory.Oom` has
-    the same keys, and says what they mean."""
+    """The allocator refused; the worker ends after this. The keys are those of
+    `sysbench.core.record.memory.Oom`, which documents them."""
 
     phase: str
     requested_bytes: int | None
@@ -153,7 +153,7 @@ class WorkerFailed(Event, frozen=True):
 class ResultReported(Event, frozen=True):
     """The pass's block of the record: ``block`` names it, ``data`` holds it.
 
-    ``oom`` is what was alive when memory ran out; the refusal itself is told after it.
+    ``oom`` is the memory pass's recording when memory ran out; the event `OutOfMemory` follows it.
     """
 
     block: BlockName
@@ -167,13 +167,13 @@ class TelemetrySampled(Event, frozen=True):
 
 
 class Noticed(Event, frozen=True):
-    """Something a person should know that is not an end: shown in the log."""
+    """A message for the log that does not end the pass."""
 
     message: str
 
 
 class PassEnded(Event, frozen=True):
-    """A pass is over, and how; ``detail`` is one readable sentence."""
+    """A pass is over; ``detail`` is a readable sentence on its outcome."""
 
     name: str
     outcome: Outcome
@@ -221,7 +221,7 @@ def decode_event(line: bytes) -> AnyEvent:
     """The event on one line.
 
     Raises:
-        DamagedFileError: The line is torn, or of a kind this version does not know.
+        DamagedFileError: The line is torn, or of a kind that is unknown to this version.
     """
     try:
         return _DECODER.decode(line)
@@ -232,7 +232,7 @@ def decode_event(line: bytes) -> AnyEvent:
 class EventTail:
     """Reads a growing ``events.jsonl`` from any number of processes, without locks.
 
-    A torn last line is kept until its end arrives; a line that is whole but unreadable is
+    A torn last line is kept until its end arrives. A complete line that cannot be read is
     skipped and counted in ``skipped``.
     """
 

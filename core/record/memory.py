@@ -1,11 +1,11 @@
-"""The memory block of a record, and what was known when memory ran out."""
+"""Parts of the record's memory block, and the state of memory when it ran out."""
 
 from __future__ import annotations
 
 import msgspec
 
 LIBRARY_WORKSPACE = "library workspace"
-"""The row of what single matrix products took for themselves and gave back before they returned."""
+"""Row of memory that matrix products allocated and freed again before they returned."""
 
 
 def prediction_error(predicted_bytes: float | None, measured_bytes: float | None) -> float | None:
@@ -28,8 +28,8 @@ class LedgerRow(msgspec.Struct, frozen=True):
 class Allocation(msgspec.Struct, frozen=True):
     """One allocation alive at the peak. Times are milliseconds since recording began.
 
-    ``bytes`` were asked for; ``block_bytes`` are these in the allocator's granules, null where
-    it has none.
+    ``bytes`` were requested; ``block_bytes`` are these rounded up to the allocator's granules,
+    null where it has none.
     """
 
     bytes: int
@@ -69,10 +69,10 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """What one pool of CUDA's caching allocator holds of the device at one instant.
+    """One pool of CUDA's caching allocator at one instant.
 
-    ``free_bytes`` are held and not handed out, ``largest_free_bytes`` the largest piece of
-    them: a request for more must ask the driver, however much is free in all.
+    ``free_bytes`` are reserved and not allocated, ``largest_free_bytes`` the largest contiguous
+    piece of them: a larger request must go to the driver, whatever the sum.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class ReconciledRow(msgspec.Struct, frozen=True):
-    """One row of the predicted ledger beside what was measured.
+    """One row of the predicted ledger with its measured counterpart.
 
     ``error`` is predicted over measured, minus one; null where one of the two is zero.
     """
@@ -95,7 +95,7 @@ class ReconciledRow(msgspec.Struct, frozen=True):
 
 
 class ClosedForm(msgspec.Struct, frozen=True):
-    """The peak if just these were resident, and how far that is from the measured one.
+    """The peak if only these were resident, with its error against the measured one.
 
     P parameters, A what one graph saves for backward, C autocast's copies of weights;
     ``error`` is the form over the measured peak, minus one.
@@ -108,7 +108,7 @@ class ClosedForm(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What one place in the code holds at the peak: ``blocks`` allocations, ``bytes`` in all.
+    """Memory that a place in the code holds at the peak: ``blocks`` allocations, ``bytes`` in all.
 
     ``stack`` is innermost first, empty where it is not known; the last origin of a list may
     be the sum of all smaller ones, with the category ``smaller``. ``block_bytes`` are as in an
@@ -124,9 +124,9 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What was resident at the instant of the refusal, as the memory pass had recorded it.
+    """The memory pass's recording at the instant of the refusal.
 
-    ``op`` is the innermost operator that was under way, ``module`` the module that computed.
+    ``op`` is the innermost operator that was running, ``module`` the module that computed.
     The rows of ``ledger`` sum to what was allocated; ``origins`` and ``largest`` are as in the
     memory block. ``timeline`` ends with the refusal, at ``refused_ms``.
     """
@@ -143,7 +143,7 @@ class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WouldFit(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest value of a key with which the predicted peak fits, all else as asked.
+    """The largest value of a key with which the predicted peak fits, all other keys as requested.
 
     ``largest`` is 0 where nothing does; ``peak_bytes`` is the predicted peak there.
     """
@@ -155,24 +155,24 @@ class WouldFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Oom(OomSnapshot, frozen=True, kw_only=True, tag_field="event", tag="OutOfMemory"):
-    """An allocator refused: where, what it was asked for, and what it had.
+    """An allocator refused a request: the place, the request and the allocator's state.
 
     Attributes:
-        t_ns: When, in nanoseconds since the Unix epoch.
+        t_ns: Time in nanoseconds since the Unix epoch.
         phase: ``build`` or the phase of the step.
-        requested_bytes: What was asked for.
-        free_bytes: What could still be had: of the device, or of the limit where there is one.
-        allocated_bytes: What tensors held.
-        reserved_bytes: What the caching allocator held of the device.
-        largest_free_bytes: The largest piece that it held and had not handed out.
+        requested_bytes: Size of the request.
+        free_bytes: Bytes still available on the device, or under the limit where there is one.
+        allocated_bytes: Bytes of tensors.
+        reserved_bytes: Bytes that the caching allocator had of the device.
+        largest_free_bytes: The largest piece that was reserved and not allocated.
         limit_bytes: The spec's ``memory_limit``; null without one.
-        capacity_bytes: What this process could have had in all.
-        message: The allocator's own words.
-        stack: Our frames, innermost first.
-        expression: The code that the innermost of them was evaluating.
-        rank: The rank that this happened to; null where there is only one.
-        predicted_peak_bytes: Of a steady step of this spec, by the closed form.
-        would_fit: What would fit into ``capacity_bytes``, by the closed form.
+        capacity_bytes: Bytes that this process could have had in all.
+        message: The allocator's message.
+        stack: Frames outside torch, innermost first.
+        expression: The code that the innermost frame was evaluating.
+        rank: The rank that ran out of memory; null where there is only one.
+        predicted_peak_bytes: Peak of a steady step of this spec, by the closed form.
+        would_fit: Values that would fit into ``capacity_bytes``, by the closed form.
     """
 
     t_ns: int = 0

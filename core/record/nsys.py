@@ -1,4 +1,4 @@
-"""Parts of the record's nsys block: what an export of Nsight Systems says beside its kernels."""
+"""Parts of the record's nsys block: all of an Nsight Systems export but its kernel table."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class NvtxRange(msgspec.Struct, frozen=True):
     ``kernel_ns`` the kernels among it and their own time.
 
     ``process_kernels`` and ``process_kernel_ns`` count what any thread of the process
-    launched while the range was open: autograd launches the backward pass from threads of
-    its own, where ``kernels`` of a range around ``loss.backward()`` is nearly 0.
+    launched while the range was open: autograd launches the backward pass from its worker
+    threads, so ``kernels`` of a range around ``loss.backward()`` is nearly 0.
     """
 
     range: str
@@ -89,9 +89,9 @@ class Clocks(msgspec.Struct, frozen=True):
 
 
 class NsysDevice(msgspec.Struct, frozen=True):
-    """One device of an export. Times of kernels unless the name says otherwise.
+    """One device of an export. Times are of kernels unless the name has another kind.
 
-    ``summed_ns`` counts overlaps as often as they are, ``busy_ns`` once, and
+    ``summed_ns`` counts an overlap once for each kernel, ``busy_ns`` once, and
     ``busy_with_copies_ns`` with copies and fills. ``exposed_communication_ns`` is the part
     of ``communication_ns`` in which no other kernel ran.
     """
@@ -109,9 +109,9 @@ class NsysDevice(msgspec.Struct, frozen=True):
 
 
 class NsysFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export holds, but for its table of kernels by phase, module and operator.
+    """Content of an export without its table of kernels by phase, module and operator.
 
-    ``schema`` is the version of the export's own layout, null if it does not say.
+    ``schema`` is the version of the export's layout, null if the export has none.
     """
 
     kernel_summary: list[KernelSummary] = []

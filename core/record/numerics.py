@@ -1,4 +1,4 @@
-"""The numerics block of a record: what number formats do to values and types."""
+"""The numerics block of a record: effects of number formats on values and types."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 
 class Accumulated(msgspec.Struct, frozen=True, kw_only=True):
-    """Many equal numbers, added one after another in a loop.
+    """Sum of many equal numbers, added one after another in a loop.
 
     Attributes:
-        name: The loop, as the code has it: ``fp32 += fp16``.
-        device: ``cpu`` or ``cuda``: where it was added.
+        name: The loop as code: ``fp32 += fp16``.
+        device: Device of the sum, ``cpu`` or ``cuda``.
         accumulator, addend: Their types. The addend is rounded to its type first.
-        value: What came out.
-        exact: What arithmetic without rounding gives.
+        value: The computed sum.
+        exact: The sum without rounding.
         error: ``value`` minus ``exact``.
     """
 
@@ -33,12 +33,12 @@ class TensorDtype(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tensor: ``parameters``, ``fc1 output``, ``LayerNorm output``, ``logits``, ``loss`` or
-            ``gradients``; ``logits.sum()`` and ``logits.mean()`` beside them.
+            ``gradients``; ``logits.sum()`` and ``logits.mean()`` too.
         autocast: The device type of the autocast.
-        lower: The type that it was asked for.
+        lower: The low-precision type of the autocast.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
-        source: ``measured`` on such a device; ``dispatcher`` where torch's own rules for the
-            device chose it, on tensors without data; ``autograd``: what torch's engine
+        source: ``measured`` on such a device; ``dispatcher`` where torch's rules for the device
+            chose it, on tensors without data; ``autograd``: what torch's engine
             guarantees, that a gradient has its parameter's type.
     """
 

@@ -1,9 +1,9 @@
-"""The typed, versioned result of a run: what screens, tables and exports read.
+"""The typed, versioned result of a run, which screens, tables and exports read.
 
-``record.json`` is a public interface: keys are added, never renamed, and ``schema`` says
-which generation wrote it. A value that could not be had is null, and ``missing`` of the
-same block says why under the value's name. Milliseconds, nanoseconds and bytes are in the
-names; shares are fractions of one.
+``record.json`` is a public interface: keys are added, never renamed, and ``schema`` is the
+version that wrote it. A value that is not available is null, with its reason under its name in
+``missing`` of the same block. Names carry the unit: milliseconds, nanoseconds, bytes. Shares are
+fractions of one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Timing(Block, frozen=True):
-    """The timing pass: no profiler, phases timed directly.
+    """The timing pass: steps and phases timed without a profiler.
 
     ``clock`` is ``cuda-events`` (time on the device between phase boundaries) or ``host``.
     ``issue`` is the host's time to enqueue a step, ``wall`` the host's time per step over
@@ -125,7 +125,7 @@ class CategoryRow(Block, frozen=True):
 
 
 class IdleRow(Block, frozen=True):
-    """Time of the step in which nothing was running, and why."""
+    """Time of the step in which nothing was running, by cause."""
 
     cause: str
     ns: float
@@ -133,7 +133,7 @@ class IdleRow(Block, frozen=True):
 
 
 class Coverage(Block, frozen=True):
-    """How much of the traced steps the table explains. Counts are over all traced steps.
+    """Share of the traced steps that the table explains. Counts are over all traced steps.
 
     ``launches`` are the calls on the host that asked the device for work, ``kernels`` the
     kernels, copies and fills seen on the device, ``unlinked`` those whose launch was not
@@ -154,7 +154,7 @@ class Coverage(Block, frozen=True):
 
 
 class Kernels(Block, frozen=True):
-    """The trace pass. ``source`` says what the rows are: device kernels or host operators.
+    """The trace pass. ``source`` is the kind of its rows: device kernels or host operators.
 
     All per step, averaged over ``steps`` traced steps. ``step_ms`` is the traced step; the
     rows' ``exclusive_ns``, the ``idle`` rows and ``unattributed_ns`` add up to it, and so
@@ -190,19 +190,22 @@ class Kernels(Block, frozen=True):
 
     @property
     def whole(self) -> Literal["step", "span"]:
-        """What the rows add up to: where no phases are marked, as in a foreign trace, nobody
-        knows how many steps lie between its first and its last work."""
+        """Interval to which the rows add up.
+
+        Without marked phases, as in a foreign trace, it is unknown how many steps lie between
+        the first and the last work, so the rows are of the span.
+        """
         return "step" if self.phases_ns else "span"
 
 
 class Nsys(NsysFacts, frozen=True, kw_only=True):
-    """The nsys pass, or anyone's export: the kernels as in the trace pass, and what nsys adds."""
+    """The nsys pass or a foreign export: kernels as in the trace pass, and the rest of nsys."""
 
     kernels: Kernels
 
 
 class ModuleMemory(Block, frozen=True):
-    """Bytes that belong to one module (own and children's), by kind."""
+    """Bytes of one module and its children, by kind."""
 
     module: str
     parameter_bytes: int
@@ -269,17 +272,17 @@ class Memory(Block, frozen=True):
 
     @property
     def tensor_peak_bytes(self) -> int:
-        """The most bytes of tensors at once, library workspace left out: what is predicted."""
+        """Peak bytes of tensors, without library workspace: the quantity that is predicted."""
         return self.peak_allocated_bytes - self.library_workspace_bytes
 
     @property
     def tensor_prediction_error(self) -> float | None:
-        """The same against `tensor_peak_bytes`, which is all that a prediction is of."""
+        """The error of the predicted peak against `tensor_peak_bytes`, which it predicts."""
         return prediction_error(self.predicted_peak_bytes, self.tensor_peak_bytes)
 
     @property
     def whole(self) -> Literal["a steady step", "the recording"]:
-        """What the peak is the highest of."""
+        """Interval of which the peak is the maximum."""
         return "the recording" if self.first_step_peak_bytes is None else "a steady step"
 
 
@@ -299,7 +302,7 @@ class Telemetry(Block, frozen=True):
 
 
 class Finding(Block, frozen=True):
-    """Verdict / Why / Next, from one rule, with the numbers it used."""
+    """Verdict, why and next of one rule, with the numbers it used."""
 
     rule: str
     severity: Literal["good", "note", "warning", "problem"]
@@ -310,7 +313,7 @@ class Finding(Block, frozen=True):
 
 
 class PassRecord(Block, frozen=True):
-    """How one pass went. ``log_tail`` holds the last lines the worker printed."""
+    """Outcome of one pass. ``log_tail`` has the last lines that the worker printed."""
 
     name: str
     outcome: Outcome
@@ -348,7 +351,7 @@ class Record(Block, frozen=True, kw_only=True):
 
     def pass_named(self, name: str) -> PassRecord | None:
         """The pass of that name, or None if it did not run."""
-        return next((one for one in self.passes if one.name == name), None)
+        return next((row for row in self.passes if row.name == name), None)
 
 
 def encode_record(record: Record, *, indent: int = 2) -> bytes:

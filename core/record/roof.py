@@ -1,4 +1,4 @@
-"""What bounds the work of a device: a part of the record."""
+"""The roof of a device, peak FLOP/s and bandwidth: a part of the record."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """The two ceilings of a device, and where each is from.
+    """The two ceilings of a device, with the source of each.
 
     ``peak_flops`` is dense, in FLOP/s, for matrix products of ``precision``; ``bandwidth`` is
-    of the device's memory, in bytes/s, null where nobody says.
+    of the device's memory, in bytes/s, null where no source has it.
     """
 
     precision: str
@@ -20,5 +20,5 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ridge(self) -> float | None:
-        """FLOP/byte from which on the peak binds, not the bandwidth."""
+        """Arithmetic intensity, in FLOP/byte, above which the peak is the bound."""
         return self.peak_flops / self.bandwidth if self.bandwidth else None
