@@ -1,4 +1,4 @@
-"""Child processes that run a module of this package, and the ties that end them with a parent."""
+"""Child processes that run a module of this package, and that end with their parent."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ STANDARD_INPUT = 0
 def python_child(module: str, *arguments: str, unbuffered: bool = False) -> list[str]:
     """The command that runs a module in this interpreter.
 
-    ``-P`` keeps the working directory off the import path: a file of the user's named like a
-    module of ours must not be imported.
+    ``-P`` keeps the working directory off the import path, where a user's file with the name of a
+    module would be imported in its place.
     """
     return [sys.executable, "-P", *(["-u"] if unbuffered else []), "-m", module, *arguments]
 
 
 def start_detached(command: list[str], log: Path) -> int:
-    """Start a command in a session of its own, so that it outlives the terminal.
+    """Start a command in a new session, so that it outlives the terminal.
 
     Args:
-        log: Gets all that the process prints; appended to.
+        log: File to which the process's output is appended.
 
     Returns:
         The process id.
@@ -41,7 +41,7 @@ def start_detached(command: list[str], log: Path) -> int:
 
 
 def die_with_input() -> None:
-    """End this process when its standard input does: the parent holds the other end."""
+    """End this process with its standard input, whose other end the parent holds."""
     threading.Thread(target=_exit_with_input, daemon=True).start()
 
 

@@ -35,9 +35,9 @@ RELEVANT = re.compile(
 
 
 def describe_host() -> dict[str, Any]:
-    """What decides the numbers, without what torch says of itself; ready for JSON.
+    """Facts on the host that decide the numbers, without torch's; ready for JSON.
 
-    ``missing`` maps the dotted name of every value that is None to the reason.
+    ``missing`` maps the dotted name of every value that is None to its reason.
     """
     nvidia, why_no_nvidia = _nvidia()
     torch = torch_facts()
@@ -64,7 +64,7 @@ def describe_host() -> dict[str, Any]:
         },
         "nvidia": nvidia,
         "torch": {"version": torch["version"], "cuda": torch["cuda"]},
-        "packages": {name: found for name in PACKAGES if (found := package_version(name))},
+        "packages": {name: version for name in PACKAGES if (version := package_version(name))},
         "variables": relevant_variables(os.environ),
     }
     reasons = {
@@ -81,7 +81,7 @@ def describe_host() -> dict[str, Any]:
 
 
 def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that change numbers; a value that holds a path is not told."""
+    """Environment variables that change numbers; values with a path are replaced."""
     return {
         name: "(a path)" if "/" in value else value
         for name, value in sorted(environ.items())
@@ -98,12 +98,12 @@ def package_version(name: str) -> str | None:
 
 
 def is_wsl() -> bool:
-    """Whether this is Linux under Windows, where the GPU is reached through Windows' driver."""
+    """True for Linux under Windows, which reaches the GPU through Windows' driver."""
     return "microsoft" in platform.release().lower() or Path("/dev/dxg").exists()
 
 
 def container() -> str | None:
-    """The kind of container around this process, as far as it shows; None without a sign."""
+    """The kind of container around this process; None without a sign of one."""
     if Path("/.dockerenv").exists():
         return "docker"
     if Path("/run/.containerenv").exists():
@@ -117,7 +117,7 @@ def container() -> str | None:
 
 
 def _nvidia() -> tuple[dict[str, Any] | None, str]:
-    """Driver and GPUs, ``device0`` and so on as NVML counts; or None and the reason."""
+    """Driver and GPUs, ``device0`` and so on in NVML's order; or None and the reason."""
     with Nvml(gpm=False) as nvml:
         if nvml.unavailable:
             return None, nvml.unavailable
@@ -137,7 +137,7 @@ def _nvidia() -> tuple[dict[str, Any] | None, str]:
 
 
 def cpu_model() -> str:
-    """What the processor calls itself."""
+    """Model name of the processor."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -147,7 +147,7 @@ def cpu_model() -> str:
 
 
 def _cpu_governor() -> str | None:
-    """How clocks are chosen, ``performance`` say; several words when cores differ."""
+    """Frequency governor, such as ``performance``; several words when cores differ."""
     paths = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     return ", ".join(sorted({path.read_text().strip() for path in paths})) or None
 
@@ -174,7 +174,7 @@ Environment = Mapping[str, Any]
 
 
 def device_name(environment: Environment) -> str | None:
-    """What the device calls itself: the GPU that was measured on, else the CPU."""
+    """Name of the measured device: the GPU, else the CPU."""
     return _fact(environment, "device", "name") or _fact(environment, "cpu", "model")
 
 
@@ -184,26 +184,25 @@ def torch_version(environment: Environment) -> str | None:
 
 
 def threads(environment: Environment) -> int | None:
-    """Host threads that operators used; None before a worker told."""
+    """Host threads of operators; None before a worker reported them."""
     count = _fact(environment, "settings", "threads")
     return None if count is None else int(count)
 
 
 def instruction_set(environment: Environment) -> str | None:
-    """The CPU's instructions that torch's kernels took, and those that oneDNN's did, as far as is
-    known; None on a GPU."""
+    """Instruction sets of torch's kernels and of oneDNN's, where known; None on a GPU."""
     kernels = _fact(environment, "torch", "cpu_capability")
     onednn = _fact(environment, "torch", "onednn_instructions")
-    told = [*([kernels] if kernels else []), *([f"oneDNN {onednn}"] if onednn else [])]
-    return ", ".join(told) or None
+    names = [*([kernels] if kernels else []), *([f"oneDNN {onednn}"] if onednn else [])]
+    return ", ".join(names) or None
 
 
 def merged(environment: Environment, facts: Environment) -> dict[str, Any]:
     """The environment with more facts in its groups; later ones win."""
     groups = dict(environment)
     for group, values in facts.items():
-        known = groups.get(group)
-        groups[group] = {**known, **values} if isinstance(known, Mapping) else values
+        before = groups.get(group)
+        groups[group] = {**before, **values} if isinstance(before, Mapping) else values
     return groups
 
 

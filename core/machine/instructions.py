@@ -1,8 +1,8 @@
-"""The instruction set that oneDNN takes for its products on this CPU, found without torch.
+"""The instruction set of oneDNN's products on this CPU, found without torch.
 
-Two sets are at work under torch on a CPU: that of torch's own kernels, which it tells itself, and
-that of oneDNN, which torch does not tell. oneDNN takes the most that the CPU has, or less where
-``ONEDNN_MAX_CPU_ISA`` says so, and its kernels differ in what they need for themselves.
+Torch on a CPU uses two sets: that of torch's kernels, which torch reports, and that of oneDNN,
+which it does not report. oneDNN takes the largest set of the CPU, or the limit in
+``ONEDNN_MAX_CPU_ISA``, and its kernels differ in the workspace that they need.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LADDER: tuple[tuple[str, frozenset[str]], ...] = (
     ("AVX512_CORE_AMX", frozenset({"avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"})),
     ("AVX512_CORE_AMX_FP16", frozenset({"avx512_fp16", "amx_tile", "amx_fp16"})),
 )
-"""oneDNN's names, the least first, and the flags of ``/proc/cpuinfo`` that each wants."""
+"""oneDNN's names, smallest set first, and the flags of ``/proc/cpuinfo`` that each requires."""
 
 NAMES = tuple(name for name, _ in LADDER)
 OTHER_NAMES = {
@@ -32,17 +32,18 @@ OTHER_NAMES = {
     "AVX10_1_512_AMX": "AVX512_CORE_AMX",
     "AVX10_1_512_AMX_FP16": "AVX512_CORE_AMX_FP16",
 }
-"""What oneDNN has called the same sets since AVX10."""
+"""oneDNN's names of the same sets since AVX10."""
 
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-"""Variables that limit it, the first that is set; read when torch loads."""
+"""Variables that limit the set; the first that is set counts. Torch reads them as it loads."""
 
 LEAST = {"bfloat16": "AVX512_CORE", "float16": "AVX512_CORE_FP16"}
-"""From where on oneDNN computes products of a dtype; below, and of others, torch does."""
+"""The smallest set with which oneDNN computes products of a dtype. With a smaller one, and for
+other dtypes, torch does."""
 
 
 def onednn_instructions(flags: Collection[str], environ: Mapping[str, str]) -> str | None:
-    """What oneDNN uses on a CPU with those flags; None where these are of no x86."""
+    """oneDNN's set on a CPU with those flags; None if they are not of an x86."""
     limit = next((environ[name].upper() for name in LIMITS if name in environ), "")
     limit = OTHER_NAMES.get(limit, limit)
     allowed = LADDER[: NAMES.index(limit) + 1] if limit in NAMES else LADDER
@@ -51,7 +52,7 @@ def onednn_instructions(flags: Collection[str], environ: Mapping[str, str]) -> s
 
 
 def cpu_flags() -> frozenset[str]:
-    """What the kernel says that the CPU can do; empty where it does not say."""
+    """Feature flags of the CPU from ``/proc/cpuinfo``; empty where it has none."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -61,7 +62,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def has_own_products(instructions: str | None, dtype: str) -> bool:
-    """Whether oneDNN computes products of that dtype with these instructions."""
+    """True if oneDNN computes products of that dtype with these instructions."""
     if instructions not in NAMES or dtype not in LEAST:
         return False
     return NAMES.index(instructions) >= NAMES.index(LEAST[dtype])

@@ -1,7 +1,7 @@
-"""How fast a device can be at best: the table of GPUs, what the device says, what was given.
+"""Roof of a device: from ``--peak``, from the device itself, or from the table of GPUs.
 
-No torch. A GPU that is not in ``profiles/gpus.toml`` under its whole name has no roof: what
-is not known is not guessed.
+No torch. A GPU that is not in ``profiles/gpus.toml`` under its full name has no roof: none is
+guessed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def formula_tflops(self) -> float:
-        """What the tensor cores reach in 16 bit: SMs × FLOP/clock × clock."""
+        """Peak of the tensor cores in 16 bit, in TFLOP/s: SMs × FLOP/clock × clock."""
         return self.sms * self.flops_per_clock * self.clock_mhz * 1e6 / 1e12
 
     @property
     def formula_fp32_tflops(self) -> float:
-        """What the plain cores reach in float32, whose boost clock may be another."""
+        """Peak of the plain cores in float32, in TFLOP/s; their boost clock may differ."""
         clock_mhz = self.fp32_clock_mhz or self.clock_mhz
         return self.sms * self.fp32_flops_per_clock * clock_mhz * 1e6 / 1e12
 
@@ -59,7 +59,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_peak(text: str) -> Peak:
-    """``"989.4"`` or ``"989.4,3350"``: TFLOP/s, and GB/s of the memory.
+    """Parse ``"989.4"`` or ``"989.4,3350"``: TFLOP/s, and GB/s of the memory.
 
     Raises:
         SpecError: Not one or two positive numbers.
@@ -95,7 +95,7 @@ def _plain(name: str) -> str:
 
 
 def memory_bandwidth(clock_mhz: float, bus_bits: float) -> float:
-    """Bytes/s of a memory that moves two bits a clock on each line, as all of GPUs do."""
+    """Bytes/s of a double data rate memory, two bits a clock on each line, as in all GPUs."""
     return 2 * clock_mhz * 1e6 * bus_bits / 8
 
 
@@ -108,7 +108,7 @@ def roof_of(
 ) -> tuple[Roof | None, str]:
     """The roof of a run, or None and the reason.
 
-    What was given goes before what the device says, and that before the table.
+    ``given`` takes precedence over the device's facts, and these over the table.
 
     Args:
         device, precision: Of the spec.
@@ -143,7 +143,7 @@ def roof_of(
 def _bandwidth(
     device: str, name: str, environment: Mapping[str, Any], gpu: Gpu | None
 ) -> tuple[float | None, str]:
-    """Bytes/s and where from: the device's own clock and bus, else the table."""
+    """Bytes/s and their source: the device's memory clock and bus width, else the table."""
     if device.startswith("cuda") and " MIG " not in name:  # a slice has a part of it
         for facts in _memories(name, environment):
             clock, bits = facts.get("memory_clock_max_mhz"), facts.get("memory_bus_bits")
@@ -155,7 +155,7 @@ def _bandwidth(
 
 
 def _memories(name: str, environment: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What torch, then NVML, tell of the memory of the device; GPUs of one name are alike."""
+    """Facts on the device's memory from torch, then from NVML; GPUs of one name are alike."""
     yield _group(environment, "device")
     for key, facts in _group(environment, "nvidia").items():
         if key.startswith("device") and isinstance(facts, Mapping) and facts.get("name") == name:

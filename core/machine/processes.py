@@ -24,7 +24,7 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill what a process started, directly or not, and leave the process itself."""
+    """Kill all descendants of a process, but not the process itself."""
     try:
         descendants = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -39,21 +39,21 @@ def kill_descendants(pid: int) -> None:
 def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its parent dies, however it dies.
 
-    Only Linux can; elsewhere the closing of standard input has to do.
+    Linux only; elsewhere the end of standard input has to serve.
 
     Args:
-        parent: The process that this one was started by, as that one says.
+        parent: Id of the parent, passed on by it: this process may have been orphaned already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # It died before the request was in place.
+        # The parent died before the request was in place.
         os._exit(1)
 
 
 def limit_data_memory(limit_bytes: int) -> None:
-    """Let the data of this process grow by so many bytes; past them MemoryError is raised."""
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    """Let the data of this process grow by ``limit_bytes``; beyond them MemoryError is raised."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = psutil.Process().memory_info().data + limit_bytes
-    limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -1,4 +1,4 @@
-"""One thing that the doctor looked at."""
+"""A check of the doctor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, what its lack costs, and what to do; the last two empty when ok."""
+    """A finding, the cost of its defect and the remedy; the last two are empty when ok."""
 
     name: str
     status: Literal["ok", "warning", "missing"]

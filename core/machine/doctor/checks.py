@@ -1,4 +1,4 @@
-"""What is here, and what each missing thing costs: the data behind ``doctor``."""
+"""All checks of ``doctor``: the state of the machine, and the cost of each missing part."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .check import Check
 
 LITTLE_DISK_BYTES = 2 * 2**30
 LITTLE_MEMORY_BYTES = 2 * 2**30
-"""A worker's torch takes 0.2 to 0.6 GiB before it has a model."""
+"""Torch takes 0.2 to 0.6 GiB of this in a worker before it has a model."""
 
 
 def examine() -> list[Check]:
-    """All checks, what decides most first. Nothing is changed, torch is not imported.
+    """Run all checks, the most decisive first. They change nothing and do not import torch.
 
     Checks that need a GPU are left out where there is none.
     """
@@ -91,7 +91,7 @@ def _terminal_size() -> tuple[int, int] | None:
 
 
 def check_terminal(environ: Mapping[str, str], size: tuple[int, int] | None) -> Check:
-    """Whether the workstation can be drawn here, and how well."""
+    """Check that the workstation can be drawn here, and how well."""
     term = environ.get("TERM", "")
     locale = next((environ[k] for k in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(k)), "")
     is_utf8 = "utf8" in locale.lower().replace("-", "")
@@ -126,7 +126,7 @@ def check_terminal(environ: Mapping[str, str], size: tuple[int, int] | None) -> 
 
 
 def check_home(path: Path) -> Check:
-    """Whether runs can be kept: a folder that can be written, and room on its disk."""
+    """Check that runs can be kept: a writable folder, and free space on its disk."""
     nearest = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return Check(

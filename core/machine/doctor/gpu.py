@@ -1,4 +1,4 @@
-"""The doctor's look at NVIDIA GPUs and their driver."""
+"""The doctor's checks of NVIDIA GPUs and their driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACTIVITY = ("sm_active", "tensor_active", "dram_active")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What NVML said, asked twice so that activity between the two looks is there."""
+    """Answers of NVML, read twice so that there is an activity between the readings."""
 
     unavailable: str
     cuda: str | None = None
@@ -28,7 +28,7 @@ class Survey:
 
 
 def survey() -> Survey:
-    """Ask NVML; takes a tenth of a second where there is a GPU."""
+    """Query NVML; takes a tenth of a second where there is a GPU."""
     with Nvml() as nvml:
         if nvml.unavailable:
             return Survey(unavailable=nvml.unavailable)
@@ -43,21 +43,21 @@ def survey() -> Survey:
         )
 
 
-def checks(found: Survey) -> list[Check]:
+def checks(survey: Survey) -> list[Check]:
     """GPU and driver; and if there is one, fields, activity, tenants and counters."""
-    if found.unavailable:
+    if survey.unavailable:
         return [
             Check(
                 name="GPU",
                 status="missing",
-                found=found.unavailable,
+                found=survey.unavailable,
                 costs="runs measure the CPU, with operators in place of kernels",
                 remedy="install NVIDIA's driver; for a container pass the GPU on (--gpus all)",
             )
         ]
-    answering = [device for device in found.devices if not device.lost]
+    answering = [device for device in survey.devices if not device.lost]
     return [
-        _gpus(found),
+        _gpus(survey),
         _fields(answering),
         _activity(answering),
         _tenants(answering),
@@ -65,14 +65,14 @@ def checks(found: Survey) -> list[Check]:
     ]
 
 
-def _gpus(found: Survey) -> Check:
+def _gpus(survey: Survey) -> Check:
     names = [
         f"{device.index} {device.name}"
         + (" (lost)" if device.lost else " (MIG)" if device.mig else "")
-        for device in found.devices
+        for device in survey.devices
     ]
-    text = f"{', '.join(names)}; driver {found.driver or 'n/a'}, CUDA up to {found.cuda or 'n/a'}"
-    if any(device.lost for device in found.devices):
+    text = f"{', '.join(names)}; driver {survey.driver or 'n/a'}, CUDA up to {survey.cuda or 'n/a'}"
+    if any(device.lost for device in survey.devices):
         return Check(
             name="GPU",
             status="warning",
@@ -123,7 +123,7 @@ def _tenants(devices: list[DeviceSample]) -> Check:
         for device in devices
         for process in device.processes or ()
     ]
-    # A container's own view of processes is often empty while the GPU works for others.
+    # A container often sees no processes while the GPU works for others.
     unseen = [
         f"GPU {device.index} is {percent(device.utilization, 0)} busy with no process in sight"
         for device in devices
@@ -148,7 +148,7 @@ def _driver_parameters() -> str:
 
 
 def check_counters(parameters: str, *, is_root: bool) -> Check:
-    """Whether this user may read hardware counters, from the driver's parameter file."""
+    """Check that this user may read hardware counters, from the driver's parameter file."""
     name = "hardware counters"
     rows = dict(line.split(":", 1) for line in parameters.splitlines() if ":" in line)
     restricted = rows.get("RmProfilingAdminOnly", "").strip()

@@ -1,4 +1,4 @@
-"""The doctor's look at torch and the tools around it."""
+"""The doctor's checks of torch and the tools around it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .check import Check
 from .gpu import Survey
 
 BROKEN_NVTX = (0, 2, 12)
-"""From here on the nvtx package shows no ranges to nsys of 2022 and 2023."""
+"""From this version on nsys of 2022 and 2023 records no ranges of the nvtx package."""
 
 
 def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
-    """Whether torch is there, and can use the GPU that is."""
+    """Check that torch is installed and can use the GPU, if there is one."""
     name, version, cuda = "torch", torch["version"], torch["cuda"]
     if version is None:
         return Check(
@@ -40,7 +40,7 @@ def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
             remedy="install a build of torch with CUDA",
         )
     found = f"{version}, for CUDA {cuda}"
-    # A driver runs every minor version of a major CUDA version that it knows.
+    # A driver runs every minor version of the major CUDA versions that it supports.
     if gpu.cuda and int(gpu.cuda.split(".")[0]) < int(cuda.split(".")[0]):
         return Check(
             name=name,
@@ -53,7 +53,7 @@ def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
 
 
 def nsys_version() -> str | None:
-    """The version of nsys on PATH; empty when it does not say, None when it is not there."""
+    """The version of nsys on PATH; empty when it prints none, None when there is no nsys."""
     command = shutil.which("nsys")
     if command is None:
         return None
@@ -68,7 +68,7 @@ def nsys_version() -> str | None:
 
 
 def check_nsys(version: str | None) -> Check:
-    """Whether NVIDIA's system profiler can be called; ``version`` as `nsys_version` says."""
+    """Check that NVIDIA's system profiler can be called; ``version`` is from `nsys_version`."""
     if version:
         return Check(name="nsys", status="ok", found=version)
     if version is None:
@@ -89,7 +89,7 @@ def check_nsys(version: str | None) -> Check:
 
 
 def check_nvtx(nsys: str | None) -> Check:
-    """Whether the nvtx package's ranges would reach a profiler."""
+    """Check that the nvtx package's ranges would reach a profiler."""
     name, version = "nvtx", package_version("nvtx")
     if version is None:
         return Check(
@@ -120,28 +120,30 @@ def check_nvtx(nsys: str | None) -> Check:
 
 
 def _is_silent() -> bool:
-    """Whether nvtx found no profiler to speak to, though one asked to be spoken to."""
+    """True if nvtx reaches no profiler, though one has injected its library."""
     import nvtx
 
     return type(nvtx.get_domain("sysbench")).__name__ == "DummyDomain"
 
 
 def check_compiler(environ: Mapping[str, str]) -> Check:
-    """Whether torch.compile can build: C for Triton's launchers, C++ for the CPU's kernels."""
+    """Check that torch.compile can build: C for Triton's launchers, C++ for the CPU's kernels."""
     # Triton takes $CC, gcc or clang; inductor takes $CXX or g++.
     needed = {
         "C compiler": environ.get("CC", "").split()[:1] or ["gcc", "clang"],
         "C++ compiler": environ.get("CXX", "").split()[:1] or ["g++"],
     }
-    found = {
-        what: next((one for one in commands if shutil.which(one, path=environ.get("PATH"))), None)
-        for what, commands in needed.items()
+    present = {
+        kind: next(
+            (name for name in commands if shutil.which(name, path=environ.get("PATH"))), None
+        )
+        for kind, commands in needed.items()
     }
-    absent = [what for what, command in found.items() if command is None]
+    absent = [kind for kind, command in present.items() if command is None]
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         absent.append("Python.h")
     if not absent:
-        return Check(name="compiler", status="ok", found=", ".join(map(str, found.values())))
+        return Check(name="compiler", status="ok", found=", ".join(map(str, present.values())))
     return Check(
         name="compiler",
         status="missing",

@@ -1,4 +1,4 @@
-"""What the kernel's control groups let this process use: containers, Slurm, systemd."""
+"""Limits of this process by the kernel's control groups: containers, Slurm, systemd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def memory_limit_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int 
 
 
 def cpu_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
-    """The fewest processors' worth of time over this process's groups; None without a cap."""
+    """The least processor time over this process's groups, in processors; None without a cap."""
     quotas = []
     for folder in _folders("cpu", root, membership):
         version_2 = _read(folder / "cpu.max").split()

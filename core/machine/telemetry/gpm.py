@@ -1,7 +1,7 @@
-"""How busy the parts of a GPU were between two looks: GPM counters, Hopper and later.
+"""Activity of a GPU's parts between two readings: GPM counters, Hopper and later.
 
-They say what utilization cannot: how many multiprocessors worked, how long the tensor
-cores and the memory did. NVML's documentation asks for no privileges.
+Unlike utilization they show how many multiprocessors worked, and how long the tensor cores and
+the memory did. NVML's documentation requires no privileges for them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Gpm:
             self._request.metrics[place].metricId = metric
 
     def read(self, handle: Any) -> Activity:
-        """Activity since the look before; all None at the first look.
+        """Activity since the previous reading; all None at the first one.
 
         Raises:
             pynvml.NVMLError: The device does not answer.
@@ -54,7 +54,7 @@ class Gpm:
         while len(self._samples) < 2:
             self._samples.append(self._library.nvmlGpmSampleAlloc())
         self._library.nvmlGpmSampleGet(handle, self._samples[0])
-        self._samples.reverse()
+        self._samples.reverse()  # now older, newer: the next reading overwrites the older
         is_first, self._taken_ns = self._taken_ns is None, now_ns
         if not is_first:
             self._request.sample1, self._request.sample2 = self._samples
@@ -64,7 +64,7 @@ class Gpm:
         return self._last
 
     def close(self) -> None:
-        """Give the samples back; NVML must still be initialised."""
+        """Free the samples; NVML must still be initialised."""
         while self._samples:
             self._library.nvmlGpmSampleFree(self._samples.pop())
 

@@ -1,4 +1,4 @@
-"""One GPU read through NVML, whatever it supports."""
+"""A GPU read through NVML; fields that it does not support are None."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CLOCK_REASONS = {
 
 
 def clock_words(bits: int) -> list[str]:
-    """Why the clocks are below their maximum, in words; empty when nothing holds them."""
-    known = [word for bit, word in CLOCK_REASONS.items() if bits & bit]
+    """Reasons for clocks below their maximum, in words; empty without one."""
+    words = [word for bit, word in CLOCK_REASONS.items() if bits & bit]
     rest = bits & ~sum(CLOCK_REASONS)
-    return [*known, f"reason {rest:#x}"] if rest else known
+    return [*words, f"reason {rest:#x}"] if rest else words
 
 
 class _Lost(Exception):
@@ -40,8 +40,8 @@ class _Lost(Exception):
 class Gpu:
     """One GPU of an initialised `pynvml`.
 
-    What NVML refuses for good (not supported, not permitted, unknown to this driver) is
-    not asked again; what it refuses for now is None in that sample.
+    A query that NVML refuses for good (not supported, not permitted, unknown to this driver) is
+    not repeated; one that it refuses for now is None in that sample.
     """
 
     def __init__(self, library: ModuleType, index: int, *, gpm: bool) -> None:
@@ -82,20 +82,20 @@ class Gpu:
 
     @property
     def permitted(self) -> bool:
-        """Whether the driver lets this user ask; true of a lost GPU too."""
+        """True if the driver lets this user query the GPU; also for a lost GPU."""
         return self._handle is not None or self._base.lost
 
     def close(self) -> None:
-        """Give back what the driver lent; NVML must still be initialised."""
+        """Free the GPM samples; NVML must still be initialised."""
         if self._gpm is not None:
             self._gpm.close()
 
     def read(self, slow: bool) -> DeviceSample:
-        """One sample; a lost GPU says so from then on and is not asked again.
+        """One sample; a GPU once lost stays so and is not queried again.
 
         Args:
-            slow: Ask also what changes slowly or costs much (processes, temperature,
-                limits, MIG); otherwise the last answers stand.
+            slow: Also query values that change slowly or cost much (processes, temperature,
+                limits, MIG); otherwise their last answers are repeated.
         """
         if self._base.lost:
             return self._base
@@ -108,7 +108,7 @@ class Gpu:
             return self._base
 
     def facts(self) -> dict[str, Any]:
-        """What does not change while the driver runs; None where it does not say."""
+        """Facts that do not change while the driver runs; None where NVML has none."""
         nvml = self._library
         try:
             capability = self._ask(nvml.nvmlDeviceGetCudaComputeCapability)
@@ -132,7 +132,7 @@ class Gpu:
             self._base,
             power_limit_watts=_thousandth(self._ask(nvml.nvmlDeviceGetEnforcedPowerLimit)),
             sm_clock_max_mhz=self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM),
-            # The newer call first: the older one leaves with CUDA 14.
+            # The newer call first: CUDA 14 removes the older one.
             temperature_celsius=self._first(
                 nvml.nvmlDeviceGetTemperatureV,
                 nvml.nvmlDeviceGetTemperature,
@@ -181,12 +181,16 @@ class Gpu:
         return _thousandth(power), _thousandth(energy)
 
     def _processes(self) -> list[ProcessUse] | None:
-        found = self._ask(self._library.nvmlDeviceGetComputeRunningProcesses_v3)
-        if found is None:
+        processes = self._ask(self._library.nvmlDeviceGetComputeRunningProcesses_v3)
+        if processes is None:
             return None
         return [
-            ProcessUse(pid=one.pid, name=process_name(one.pid), memory_bytes=one.usedGpuMemory)
-            for one in found
+            ProcessUse(
+                pid=process.pid,
+                name=process_name(process.pid),
+                memory_bytes=process.usedGpuMemory,
+            )
+            for process in processes
         ]
 
     def _first(
@@ -196,7 +200,7 @@ class Gpu:
         return self._ask(older, *arguments) if answer is None else answer
 
     def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """What NVML answers of this GPU, or None."""
+        """NVML's answer on this GPU, or None."""
         return self._answer(function, self._handle, *arguments)
 
     def _answer(self, function: Callable[..., Any], *arguments: object) -> Any:
@@ -215,7 +219,7 @@ class Gpu:
 
 
 def _field_value(field: Any) -> float | None:
-    """The number in one batched field, by the type that the driver says it has."""
+    """The number in a batched field, by the type that the driver declares."""
     members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
     if field.nvmlReturn != 0 or field.valueType >= len(members):
         return None

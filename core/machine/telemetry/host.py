@@ -8,11 +8,11 @@ from .cgroup import memory_limit_bytes
 from .sample import HostSample
 
 UNSEEN = "unseen process"
-"""The name of a process that this one cannot look at, as from inside a container."""
+"""Name of a process that is hidden from this one, as from inside a container."""
 
 
 class Host:
-    """Reads the host; the share of busy processors is since the reading before."""
+    """Reader of the host; the share of busy processors is since the previous reading."""
 
     def __init__(self) -> None:
         self._cores = psutil.cpu_count() or 1
@@ -21,7 +21,7 @@ class Host:
     def read(self) -> HostSample:
         """One sample; ``cpu`` is None the first time, and when no time has passed."""
         times = psutil.cpu_times()
-        # A guest's time is inside user's and nice's.
+        # A guest's time is contained in user's and nice's.
         total = sum(times) - times.guest - times.guest_nice
         idle = times.idle + times.iowait
         cpu = None
@@ -39,7 +39,7 @@ class Host:
 
 
 def process_name(pid: int) -> str:
-    """The short name of a process, ``python`` say; `UNSEEN` when it is gone or hidden."""
+    """The short name of a process, such as ``python``; `UNSEEN` when it is gone or hidden."""
     try:
         return psutil.Process(pid).name()
     except psutil.Error:
@@ -47,7 +47,7 @@ def process_name(pid: int) -> str:
 
 
 def memory_capacity_bytes() -> int:
-    """Memory that this process may fill: the machine's, or less where a group caps it."""
+    """Bytes that this process may fill: the machine's, or less where a control group caps it."""
     total = psutil.virtual_memory().total
-    # Version 1 writes a number above any machine's for "no limit".
+    # Control groups version 1 write a number above any machine's for "no limit".
     return min(total, memory_limit_bytes() or total)

@@ -1,4 +1,4 @@
-"""What one look at the devices and the host found. Null means "n/a", never zero."""
+"""A sample of the devices and the host. Null means "n/a", never zero."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
     Hopper and later) say the latter. ``memory_total_bytes`` leaves out what the driver
     keeps for itself, so that free is total minus used. ``energy_joules`` counts since the
     driver was loaded. ``clock_reasons`` are words such as ``power cap``.
-    ``lost`` says the device stopped answering; its other fields are then null.
+    ``lost`` is true if the device stopped answering; its other fields are then null.
     """
 
     index: int
@@ -60,7 +60,7 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True):
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """All devices and the host, taken together.
 
-    ``no_devices`` is empty, or says in a few words why there are none.
+    ``no_devices`` is empty, or a short reason why there are none.
     """
 
     t_ns: int = msgspec.field(default_factory=time.time_ns)

@@ -1,4 +1,4 @@
-"""Looks at the devices and the host: once, or from a thread twice a second at most."""
+"""Sampling of the devices and the host: once, or in a thread at most twice a second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sample import Sample
 
 SHORTEST_INTERVAL_SECONDS = 0.5
 SLOW_INTERVAL_SECONDS = 5.0
-"""How often what costs much is asked: processes, temperature, limits."""
+"""Interval of the costly queries: processes, temperature, limits."""
 
 
 class Probe:
@@ -32,7 +32,7 @@ class Probe:
         self._nvml.__exit__()
 
     def take(self) -> Sample:
-        """One sample. The host's CPU share and GPM activity need a look before this one."""
+        """One sample. The host's CPU share and GPM activity need an earlier one."""
         now = time.monotonic()
         slow = now >= self._slow_due
         if slow:
@@ -45,7 +45,7 @@ class Probe:
 
 
 def take() -> Sample:
-    """A single sample, for when nothing is polled."""
+    """A single sample, where nothing polls."""
     with Probe() as probe:
         return probe.take()
 
@@ -53,13 +53,13 @@ def take() -> Sample:
 class Sampler:
     """Samples in a daemon thread from `start` to `stop`; also a context manager.
 
-    ``deliver`` gets every sample, in the sampler's thread: hand it on and return. Should a
-    look or ``deliver`` raise, sampling ends and ``error`` holds the exception: the caller
-    says so, and the run goes on. ``gpm`` is for `Nvml`.
+    ``deliver`` gets every sample, in the sampler's thread, and must return quickly. If a reading
+    or ``deliver`` raises, sampling ends and ``error`` has the exception: the caller reports it,
+    and the run goes on. ``gpm`` is for `Nvml`.
 
     Raises:
         SpecError: ``interval_seconds`` is below half a second: faster polling holds the
-            driver's lock for the workload and learns nothing, the counters move slower.
+            driver's lock against the workload and learns nothing, since the counters are slower.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
-        """End, and wait for a look under way; a driver that hangs is left behind."""
+        """End, and wait for a reading in progress; a driver that hangs is left behind."""
         self._stopping.set()
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
@@ -104,7 +104,7 @@ class Sampler:
                 due = time.monotonic()
                 while not self._stopping.wait(max(0.0, due - time.monotonic())):
                     self._deliver(probe.take())
-                    # After a stall the next look is one interval away, not at once.
+                    # After a stall the next reading is one interval away, not at once.
                     due = max(due, time.monotonic() - self.interval_seconds)
                     due += self.interval_seconds
         except Exception as error:

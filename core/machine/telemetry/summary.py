@@ -1,4 +1,4 @@
-"""What the samples of a run come to: pure functions."""
+"""Summary of the samples of a run: pure functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def summarise(
     *,
     interval_seconds: float = 0.5,
 ) -> Telemetry:
-    """Minimum, median, maximum and n of each series, and who else was there.
+    """Minimum, median, maximum and n of each series, and the other processes.
 
     Series carry the names and units of `DeviceSample` after ``device0.``; the host's are
     ``host.cpu_percent`` and ``host.memory_used_bytes``. ``device0.energy_watts`` is power
@@ -87,7 +87,7 @@ def _device_series(name: str, answers: Answers) -> Series:
     counter = [
         (t_ns, device.energy_joules) for t_ns, device in answers if device.energy_joules is not None
     ]
-    # The counter starts anew when the driver is reloaded: such a pair says nothing.
+    # The counter restarts when the driver is reloaded: skip such a pair.
     series[f"{name}.energy_watts"] = [
         (after - before) / ((t1 - t0) / 1e9)
         for (t0, before), (t1, after) in pairwise(counter)
@@ -97,7 +97,7 @@ def _device_series(name: str, answers: Answers) -> Series:
 
 
 def _absence(samples: list[Sample], index: int | None, answers: Answers) -> dict[str, str]:
-    """Why the run's device has no series, or not all of it."""
+    """The reason why the run's device has no series, or not all of them."""
     if not samples:
         return {"samples": "none was taken in the measured part"}
     if index is None:
@@ -120,15 +120,17 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def _others(answers: Answers, own_pids: frozenset[int]) -> list[dict[str, Any]]:
-    """Processes not the run's own, with the most memory that each was seen to hold."""
+    """Processes other than the run's, with the most bytes that each was seen to hold."""
     others: dict[int, dict[str, Any]] = {}
     for _, device in answers:
         for process in device.processes or ():
             if process.pid in own_pids:
                 continue
-            known = others.setdefault(
+            row = others.setdefault(
                 process.pid, {"pid": process.pid, "name": process.name, "memory_bytes": None}
             )
-            held = [known["memory_bytes"], process.memory_bytes]
-            known["memory_bytes"] = max((one for one in held if one is not None), default=None)
+            amounts = [row["memory_bytes"], process.memory_bytes]
+            row["memory_bytes"] = max(
+                (amount for amount in amounts if amount is not None), default=None
+            )
     return list(others.values())
