@@ -111,13 +111,13 @@ PRECISIONS: tuple[Precision, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """How attention is computed.
+    """Properties of an attention kernel.
 
     Attributes:
         name: Value of the spec's key.
         kernel: Code path of the model.
         backend: The only backend allowed to torch's fused call; None leaves torch the choice.
-        scores: Who writes the matrix of scores to memory: the model's operators, torch's own, or
+        scores: Writer of the matrix of scores in memory: the model's operators, torch's, or
             ``none`` where a fused kernel keeps it on the chip.
         stand_in: Eager kernel of every device on the same operands: for a step on tensors
             without data, or one whose only purpose is to import torch's modules.
@@ -139,7 +139,7 @@ class Attention:
 
     @property
     def writes_scores(self) -> bool:
-        """Whether a (batch, heads, context, context) matrix is in memory."""
+        """True if a (batch, heads, context, context) matrix is in memory."""
         return self.scores != "none"
 
 

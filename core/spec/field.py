@@ -22,18 +22,19 @@ class Field:
 
     Attributes:
         name: The key, as ``--set`` and TOML take it.
-        help: What it decides, in a line.
-        allowed: What it may hold, in words, as messages say it.
+        help: Its meaning in a line.
+        allowed: The accepted values in words, for messages.
         choices: The closed list of texts, or empty.
         convert: A value of the field's type from a text or a TOML value; ValueError or
             TypeError if it can't be.
         valid: Whether a converted value is in range.
-        group: Where the form has it; empty for the experiments of the studies, which it has not.
-        decides: ``forward``: the kernels of a forward pass. ``step``: only what follows them in
-            a step. ``procedure``: only how long is measured. ``conditions``: none of these.
+        group: Section of the form; empty for the experiments of the studies, which are not in it.
+        decides: Scope of its effect. ``forward``: the kernels of a forward pass. ``step``: only
+            the part of a step after it. ``procedure``: only the duration of the measurement.
+            ``conditions``: none of these.
         part_of: The key that this one describes further; both are one factor of a study.
         later: Added after runs had been stored: at its default it is left out of the identity,
-            so that those runs keep theirs.
+            so that those runs keep their identity.
         is_used: Whether the value has a meaning, by the values of the other keys.
     """
 
@@ -50,17 +51,17 @@ class Field:
     is_used: Callable[[Mapping[str, Any]], bool] = lambda values: True
 
     def parse(self, value: object) -> Any:
-        """The field's value, in its one canonical form.
+        """The field's value in its canonical form.
 
         Raises:
             SpecError: Not of the field's type, or out of its range.
         """
         try:
             converted = self.convert(value)
-            fine = self.valid(converted)
+            is_valid = self.valid(converted)
         except (ValueError, TypeError, OverflowError):
-            fine = False
-        if not fine:
+            is_valid = False
+        if not is_valid:
             raise SpecError(self.name, value, self._message(value))
         return converted
 
@@ -88,11 +89,11 @@ def as_number(value: Any) -> float:
     """A number from one or a text; TypeError for a truth value."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError
-    return float(value) + 0.0  # one zero, not two
+    return float(value) + 0.0  # -0.0 becomes 0.0: equal specs need equal text
 
 
 def count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = "") -> Field:
-    """A whole number in a range; ``zero`` says what 0 means."""
+    """A whole number in a range; ``zero`` is the meaning of 0, for messages."""
     allowed = f"a whole number from {low} to {high}" + (f" ({zero})" if zero else "")
     return Field(
         name=name,
@@ -151,7 +152,7 @@ def decimal(
         help=help,
         allowed=allowed,
         convert=convert,
-        valid=lambda value: low <= value <= high,  # which nan is not
+        valid=lambda value: low <= value <= high,  # false for nan
     )
 
 

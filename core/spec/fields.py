@@ -1,4 +1,4 @@
-"""One row per key of a spec: what it may hold, how text becomes it, what it means.
+"""Table of a spec's keys, a row each: allowed values, conversion from text, meaning.
 
 The form, ``--help``, the documentation and the checks all read this table.
 """
@@ -33,7 +33,7 @@ def field_named(name: str, value: object = "…") -> Field:
 
     Args:
         name: The key.
-        value: What it was given, for the message.
+        value: Its value, for the message.
 
     Raises:
         SpecError: No such key; names the nearest one.
@@ -56,7 +56,7 @@ def keys_deciding(*kinds: Decides) -> tuple[str, ...]:
 
 
 def unused_keys(values: Mapping[str, Any]) -> set[str]:
-    """Keys whose values mean nothing beside the others: an optimizer without training steps.
+    """Keys whose values have no meaning given the others: an optimizer without training steps.
 
     Args:
         values: By key, as a record or as the form has them.
@@ -87,7 +87,7 @@ def _compiles(values: Mapping[str, Any]) -> bool:
 
 
 def _with(group: Group, *fields: Field, **metadata: Any) -> tuple[Field, ...]:
-    """The fields with a group and what else they have in common."""
+    """The fields with a group and the other metadata that they share."""
     return tuple(replace(field, group=group, **metadata) for field in fields)
 
 

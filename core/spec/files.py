@@ -1,4 +1,4 @@
-"""Specs that a person saved under a name, as TOML; and reading anyone's spec file."""
+"""Specs saved under a name, as TOML, and the reader of any spec file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def profiles_folder() -> Path:
-    """Where saved profiles live."""
+    """The folder of saved profiles."""
     return home() / "profiles"
 
 
@@ -52,12 +52,12 @@ def load_profile(name: str) -> tuple[RunSpec, list[PassName]]:
 
     Raises:
         NotFoundError: No such profile.
-        ProfileError: It cannot be read, or holds what no spec allows.
+        ProfileError: It cannot be read, or has a key or value that no spec allows.
     """
     path = profile_path(name)
     if not path.is_file():
-        known = ", ".join(list_profiles()) or "none saved yet"
-        raise NotFoundError(f"no profile {name!r}: {known}")
+        saved = ", ".join(list_profiles()) or "none saved yet"
+        raise NotFoundError(f"no profile {name!r}: {saved}")
     settings, passes = read_spec_file(path)
     spec = parse_spec(settings)
     return spec, passes or list(spec.default_passes)
@@ -88,8 +88,8 @@ def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
         raise ProfileError(f"{path}: not TOML: {error}") from error
     try:
         passes = settings.pop("passes", None)
-        asked = None if passes is None else parse_passes(_texts(passes))
-        return {name: field_named(name).parse(value) for name, value in settings.items()}, asked
+        parsed = None if passes is None else parse_passes(_texts(passes))
+        return {name: field_named(name).parse(value) for name, value in settings.items()}, parsed
     except SpecError as error:
         raise ProfileError(f"{path}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""From what a person typed to a spec that can be measured on this machine."""
+"""Resolution of typed settings to a spec that can be measured on this machine."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def parse_passes(names: str | Sequence[str]) -> list[PassName]:
     Raises:
         SpecError: An unknown pass, or none; or one whose program is not installed.
     """
-    asked = names.split(",") if isinstance(names, str) else list(names)
-    wanted = {name.strip() for name in asked if name.strip()}
+    texts = names.split(",") if isinstance(names, str) else list(names)
+    wanted = {text.strip() for text in texts if text.strip()}
     unknown = sorted(wanted - set(EVERY_PASS))
     if unknown or not wanted:
         allowed = f"any of {', '.join(EVERY_PASS)}"

@@ -1,4 +1,4 @@
-"""What is measured: one flat, immutable, checked spec with an identity."""
+"""The spec of a measurement: flat, immutable, checked, with an identity."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ from .fields import FIELDS, field_named, group_keys
 from .models import CUSTOM, Dimensions, find_model
 
 NUMERIC_WORKLOADS = ("accumulation", "autocast-dtypes")
-"""What they find are values and types, not times: they have no steps."""
+"""Workloads that measure values and types, not times: they have no steps."""
 
 
 def check_together(spec: RunSpec) -> None:
-    """Raises SpecError for the first key that does not go with the others."""
+    """Check the keys against each other.
+
+    Raises:
+        SpecError: For the first key that does not go with the others.
+    """
     _check_dimensions(spec)
     _check_workload(spec)
     _check_device(spec)
@@ -38,7 +42,11 @@ def check_together(spec: RunSpec) -> None:
 
 
 def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
-    """Raises SpecError for a pass that the spec's workload has no use for."""
+    """Check that the passes can measure the spec's workload.
+
+    Raises:
+        SpecError: For the first pass that cannot.
+    """
     ranked = [name for name, row in PASSES.items() if row.takes_ranks]
     stepless = [name for name, row in PASSES.items() if not row.measures_steps]
     for name in passes:
@@ -177,7 +185,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Either ``model`` names a preset, or all five dimensions are given and ``model`` is
     ``custom``. Bare attention (``workload = attention``) takes d_model alone, and heads; its
-    other dimensions are 1. What each key means, its unit and what it may hold is in
+    other dimensions are 1. Meaning, unit and allowed values of each key are in
     `sysbench.core.spec.fields.FIELDS`, which the form and ``--help`` show too.
 
     Raises:
@@ -228,13 +236,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             value = field.parse(getattr(self, field.name))
             msgspec.structs.force_setattr(self, field.name, value)
         if self.workload == "attention":
-            self._settle_attention()
+            self._complete_attention()
         else:
-            self._settle_model()
+            self._complete_model()
         check_together(self)
 
-    def _settle_attention(self) -> None:
-        """Bare attention has a width and heads; what else a model has, it has not."""
+    def _complete_attention(self) -> None:
+        """Fill the dimensions of bare attention. It has a width and heads only."""
         if self.model not in ("", CUSTOM):
             raise SpecError("model", self.model, "left out: bare attention takes d_model and heads")
         if not self.d_model:
@@ -242,10 +250,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         msgspec.structs.force_setattr(self, "model", CUSTOM)
         for name in DIMENSION_NAMES:
             msgspec.structs.force_setattr(self, name, getattr(self, name) or 1)
-        if self.step == "train":  # without weights that is the same
+        if self.step == "train":  # without weights there is no optimizer: the same step
             msgspec.structs.force_setattr(self, "step", "forward+backward")
 
-    def _settle_model(self) -> None:
+    def _complete_model(self) -> None:
         """Fill the dimensions from the preset, or the name from the dimensions."""
         given = {name: getattr(self, name) for name in DIMENSION_NAMES if getattr(self, name)}
         if self.model in ("", CUSTOM) and given:
@@ -262,15 +270,15 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         preset = find_model(self.model or "tiny")
         msgspec.structs.force_setattr(self, "model", preset.name)
         for name in DIMENSION_NAMES:
-            fixed = getattr(preset.dimensions, name)
-            if given.get(name, fixed) != fixed:
+            preset_value = getattr(preset.dimensions, name)
+            if given.get(name, preset_value) != preset_value:
                 raise SpecError(
                     name,
                     given[name],
-                    f"{preset.name} has {name} = {fixed}; leave "
+                    f"{preset.name} has {name} = {preset_value}; leave "
                     "model out and give all five dimensions for another size",
                 )
-            msgspec.structs.force_setattr(self, name, fixed)
+            msgspec.structs.force_setattr(self, name, preset_value)
 
     @property
     def dimensions(self) -> Dimensions:
@@ -284,7 +292,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def on_cuda(self) -> bool:
-        """Whether the device is a CUDA device; false while it is still ``auto``."""
+        """True for a CUDA device; false while the device is still ``auto``."""
         return self.device.startswith("cuda")
 
     @property
@@ -297,22 +305,22 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def has_backward(self) -> bool:
-        """Whether a step runs the backward pass."""
+        """True if a step runs the backward pass."""
         return self.step in ("forward+backward", "train")
 
     @property
     def has_model(self) -> bool:
-        """Whether steps of it run a model, if only its attention."""
+        """True if its steps run a model, or only the attention of one."""
         return self.workload in ("transformer", "attention")
 
     @property
     def has_steps(self) -> bool:
-        """Whether the workload takes steps; the others find values and types."""
+        """True if the workload has steps; the others measure values and types."""
         return self.workload not in NUMERIC_WORKLOADS
 
     @property
     def compiles(self) -> bool:
-        """Whether the first step compiles something: all of it, or its flex attention."""
+        """True if the first step compiles: all of it, or its flex attention."""
         return self.compile != "off" or self.attention_row.compiles
 
     @property
@@ -327,12 +335,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def is_causal(self) -> bool:
-        """Whether attention is masked. The write-ups' models are; their bare attention is not."""
+        """True if attention is masked, as in the write-ups' models; not in their bare attention."""
         return self.mask == "causal" or (self.mask == "auto" and self.workload != "attention")
 
     @property
     def default_passes(self) -> tuple[PassName, ...]:
-        """Those that run unless others are asked for."""
+        """Passes that run unless others are requested."""
         return tuple(
             row.name
             for row in PASSES.values()
@@ -347,6 +355,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         defaults = dict(zip(self.__struct_fields__, self.__struct_defaults__, strict=True))
         values = msgspec.to_builtins(self)
         for field in FIELDS:
+            # Runs stored before the key existed keep their identity.
             if field.later and values[field.name] == defaults[field.name]:
                 del values[field.name]
         return hashlib.sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:16]
@@ -354,6 +363,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def changed(self, **changes: object) -> RunSpec:
         """A copy with some fields replaced, checked like a new one."""
         if "model" in changes:
+            # 0 takes the dimension from the new preset.
             changes = dict.fromkeys(DIMENSION_NAMES, 0) | changes
         elif changes.keys() & set(DIMENSION_NAMES):
             changes = {"model": ""} | changes
@@ -376,7 +386,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def subject(spec: Mapping[str, Any]) -> str:
-    """What a spec's keys measure, in a word: the model's name, ``attention-d64``, the workload."""
+    """The measured subject in a word: the model's name, ``attention-d64``, or the workload."""
     workload = str(spec.get("workload", "transformer"))
     if workload == "attention":
         return f"attention-d{spec['d_model']}"
@@ -389,5 +399,7 @@ def parse_spec(values: Mapping[str, object]) -> RunSpec:
     Raises:
         SpecError: An unknown key, or a value that the field does not allow.
     """
-    known: dict[str, Any] = {field_named(name, values[name]).name: values[name] for name in values}
-    return RunSpec(**known)
+    settings: dict[str, Any] = {
+        field_named(name, values[name]).name: values[name] for name in values
+    }
+    return RunSpec(**settings)
