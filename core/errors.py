@@ -1,7 +1,7 @@
-"""Every failure that a person should read, in one tree.
+"""Exceptions whose messages are for a person to read, in one tree.
 
-A message says what is wrong, where, and what to do about it. ``exit_code`` is what
-the command line returns for it.
+A message has the fault, its place and the remedy. ``exit_code`` is the exit code of the command
+line for it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class SpecError(SysbenchError, ValueError):
 
     Attributes:
         field: The dotted name of the key at fault.
-        value: The value as it was given.
-        allowed: What would have been accepted, in words.
+        value: The value as given.
+        allowed: The accepted values, in words.
     """
 
     exit_code = 2
@@ -49,18 +49,18 @@ class DeviceBusyError(SysbenchError):
 
 
 class DamagedFileError(SysbenchError):
-    """A file that is not what its name says: truncated, foreign or hostile."""
+    """A file whose content does not match its name: truncated, foreign or hostile."""
 
 
 class ForeignFileError(DamagedFileError):
-    """A file that was given to be inspected and cannot be: absent, of no kind that is known,
-    damaged, hostile, or larger than the memory that decoding may take."""
+    """A file that cannot be inspected: absent, of an unknown kind, damaged, hostile, or too large
+    for the memory that decoding may take."""
 
     exit_code = 2
 
 
 class WorkerFailed(SysbenchError):
-    """A pass ended without its result; the message says how."""
+    """A pass ended without its result; the message has the reason."""
 
 
 def _short(value: object, limit: int = 80) -> str:

@@ -6,10 +6,10 @@ import re
 from decimal import Decimal
 
 UNKNOWN = "n/a"
-"""A quantity that is not known: never written as zero."""
+"""Text of an unknown quantity, which is never written as zero."""
 
 LONGEST_NAME = 60
-"""Characters of a kernel's name in a sentence."""
+"""Limit of a kernel's name in a sentence, in characters."""
 
 BINARY_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -34,12 +34,12 @@ def format_bytes(count: float) -> str:
     """
     magnitude, unit = float(abs(count)), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        # Half a unit below 1024 it would be written as 1024 already.
+        # From here on three digits would round up to 1024 of the smaller unit.
         if magnitude >= BINARY_UNITS[larger] * (1 - 1 / 2048):
             unit = larger
     scaled = magnitude / BINARY_UNITS[unit]
-    whole = unit == "B" or scaled >= 999.5
-    number = f"{scaled:.0f}" if whole else f"{scaled:#.3g}".rstrip(".")
+    is_integer = unit == "B" or scaled >= 999.5  # which rounds to four digits
+    number = f"{scaled:.0f}" if is_integer else f"{scaled:#.3g}".rstrip(".")
     return f"{'-' if count < 0 else ''}{number} {unit}"
 
 
@@ -66,14 +66,15 @@ def percent_of(part: float, whole: float) -> str:
 
 
 def signed_percent(change: float, digits: int = 1) -> str:
-    """A change, its sign always there: ``+3.7 %``; what rounds to nothing is ``+0.0 %``."""
+    """A change, always with its sign: ``+3.7 %``; zero after rounding is ``+0.0 %``."""
+    # + 0.0 turns -0.0 into 0.0.
     return f"{round(100 * change, digits) + 0.0:+.{digits}f} %"
 
 
 def significant(value: float, digits: int = 4) -> str:
     """A number with so many significant digits, never in exponent form."""
-    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 1
-    return f"{value:,.{max(0, digits - whole)}f}"
+    integer_digits = len(str(int(abs(value)))) if abs(value) >= 1 else 1
+    return f"{value:,.{max(0, digits - integer_digits)}f}"
 
 
 def milliseconds(value: float) -> str:
@@ -82,7 +83,7 @@ def milliseconds(value: float) -> str:
 
 
 def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """A name of at most so many characters, cut in the middle: both its ends identify it."""
+    """A name of at most ``most`` characters, cut in the middle: both ends identify it."""
     if len(name) <= most:
         return name
     tail = most // 3
@@ -90,7 +91,7 @@ def shortened(name: str, most: int = LONGEST_NAME) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 thread``, ``3 threads``: nouns that take an s."""
+    """A count with its noun, for nouns with a plural in s: ``1 thread``, ``3 threads``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 

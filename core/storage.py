@@ -1,4 +1,4 @@
-"""The home of everything that is kept, atomic writes, and locks that name their holder."""
+"""The data folder, atomic writes, and file locks that name their holder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HOME_VARIABLE = "SYSBENCH_HOME"
 
 
 def home() -> Path:
-    """Where everything is kept: ``$SYSBENCH_HOME``, else the platform's data directory."""
+    """The data folder: ``$SYSBENCH_HOME``, else the platform's data directory."""
     override = os.environ.get(HOME_VARIABLE)
     return Path(override).expanduser() if override else platformdirs.user_data_path("sysbench-tui")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader sees the old or the new content, never a part.
+    """Replace a file so that a reader sees the old or the new content, never a mixture.
 
     Raises:
         OSError: Nothing was replaced.
@@ -45,9 +45,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = False, who: str = "") -> Iterator[None]:
-    """Hold an advisory lock on ``path`` with this process's id inside.
+    """Hold an advisory lock on ``path``, whose content is this process's id.
 
-    The kernel drops it when the process ends, however it ends.
+    The kernel releases it when the process ends, however it ends.
 
     Raises:
         DeviceBusyError: Another process holds it and ``wait`` is false.
@@ -67,7 +67,7 @@ def locked(path: Path, *, wait: bool = False, who: str = "") -> Iterator[None]:
 
 
 def _take(file: IO[bytes], *, wait: bool) -> bool:
-    """Take the lock; without ``wait`` tell whether it was free."""
+    """Take the lock; False if it is held and ``wait`` is false."""
     if wait:
         fcntl.flock(file, fcntl.LOCK_EX)
         return True
