@@ -141,12 +141,21 @@ def create_run(
     created_ns = time.time_ns()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
     label = re.sub(r"[^A-Za-z0-9.]+", "-", subject(msgspec.to_builtins(spec)))
-    path = runs_folder(root) / f"{stamp}-{label}-{secrets.token_hex(2)}"
-    path.mkdir(parents=True)
-    run = RunDirectory(path)
+    run = RunDirectory(_new_folder(runs_folder(root), f"{stamp}-{label}"))
     header = Header(id=run.id, created_ns=created_ns, passes=list(passes), spec=spec, peak=peak)
     write_atomically(run.header_path, msgspec.json.format(msgspec.json.encode(header), indent=2))
     return run
+
+
+def _new_folder(parent: Path, stem: str) -> Path:
+    """Make a folder; runs of one second can draw the same four digits, and draw again."""
+    while True:
+        path = parent / f"{stem}-{secrets.token_hex(2)}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return path
 
 
 def runs_folder(root: Path | None = None) -> Path:

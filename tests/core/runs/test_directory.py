@@ -99,3 +99,13 @@ def test_a_lock_names_its_holder_and_frees_itself(tmp_path: Path) -> None:
         assert lock_holder(path) is None
     with locked(path):
         assert lock_holder(path) is not None
+
+
+def test_two_runs_that_draw_the_same_digits_have_folders_of_their_own(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits = iter(["aaaa", "aaaa", "bbbb"])
+    monkeypatch.setattr("secrets.token_hex", lambda count: next(digits))
+    monkeypatch.setattr("time.time_ns", lambda: 0)
+    first, second = (create_run(RunSpec(model="tiny"), ["timing"]) for _ in range(2))
+    assert (first.id[-4:], second.id[-4:]) == ("aaaa", "bbbb")
