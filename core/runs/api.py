@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..record.events import AnyEvent
 from ..record.record import Record
-from ..spec.resolve import parse_passes, resolved
+from ..spec.passes import parse_passes
+from ..spec.resolve import resolved
 from ..spec.spec import RunSpec
 from .builder import load_record
 from .directory import RunDirectory, create_run, find_run

@@ -18,7 +18,8 @@ from ..machine.peaks import Peak
 from ..record.blocks import PassName
 from ..record.events import AnyEvent, EventTail, encode_event
 from ..record.record import Record, decode_record, encode_record
-from ..spec.spec import RunSpec, check_passes, subject
+from ..spec.passes import check_passes
+from ..spec.spec import RunSpec, subject
 from ..storage import home, lock_holder, write_atomically
 
 

@@ -12,7 +12,7 @@ from ..errors import NotFoundError, ProfileError, SpecError
 from ..record.blocks import EVERY_PASS, PassName
 from ..storage import home, write_atomically
 from .fields import field_named
-from .resolve import parse_passes
+from .passes import parse_passes
 from .spec import RunSpec, parse_spec
 
 LARGEST_FILE_BYTES = 2**18

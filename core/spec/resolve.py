@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..errors import SpecError
 from ..machine.devices import resolve_device
-from ..record.blocks import EVERY_PASS, PASSES, PassName
 from .spec import RunSpec, parse_spec
 
 
@@ -34,23 +32,3 @@ def resolved(spec: RunSpec) -> RunSpec:
             allowed = f"at most {count} here, each rank has a CUDA device: {error}"
             raise SpecError("ranks", spec.ranks, allowed) from error
     return spec
-
-
-def parse_passes(names: str | Sequence[str]) -> list[PassName]:
-    """Passes from ``"timing,trace"`` or a list, in the order in which they run.
-
-    Raises:
-        SpecError: An unknown pass, or none; or one whose program is not installed.
-    """
-    texts = names.split(",") if isinstance(names, str) else list(names)
-    wanted = {text.strip() for text in texts if text.strip()}
-    unknown = sorted(wanted - set(EVERY_PASS))
-    if unknown or not wanted:
-        allowed = f"any of {', '.join(EVERY_PASS)}"
-        raise SpecError("passes", unknown[0] if unknown else names, allowed)
-    chosen = [row for row in PASSES.values() if row.name in wanted]
-    for row in chosen:
-        if row.program and shutil.which(row.program) is None:
-            allowed = f"{row.program} is not on PATH: {row.remedy}, or leave this pass out"
-            raise SpecError("passes", row.name, allowed)
-    return [row.name for row in chosen]

@@ -41,31 +41,6 @@ def check_together(spec: RunSpec) -> None:
     _check_parallel(spec)
 
 
-def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
-    """Check that the passes can measure the spec's workload.
-
-    Raises:
-        SpecError: For the first pass that cannot.
-    """
-    ranked = [name for name, row in PASSES.items() if row.takes_ranks]
-    stepless = [name for name, row in PASSES.items() if not row.measures_steps]
-    for name in passes:
-        if spec.ranks > 1 and not PASSES[name].takes_ranks:
-            raise SpecError("passes", name, f"{_only(ranked)} of several ranks")
-        if PASSES[name].measures_steps == spec.has_steps:
-            continue
-        if spec.has_steps:
-            allowed = f"one that measures steps; {name} is for {' and '.join(NUMERIC_WORKLOADS)}"
-        else:
-            allowed = f"{_only(stepless)} of workload = {spec.workload}, which has no steps"
-        raise SpecError("passes", name, allowed)
-
-
-def _only(names: Sequence[str]) -> str:
-    """``timing, the only pass``."""
-    return f"{' and '.join(names)}, the only {'pass' if len(names) == 1 else 'passes'}"
-
-
 def _check_dimensions(spec: RunSpec) -> None:
     size = spec.dimensions
     turns = spec.workload != "attention"

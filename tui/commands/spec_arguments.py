@@ -82,7 +82,7 @@ def asked_spec(arguments: argparse.Namespace) -> RunSpec:
 
 def chosen_passes(arguments: argparse.Namespace, spec: RunSpec) -> list[PassName]:
     """The passes of ``--passes``, else of the file, else the spec's default ones."""
-    from ...core.spec.resolve import parse_passes
+    from ...core.spec.passes import parse_passes
 
     if arguments.passes is not None:
         return parse_passes(arguments.passes)

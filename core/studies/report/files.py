@@ -1,15 +1,77 @@
-"""A study as a file: Markdown, CSV, JSON or one HTML page."""
+"""The report of a study as files: Markdown, CSV, JSON, and one HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from ...export.page.charts import memory_chart
+from ...export.page.document import document, section, table, tag, text
+from ...export.page.line_chart import line_chart
 from ...export.text_formats import escaped, table_as_csv, table_as_markdown, tables_as_tidy_csv
 from ...tables.table import Table
-from .page import study_page
 from .report import Report
+
+
+def study_page(report: Report) -> str:
+    """The page: self-contained, no network requests."""
+    study = report.study
+    name = " · ".join(part for part in (study.name, study.variant) if part)
+    head = tag("h1", text(f"{name}: {study.title}")) + "".join(
+        tag("p", text(line), class_="quiet") for line in _facts(report)
+    )
+    return document(f"{name}: {study.title}", head, dict(_sections(report)))
+
+
+def _facts(report: Report) -> Iterator[str]:
+    study, progress = report.study, report.progress
+    if study.source:
+        yield f"repeats {study.source}"
+    empty = progress.total - progress.done
+    empty_words = f", {empty} {'is' if empty == 1 else 'are'} empty" if empty else ""
+    yield f"{progress.done} of {progress.total} cells have their value{empty_words}"
+    fixed = ", ".join(f"{key} {value}" for key, value in study.fixed.items())
+    yield f"passes {', '.join(study.passes)}" + (f" · fixed: {fixed}" if fixed else "")
+
+
+def _sections(report: Report) -> Iterator[tuple[str, str]]:
+    if report.cautions:
+        yield (
+            "before-you-compare",
+            _paragraphs(
+                "Before you compare", report.cautions, "before-you-compare", "finding warning"
+            ),
+        )
+    for content in report.tables:
+        yield (
+            content.name,
+            section(content.title or content.name, table(content), anchor=content.name),
+        )
+    if report.sentences:
+        yield "what-it-says", _paragraphs("What the rows say", report.sentences, "what-it-says")
+    if report.figures:
+        charts = map(line_chart, report.figures)
+        yield "figures", section("Figures", *charts, anchor="figures")
+    if report.timelines:
+        drawn = (
+            tag("h3", text(words)) + memory_chart(timeline)
+            for words, timeline in report.timelines.items()
+        )
+        yield "timelines", section("Memory over time, by cell", *drawn, anchor="timelines")
+    if report.study.notes:
+        yield "notes", _paragraphs("Notes", report.study.notes, "notes")
+    if report.environment.rows:
+        block = table(report.environment)
+        yield "environment", section(report.environment.title, block, anchor="environment")
+    block = table(report.commands)
+    yield "commands", section(report.commands.title, block, anchor="commands")
+
+
+def _paragraphs(title: str, lines: Sequence[str], anchor: str, look: str = "") -> str:
+    inside = (tag("p", text(line), **({"class_": look} if look else {})) for line in lines)
+    return section(title, *inside, anchor=anchor)
+
 
 STUDY_FORMATS = ("md", "csv", "json", "html")
 
@@ -80,8 +142,8 @@ def _markdown(report: Report) -> Iterator[str]:
     yield f"- {progress.done} of {progress.total} cells have their value"
     for caution in report.cautions:
         yield from ("", f"**{escaped(caution)}**")
-    for table in report.tables:
-        yield from ("", f"## {escaped(table.title or table.name)}", "", table_as_markdown(table))
+    for filled in report.tables:
+        yield from ("", f"## {escaped(filled.title or filled.name)}", "", table_as_markdown(filled))
     for title, lines in (("What the rows say", report.sentences), ("Notes", study.notes)):
         if lines:
             yield from ("", f"## {title}", "")

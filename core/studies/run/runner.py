@@ -23,7 +23,7 @@ from ...record.record import Record
 from ...runs.builder import load_record
 from ...runs.directory import create_run
 from ...runs.supervisor import Cancellation, supervise
-from ...spec.resolve import parse_passes
+from ...spec.passes import parse_passes
 from ...spec.spec import RunSpec
 from ...storage import lock_holder, locked
 from .forecast import Forecaster, kind_of, past_entries, steps_seconds, work_of

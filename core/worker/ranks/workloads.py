@@ -1,8 +1,16 @@
-"""Workloads of several ranks: a step with shared gradients, and a bare all-reduce."""
+"""Workloads of several ranks: a step with shared gradients, a sharded optimizer, a bare all-reduce.
+
+Gradients stay whole on every rank; only the optimizer's state is sharded (the first stage of
+ZeRO, Rajbhandari et al. 2020, arXiv:1910.02054). A parameter is never cut.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
+from torch import nn
 
 from ...record.distributed import MemoryRow, Moment
 from ...spec.spec import RunSpec
@@ -10,8 +18,39 @@ from ..workloads.base import EnterPhase
 from ..workloads.transformer import Workload, make_optimizer
 from .block import resident_row, rows_around_optimizer
 from .collectives import Collectives
-from .sharded_optimizer import make_sharded_optimizer
 from .strategies import make_strategy
+
+
+def make_sharded_optimizer(
+    spec: RunSpec, model: nn.Module, collectives: Collectives
+) -> torch.optim.Optimizer:
+    """The spec's optimizer over this rank's parameters; its step ends by broadcasting weights."""
+    parameters = list(model.parameters())
+    owners = owners_of([parameter.numel() for parameter in parameters], collectives.ranks)
+    pairs = list(zip(parameters, owners, strict=True))
+    own = nn.ParameterList(parameter for parameter, owner in pairs if owner == collectives.rank)
+    optimizer = make_optimizer(spec, own)
+
+    def share(*_: Any) -> None:
+        sent = [
+            collectives.start_broadcast(parameter.detach(), owner) for parameter, owner in pairs
+        ]
+        for pending in sent:
+            collectives.wait(pending)
+
+    optimizer.register_step_post_hook(share)
+    return optimizer
+
+
+def owners_of(sizes: Sequence[int], ranks: int) -> list[int]:
+    """The rank that keeps each size: largest first, each to the rank with least so far."""
+    assigned = [0] * ranks
+    owners = [0] * len(sizes)
+    # Both the stable sort and `index` break ties alike on every rank: owners must agree.
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        owners[index] = assigned.index(min(assigned))
+        assigned[owners[index]] += sizes[index]
+    return owners
 
 
 class ParallelWorkload(Workload):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.core.spec.spec import check_passes
+from sysbench.core.spec.passes import check_passes
 from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.run.grid import expand, with_variant
 

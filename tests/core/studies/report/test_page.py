@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.studies.report.page import study_page
+from sysbench.core.studies.report.files import study_page
 from sysbench.core.studies.report.report import Report, report_of
 
 from ....half_filled import half_filled

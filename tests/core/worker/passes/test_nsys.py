@@ -27,7 +27,7 @@ from sysbench.core.record.events import AnyEvent, Outcome, PassEnded, PassStarte
 from sysbench.core.record.record import Kernels
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.supervisor import Cancellation, supervise
-from sysbench.core.spec.resolve import parse_passes
+from sysbench.core.spec.passes import parse_passes
 from sysbench.core.spec.spec import RunSpec
 
 DOUBLE = Path(__file__).parents[3] / "nsys_double"

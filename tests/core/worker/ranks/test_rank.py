@@ -20,8 +20,8 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.clocks import TimedSteps
 from sysbench.core.worker.ranks.block import ring_share, slowest
 from sysbench.core.worker.ranks.launcher import environment_of, first_failure
-from sysbench.core.worker.ranks.sharded_optimizer import owners_of
 from sysbench.core.worker.ranks.strategies import grouped
+from sysbench.core.worker.ranks.workloads import owners_of
 
 SCRIPT = Path(__file__).with_name("ranks_for_test.py")
 REPLICATED = ("naive", "flat", "overlap", "bucketed", "ddp")

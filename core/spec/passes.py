@@ -1,0 +1,55 @@
+"""Passes as people type them, and whether they can measure a spec."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+from ..errors import SpecError
+from ..record.blocks import EVERY_PASS, PASSES, PassName
+from .spec import NUMERIC_WORKLOADS, RunSpec
+
+
+def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
+    """Check that the passes can measure the spec's workload.
+
+    Raises:
+        SpecError: For the first pass that cannot.
+    """
+    ranked = [name for name, row in PASSES.items() if row.takes_ranks]
+    stepless = [name for name, row in PASSES.items() if not row.measures_steps]
+    for name in passes:
+        if spec.ranks > 1 and not PASSES[name].takes_ranks:
+            raise SpecError("passes", name, f"{_only(ranked)} of several ranks")
+        if PASSES[name].measures_steps == spec.has_steps:
+            continue
+        if spec.has_steps:
+            allowed = f"one that measures steps; {name} is for {' and '.join(NUMERIC_WORKLOADS)}"
+        else:
+            allowed = f"{_only(stepless)} of workload = {spec.workload}, which has no steps"
+        raise SpecError("passes", name, allowed)
+
+
+def _only(names: Sequence[str]) -> str:
+    """``timing, the only pass``."""
+    return f"{' and '.join(names)}, the only {'pass' if len(names) == 1 else 'passes'}"
+
+
+def parse_passes(names: str | Sequence[str]) -> list[PassName]:
+    """Passes from ``"timing,trace"`` or a list, in the order in which they run.
+
+    Raises:
+        SpecError: An unknown pass, or none; or one whose program is not installed.
+    """
+    texts = names.split(",") if isinstance(names, str) else list(names)
+    wanted = {text.strip() for text in texts if text.strip()}
+    unknown = sorted(wanted - set(EVERY_PASS))
+    if unknown or not wanted:
+        allowed = f"any of {', '.join(EVERY_PASS)}"
+        raise SpecError("passes", unknown[0] if unknown else names, allowed)
+    chosen = [row for row in PASSES.values() if row.name in wanted]
+    for row in chosen:
+        if row.program and shutil.which(row.program) is None:
+            allowed = f"{row.program} is not on PATH: {row.remedy}, or leave this pass out"
+            raise SpecError("passes", row.name, allowed)
+    return [row.name for row in chosen]
