@@ -144,7 +144,7 @@ def shape(spec: RunSpec) -> list[str]:
     ]
 
 
-def outcome_words(outcome: str) -> str:
+def outcome_text(outcome: str) -> str:
     """How a pass or a run ended, in plain words."""
     return OUTCOME_WORDS.get(outcome, outcome)
 
@@ -154,12 +154,12 @@ def outcome_glyph(outcome: str) -> str:
     return STATE_GLYPHS.get(outcome, FAILED_GLYPH)
 
 
-def file_words(inspection: Inspection) -> str:
+def file_text(inspection: Inspection) -> str:
     """What a foreign file is: ``chrome trace · 434 KiB``."""
     return f"{KIND_WORDS[inspection.kind]} · {amount(inspection.file_bytes)}"
 
 
-def decoding_words(step: Progressed) -> str:
+def decoding_text(step: Progressed) -> str:
     """How far a file is read: ``decoding 12.0 MiB of 320 MiB``, ``reading rows 2,000 of 9,000``."""
     words = DECODING_WORDS.get(step.stage, step.stage)
     if not step.total:

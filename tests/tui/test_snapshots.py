@@ -55,7 +55,7 @@ def test_run_screen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # What a library takes goes by this machine's CPU; see `test_run_form`.
-    monkeypatch.setattr("sysbench.tui.live.forecast.cpu_flags", frozenset)
+    monkeypatch.setattr("sysbench.tui.screens.run.device_prediction.cpu_flags", frozenset)
     app = SysbenchApp(CannedSampler())
 
     async def fill(pilot: Pilot[None]) -> None:

@@ -15,7 +15,7 @@ from ...core.record import events
 from ...core.runs.directory import RunDirectory
 from ...core.runs.launch import stop
 from ...core.tables.cells import literal
-from ..text import STAGE_MARKS, STAGE_WORDS, milliseconds, outcome_words, time_of_day
+from ..text import STAGE_MARKS, STAGE_WORDS, milliseconds, outcome_text, time_of_day
 
 KEPT_STEPS = 4000
 KEPT_SAMPLES = 1200
@@ -112,12 +112,12 @@ class LiveView:
                 text = event.message
             case events.PassEnded():
                 self.passes[event.name] = event.outcome
-                ended = outcome_words(event.outcome)
+                ended = outcome_text(event.outcome)
                 detail = "" if event.detail in ("", ended) else f": {event.detail}"
                 text = f"{event.name} pass {ended}{detail}"
             case events.RunEnded():
                 self.status = event.status
-                text = f"run {outcome_words(event.status)}"
+                text = f"run {outcome_text(event.status)}"
         if text:
             self.say(f"{time_of_day(event.t_ns)}  {literal(text)}")
 

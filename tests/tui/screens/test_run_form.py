@@ -11,7 +11,7 @@ from sysbench.core.machine.devices import resolve_device
 from sysbench.core.spec.files import list_profiles, load_profile
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.live.forecast import foresee
+from sysbench.tui.screens.run.device_prediction import predict_on_device
 from sysbench.tui.screens.run.form import SpecForm, checked, field_texts
 from sysbench.tui.screens.run.prediction import PredictionView
 from sysbench.tui.screens.run.screen import RunScreen
@@ -58,14 +58,16 @@ async def test_the_first_field_has_the_focus_and_the_prediction_is_there(app: Sy
 
 def test_auto_is_predicted_for_the_device_that_will_run() -> None:
     here = resolve_device("auto")
-    assert foresee(RunSpec(), None).prediction == predict(RunSpec(device=here))
+    assert predict_on_device(RunSpec(), None).prediction == predict(RunSpec(device=here))
 
 
 @pytest.mark.parametrize(("flags", "is_named"), [("avx2", False), ("avx512f avx512_bf16", True)])
 async def test_what_is_not_in_the_prediction_on_this_cpu_is_named(
     app: SysbenchApp, monkeypatch: pytest.MonkeyPatch, flags: str, is_named: bool
 ) -> None:
-    monkeypatch.setattr("sysbench.tui.live.forecast.cpu_flags", lambda: set(flags.split()))
+    monkeypatch.setattr(
+        "sysbench.tui.screens.run.device_prediction.cpu_flags", lambda: set(flags.split())
+    )
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()

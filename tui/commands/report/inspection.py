@@ -13,7 +13,7 @@ from ....core.inspection.messages import Progressed
 from ....core.tables.cells import literal
 from ....core.tables.kernels import top_kernels
 from ....core.tables.memory import largest_table
-from ...text import decoding_words, file_words
+from ...text import decoding_text, file_text
 from .layout import Line, note, prose, titled
 from .live_progress import bar
 from .report import (
@@ -39,7 +39,7 @@ def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
 
     def show(step: Progressed) -> None:
         filled = "" if step.share is None else f"{bar(step.share)}  "
-        _write(f"{CLEAR_LINE}  {filled}{decoding_words(step)}")
+        _write(f"{CLEAR_LINE}  {filled}{decoding_text(step)}")
 
     try:
         yield show
@@ -55,7 +55,7 @@ def _write(text: str) -> None:
 def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
     """What kind of file it is, then everything that it holds, at most ``width`` cells wide."""
     yield [(literal(inspection.file), "bold")]  # whole, so that it can be copied
-    yield from prose(file_words(inspection), width)
+    yield from prose(file_text(inspection), width)
     if kernels := inspection.kernels:
         table = top_kernels(kernels, KERNEL_ROWS)
         yield from kernel_warnings(kernels, width)

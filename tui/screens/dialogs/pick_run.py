@@ -48,7 +48,7 @@ class PickRunScreen(ModalScreen[str]):
 
     def _list(self, text: str) -> None:
         words = text.lower().split()
-        rows = [(entry.id, entry_words(entry)) for entry in self._entries]
+        rows = [(entry.id, entry_text(entry)) for entry in self._entries]
         fitting = [
             Option(Content(row), id=run_id)
             for run_id, row in rows
@@ -68,7 +68,7 @@ class PickRunScreen(ModalScreen[str]):
         self.dismiss(event.option_id)
 
 
-def entry_words(entry: Entry) -> str:
+def entry_text(entry: Entry) -> str:
     """What decides a run's numbers, and the numbers, on one line."""
     size = f"{entry.model} B{entry.batch} ctx {entry.context} {entry.precision} {entry.step}"
     figures = f"{milliseconds(entry.median_ms)}  {amount(entry.peak_bytes)}"

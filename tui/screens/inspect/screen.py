@@ -22,7 +22,7 @@ from ....core.inspection.inspection import Inspection
 from ....core.inspection.kinds import READABLE
 from ....core.inspection.messages import Progressed
 from ....core.tables.cells import literal
-from ...text import decoding_words, file_words
+from ...text import decoding_text, file_text
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.tab_bar import TabBar
 from ...widgets.inputs.path_suggester import PathSuggester
@@ -146,7 +146,7 @@ class InspectScreen(TabbedScreen):
             self.query_one(ProgressBar).update(
                 total=None if share is None else 1.0, progress=share or 0.0
             )
-            self.query_one("#stage", Static).update(f"{decoding_words(event.step)} · esc cancels")
+            self.query_one("#stage", Static).update(f"{decoding_text(event.step)} · esc cancels")
 
     @on(Ended)
     async def _show_end(self, event: Ended) -> None:
@@ -166,7 +166,7 @@ class InspectScreen(TabbedScreen):
         )
         self.query_one("#heading", Static).update(
             Content.assemble(
-                (f"✓ {file_words(found)}  ", "$success"),
+                (f"✓ {file_text(found)}  ", "$success"),
                 (literal(Path(found.file).name), "bold"),
                 ("  o opens another", "$foreground 60%"),
             )

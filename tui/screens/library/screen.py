@@ -23,7 +23,7 @@ from ...text import (
     interval,
     milliseconds,
     outcome_glyph,
-    outcome_words,
+    outcome_text,
     signed_percent,
 )
 from ...widgets.bars.command_line import CommandLine
@@ -212,7 +212,7 @@ def runs_table(entries: list[Entry], marked: list[str]) -> Table:
                 entry.model,
                 step_time(entry),
                 amount(entry.peak_bytes) if entry.peak_bytes is not None else "",
-                f"{outcome_glyph(entry.status)} {outcome_words(entry.status)}",
+                f"{outcome_glyph(entry.status)} {outcome_text(entry.status)}",
                 entry.batch,
                 entry.context,
                 entry.precision,

@@ -22,7 +22,7 @@ from ...text import (
     interval,
     milliseconds,
     outcome_glyph,
-    outcome_words,
+    outcome_text,
     percent,
     significant,
 )
@@ -190,7 +190,7 @@ def passes_line(view: LiveView, seconds: float, width: int) -> Content:
         what, done, total = view.progress
         doing = f"{what} {done}/{total}"
     if view.status != "running":
-        doing = outcome_words(view.status)
+        doing = outcome_text(view.status)
     line += Content.styled(f"   {doing}", "$foreground 70%")
     clock = elapsed(seconds)
     return line.pad_right(max(1, width - 2 - len(line) - len(clock))) + Content(clock)

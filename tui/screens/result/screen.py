@@ -15,7 +15,7 @@ from ....core.errors import SysbenchError
 from ....core.record.record import Record
 from ....core.runs.builder import load_record
 from ....core.spec.command_line import command_line
-from ...text import day_and_time, headline, outcome_glyph, outcome_words
+from ...text import day_and_time, headline, outcome_glyph, outcome_text
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.tab_bar import KEYS, TabBar
 from .registry import STYLES, TABS, USUAL_TABS, Tab
@@ -119,7 +119,7 @@ def heading(record: Record) -> Content:
     """What was measured, how it ended, when."""
     style = "$success" if record.status == "finished" else "$warning"
     return Content.assemble(
-        (f"{outcome_glyph(record.status)} {outcome_words(record.status)}  ", style),
+        (f"{outcome_glyph(record.status)} {outcome_text(record.status)}  ", style),
         (headline(record.spec), "bold"),
         (f"  {day_and_time(record.created_ns)}  {record.id}", "$foreground 60%"),
     )

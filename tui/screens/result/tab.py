@@ -9,7 +9,7 @@ from textual.widgets import Static
 
 from ....core.record.record import Record
 from ....core.runs.directory import RunDirectory
-from ...text import outcome_words
+from ...text import outcome_text
 from .registry import Tab
 
 
@@ -60,4 +60,4 @@ def blank_reason(record: Record, block: str, name: str) -> str:
         if record.status == "running":
             return f"Nothing here yet: the {name} pass has not ended."
         return f"Nothing here: this run had no {name} pass."
-    return f"Nothing here: the {name} pass ended as {outcome_words(one.outcome)}. {one.detail}"
+    return f"Nothing here: the {name} pass ended as {outcome_text(one.outcome)}. {one.detail}"

@@ -37,17 +37,17 @@ LATER: tuple[Group, ...] = (
     ("when to stop", group_keys("stop")),
     ("machine", group_keys("machine")),
 )
-"""Rows that may come after the first frame."""
+"""Rows that may be mounted after the first frame."""
 
 ON_DEMAND = {"model": DIMENSION_NAMES, "compile": group_keys("compile")}
-"""Fields that matter for some values of another one: their rows come under it then."""
+"""Fields that matter only for some values of another: their rows then come under it."""
 
 PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory are instrumented"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """What the form says now: a spec and passes, or why there is none by field."""
+    """The form's present content: a spec and passes, or by field why there is none."""
 
     spec: RunSpec | None
     passes: list[PassName]
@@ -102,7 +102,7 @@ def _control(field: Field, text: str) -> Choice | Input:
         ]
         return Choice("model", [*choices, ("custom dimensions", CUSTOM)], text, id=name)
     if field.choices:
-        return Choice(field.name, [(one, one) for one in field.choices], text, id=name)
+        return Choice(field.name, [(choice, choice) for choice in field.choices], text, id=name)
     return Input(text, compact=True, id=name, select_on_focus=True)
 
 
@@ -127,7 +127,7 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @dataclass
     class Edited(Message):
-        """The form says something else now."""
+        """The form's content has changed."""
 
         filled: Filled
 
@@ -175,7 +175,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         self._later()
 
     def _take_dimensions(self, model: str) -> None:
-        """The dimensions of a preset are what custom ones begin with."""
+        """Start custom dimensions from those of the preset."""
         size = model_presets()[model].dimensions
         self.texts |= {name: str(getattr(size, name)) for name in DIMENSION_NAMES}
         for name in DIMENSION_NAMES:
@@ -184,13 +184,13 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @on(Tick.Changed)
     def _later(self) -> None:
-        """Settle once for all the changes that arrive together."""
+        """Update once for all the changes that arrive together."""
         if not self._due:
             self._due = True
-            self.call_after_refresh(self._settle)
+            self.call_after_refresh(self._update)
 
-    async def _settle(self) -> None:
-        """Bring the rows that count, show the complaints, then tell."""
+    async def _update(self) -> None:
+        """Mount the rows in use, show the complaints, then post `Edited`."""
         self._due = False
         if not self.query(".group"):
             await self.mount_all(self._rows(*LATER))
@@ -211,10 +211,10 @@ class SpecForm(VerticalScroll, can_focus=False):
         self.post_message(self.Edited(filled))
 
     async def _complain(self, row: FieldRow, text: str) -> None:
-        """Say under the row why its value is refused; an empty text means it is fine."""
+        """Show under the row why its value is refused; an empty text clears that."""
         row.set_class(bool(text), "-refused")
-        found = self.query(f"#why-{row.field}").results(Static)
-        label = next(iter(found), None)
+        reasons = self.query(f"#why-{row.field}").results(Static)
+        label = next(iter(reasons), None)
         if label is None:
             if not text:
                 return

@@ -1,4 +1,4 @@
-"""What will happen, before it does: size, work, memory against the device."""
+"""The panel of predictions: size, work, and memory against the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...widgets.charts.traces import bar, gauge
 
 if TYPE_CHECKING:
     from ....core.estimate.closed_form import Prediction
-    from ...live.forecast import Outlook
+    from .device_prediction import DevicePrediction
 
 FIGURE_WIDTH = 10
 WIDEST = 60
@@ -27,21 +27,21 @@ GRID_MARGIN = 7
 
 
 class PredictionView(Static):
-    """Shows an `Outlook`, or what the form must say first."""
+    """Shows a `DevicePrediction`, or the fields that the form still lacks."""
 
     def __init__(self) -> None:
         super().__init__(markup=False)
-        self.outlook: Outlook | None = None
+        self.predicted: DevicePrediction | None = None
         self._reasons: dict[str, str] = {}
         self._exact = ""
 
-    def show(self, outlook: Outlook | None, reasons: dict[str, str]) -> None:
-        """Show this outlook; without one, the fields at fault."""
-        self.outlook, self._reasons, self._exact = outlook, reasons, ""
+    def show(self, predicted: DevicePrediction | None, reasons: dict[str, str]) -> None:
+        """Show this prediction; without one, the fields at fault."""
+        self.predicted, self._reasons, self._exact = predicted, reasons, ""
         self._paint()
 
     def show_exact(self, text: str) -> None:
-        """Say what exact mode found for this outlook, above it, until the next one."""
+        """Show the result of exact mode above this prediction, until the next one."""
         self._exact = text
         self._paint()
 
@@ -54,21 +54,21 @@ class PredictionView(Static):
             lines.append(Content.styled("Not a spec yet:", "bold"))
         for field, allowed in self._reasons.items():
             lines.append(Content.assemble((f"✗ {field} ", "$error"), allowed))
-        if self.outlook is not None:
-            lines = outlook_lines(self.outlook, self.size.width)
+        if self.predicted is not None:
+            lines = prediction_lines(self.predicted, self.size.width)
             if self._exact:
                 exact = textwrap.wrap(self._exact, max(20, self.size.width))
                 lines = [*(Content.styled(line, "bold") for line in exact), *lines]
             if self.screen.size.height < TALL:
                 lines = [line for line in lines if line]
-            elif self.size.width >= GRID_ROOM and not self.outlook.why_unknown:
-                lines += ["", *grid_lines(self.outlook, self.size.width)]
+            elif self.size.width >= GRID_ROOM and not self.predicted.why_unknown:
+                lines += ["", *grid_lines(self.predicted, self.size.width)]
         self.update(Content("\n").join(lines))
 
 
-def outlook_lines(outlook: Outlook, width: int) -> list[Content | str]:
+def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
     """The lines of the panel at that width."""
-    spec, prediction = outlook.spec, outlook.prediction
+    spec, prediction = predicted.spec, predicted.prediction
     lines: list[Content | str] = [
         Content.assemble((f"{spec.dimensions.parameters:,}", "bold"), " parameters"),
         *(Content.styled(line, "$foreground 60%") for line in flow(shape(spec), width)),
@@ -83,23 +83,23 @@ def outlook_lines(outlook: Outlook, width: int) -> list[Content | str]:
             ),
         ),
         "",
-        *_memory_lines(outlook, width),
+        *_memory_lines(predicted, width),
         "",
-        _verdict(outlook),
+        _verdict(predicted),
     ]
-    if outlook.largest_batch is not None:
-        lines.append(f"Largest batch that fits: {outlook.largest_batch:,}")
-    if outlook.why_no_workspace:
-        text = f"Library workspace: {outlook.why_no_workspace}"
+    if predicted.largest_batch is not None:
+        lines.append(f"Largest batch that fits: {predicted.largest_batch:,}")
+    if predicted.why_no_workspace:
+        text = f"Library workspace: {predicted.why_no_workspace}"
         lines.append(Content.styled(text, "$foreground 60%"))
-    if outlook.past:
-        lines.append(Content.styled(outlook.past, "$foreground 60%"))
-    lines += [Content.styled(f"! {text}", "$warning") for text in outlook.warnings]
+    if predicted.past:
+        lines.append(Content.styled(predicted.past, "$foreground 60%"))
+    lines += [Content.styled(f"! {text}", "$warning") for text in predicted.warnings]
     return lines
 
 
-def exact_words(closed: Prediction, exact: Prediction) -> str:
-    """Exact mode's peak beside the closed form's."""
+def exact_text(closed: Prediction, exact: Prediction) -> str:
+    """Exact mode's peak against the closed form's."""
     over = round(closed.peak_bytes / exact.peak_bytes - 1, 3) + 0.0  # one zero, not two
     return (
         f"exact: {amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}), "
@@ -107,11 +107,11 @@ def exact_words(closed: Prediction, exact: Prediction) -> str:
     )
 
 
-def grid_lines(outlook: Outlook, width: int) -> list[Content]:
-    """The predicted peak at other batches and contexts, this spec's own marked."""
-    from ...live.forecast import peak_grid
+def grid_lines(predicted: DevicePrediction, width: int) -> list[Content]:
+    """The predicted peak at other batches and contexts; this spec's is marked."""
+    from .device_prediction import peak_grid
 
-    spec, capacity = outlook.spec, outlook.capacity_bytes
+    spec, capacity = predicted.spec, predicted.capacity_bytes
     batches, contexts, peaks = peak_grid(spec)
     shown = contexts[: (width - GRID_MARGIN) // GRID_CELL]
     muted = "$foreground 60%"
@@ -145,13 +145,13 @@ def flow(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def _memory_lines(outlook: Outlook, width: int) -> list[Content]:
+def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
     """The predicted ledger, each row's bar against the whole peak."""
-    prediction, capacity = outlook.prediction, outlook.capacity_bytes
-    if outlook.why_unknown:
+    prediction, capacity = predicted.prediction, predicted.capacity_bytes
+    if predicted.why_unknown:
         return [
             Content.assemble("Predicted peak ", ("n/a", "bold")),
-            Content.styled(outlook.why_unknown, "$foreground 60%"),
+            Content.styled(predicted.why_unknown, "$foreground 60%"),
         ]
     peak = prediction.peak_bytes
     lines = [Content.assemble("Predicted peak ", (amount(peak), "bold $accent"))]
@@ -170,17 +170,21 @@ def _memory_lines(outlook: Outlook, width: int) -> list[Content]:
     return lines
 
 
-def _verdict(outlook: Outlook) -> Content:
-    peak, capacity = outlook.prediction.peak_bytes, outlook.capacity_bytes
-    if outlook.why_unknown:
+def _verdict(predicted: DevicePrediction) -> Content:
+    peak, capacity = predicted.prediction.peak_bytes, predicted.capacity_bytes
+    if predicted.why_unknown:
         return Content("Fits: n/a, the peak is not predicted.")
     if capacity is None:
-        return Content(f"Fits: n/a, the capacity of {outlook.device or 'the device'} is not known.")
+        return Content(
+            f"Fits: n/a, the capacity of {predicted.device or 'the device'} is not known."
+        )
     if peak <= capacity:
         room = amount(capacity - peak)
-        return Content.assemble(("✓ Fits", "bold $success"), f" {outlook.device}, {room} to spare.")
+        return Content.assemble(
+            ("✓ Fits", "bold $success"), f" {predicted.device}, {room} to spare."
+        )
     over = amount(peak - capacity)
     return Content.assemble(
         ("✗ Does not fit", "bold $error"),
-        f" {outlook.device}: {over} too much. It may still run; out of memory is a result.",
+        f" {predicted.device}: {over} too much. It may still run; out of memory is a result.",
     )

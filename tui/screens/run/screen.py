@@ -1,4 +1,4 @@
-"""Run: decide what to measure with the prediction in view."""
+"""Run: choose what to measure, with the prediction in view."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.key_bar import KeyBar
 from ..base import WorkScreen
 from .form import FieldRow, Filled, SpecForm
-from .prediction import PredictionView, exact_words
+from .prediction import PredictionView, exact_text
 
 if TYPE_CHECKING:
     from ....core.estimate.exact import Estimator
-    from ...live.forecast import Outlook
+    from .device_prediction import DevicePrediction
 
 
 class RunScreen(WorkScreen):
-    """The form on the left, what will happen on the right, the command below."""
+    """The form on the left, the prediction on the right, the command below."""
 
     CSS_PATH = "screen.tcss"
     BINDING_GROUP_TITLE = "Run"
@@ -52,16 +52,16 @@ class RunScreen(WorkScreen):
         self.estimator: Estimator | None = None
 
     def on_mount(self) -> None:
-        # Textual paints nothing before its own start is over. What is there by then is laid
-        # out and painted twice, the first time for nobody.
+        # Textual paints nothing before its start is over. Widgets mounted by then are laid
+        # out and painted twice, and the first painting is never seen.
         self.app.call_later(self._build)
 
     async def _build(self) -> None:
         what = Vertical(SpecForm(RunSpec()), Static(id="hint", markup=False), id="what")
         what.border_title = "What to run"
-        outlook = VerticalScroll(PredictionView(), id="outlook")
-        outlook.border_title = "What will happen"
-        for panel in (what, outlook):
+        prediction = VerticalScroll(PredictionView(), id="prediction")
+        prediction.border_title = "What will happen"
+        for panel in (what, prediction):
             panel.add_class("panel")
         actions = Horizontal(
             Button("Start ^r", variant="primary", id="start", compact=True),
@@ -70,28 +70,29 @@ class RunScreen(WorkScreen):
             id="actions",
         )
         with self.app.batch_update():
-            parts = Horizontal(what, outlook, id="upper"), CommandLine(), actions
+            parts = Horizontal(what, prediction, id="upper"), CommandLine(), actions
             await self.mount(*parts, before=self.query_one(KeyBar))
         self.focus_next()
 
     @on(SpecForm.Edited)
-    def _show_outlook(self, message: SpecForm.Edited) -> None:
-        """Predict for what the form says now."""
+    def _show_prediction(self, message: SpecForm.Edited) -> None:
+        """Predict the form's present spec."""
         # Comes after the first frame, so its imports do.
-        from ...live.forecast import foresee
+        from .device_prediction import predict_on_device
 
         self.filled = message.filled
         spec = self.filled.spec
         self.query_one("#start", Button).disabled = bool(self.filled.errors)
         self.prediction.show(
-            foresee(spec, self.app.session.strip.latest) if spec else None, self.filled.errors
+            predict_on_device(spec, self.app.session.strip.latest) if spec else None,
+            self.filled.errors,
         )
         self.command_view.show(self.command())
 
     @on(DescendantFocus)
     def _show_hint(self, event: DescendantFocus) -> None:
         """The help of the focused field, where the eye is."""
-        row = next((one for one in event.widget.ancestors if isinstance(one, FieldRow)), None)
+        row = next((node for node in event.widget.ancestors if isinstance(node, FieldRow)), None)
         self.query_one("#hint", Static).update(row.help if row else "")
 
     def command(self) -> str:
@@ -129,33 +130,33 @@ class RunScreen(WorkScreen):
         self.app.follow(run)
 
     def action_exact(self) -> None:
-        """Play the form's step on meta tensors, in a process of its own."""
+        """Play the form's step on meta tensors, in a separate process."""
         from ....core.estimate.exact import Estimator
 
-        outlook = self.prediction.outlook
-        if outlook is None or outlook.why_unknown:
-            why = outlook.why_unknown if outlook else "the form is not complete"
+        predicted = self.prediction.predicted
+        if predicted is None or predicted.why_unknown:
+            why = predicted.why_unknown if predicted else "the form is not complete"
             self.notify(why, title="No exact prediction", severity="error", markup=False)
             return
         self._stop_estimator()
         self.estimator = Estimator()
         self.prediction.show_exact("exact: playing the step on meta tensors…")
-        self._predict_exactly(outlook, self.estimator)
+        self._predict_exactly(predicted, self.estimator)
 
     @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
-    def _predict_exactly(self, outlook: Outlook, estimator: Estimator) -> None:
-        spec = outlook.spec.changed(device=outlook.device or outlook.spec.device)
+    def _predict_exactly(self, predicted: DevicePrediction, estimator: Estimator) -> None:
+        spec = predicted.spec.changed(device=predicted.device or predicted.spec.device)
         try:
             with estimator:
-                text = exact_words(outlook.prediction, estimator.predict(spec))
+                text = exact_text(predicted.prediction, estimator.predict(spec))
         except SysbenchError as error:
             text = f"exact: {error}"
         if not get_current_worker().is_cancelled:
-            self.app.call_from_thread(self._show_exact, outlook, text)
+            self.app.call_from_thread(self._show_exact, predicted, text)
 
-    def _show_exact(self, outlook: Outlook, text: str) -> None:
-        """The figure, unless the form says something else by now."""
-        if self.prediction.outlook is outlook:
+    def _show_exact(self, predicted: DevicePrediction, text: str) -> None:
+        """Show the exact figure, unless the form has changed since."""
+        if self.prediction.predicted is predicted:
             self.prediction.show_exact(text)
 
     def _stop_estimator(self) -> None:

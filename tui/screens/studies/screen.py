@@ -25,7 +25,7 @@ from ..base import WorkScreen
 from .axes import Arrangement, arrange
 from .choice import Choice, choices, suggested_variant
 from .grid import Grid, StudyGrid
-from .text import cell_words, grid_cell, grid_title, heading, literal_lines
+from .text import cell_text, grid_cell, grid_title, heading, literal_lines
 from .views import StudyViews
 
 START_SECONDS = 10.0
@@ -232,7 +232,7 @@ class StudiesScreen(WorkScreen):
     def _show_cell(self) -> None:
         cells = self._cells_here()
         if self.followed is not None and cells:
-            self.query_one("#cell", Static).update(cell_words(self.followed, self.report, cells))
+            self.query_one("#cell", Static).update(cell_text(self.followed, self.report, cells))
 
     def _cells_here(self) -> tuple[Cell, ...]:
         """The cells under the cursor: one, or its repeats."""

@@ -17,7 +17,7 @@ from ....core.tables.cells import literal
 from ....core.tables.chart import digits
 from ...live.run_watch import LiveView
 from ...live.study_watch import StudyWatch
-from ...text import STAGE_WORDS, amount, elapsed, outcome_words
+from ...text import STAGE_WORDS, amount, elapsed, outcome_text
 from .axes import Arrangement, fixed_axes
 from .grid import GridCell
 
@@ -102,7 +102,7 @@ def grid_cell(
         return GridCell("finished", NO_VALUE if shown else FILLED)
     if status == "waiting" and report and report.forecasts[cells[0].id].fits is False:
         return GridCell("waiting", "· OOM?")
-    return GridCell(status, _SHOWN.get(status, outcome_words(status)))
+    return GridCell(status, _SHOWN.get(status, outcome_text(status)))
 
 
 def _number(report: Report | None, cell: Cell, chosen: int | None) -> float | None:
@@ -124,12 +124,12 @@ def _progress(view: LiveView | None) -> str:
     return STAGE_WORDS.get(view.stage, "starting").split()[0]
 
 
-def cell_words(watch: StudyWatch, report: Report | None, cells: Sequence[Cell]) -> Content:
+def cell_text(watch: StudyWatch, report: Report | None, cells: Sequence[Cell]) -> Content:
     """What is known of the cell under the cursor, in two lines."""
     first = cells[0]
     entry = watch.entries.get(first.id)
     status = watch.progress.statuses[first.id]
-    parts = [f"{outcome_words(status)}"] + ([entry.run] if entry and entry.run else [])
+    parts = [f"{outcome_text(status)}"] + ([entry.run] if entry and entry.run else [])
     head = Content.assemble(
         (literal(first.words), "bold"), ("  " + literal(" · ".join(parts)), "$foreground 60%")
     )

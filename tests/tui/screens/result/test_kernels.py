@@ -12,7 +12,7 @@ from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.tables.kernels import kernel_table
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.result.tabs.kernels import KernelsTab, RooflineView
-from sysbench.tui.screens.result.tabs.kernels_text import AnswersView, row_words
+from sysbench.tui.screens.result.tabs.kernels_text import AnswersView, row_text
 from sysbench.tui.widgets.bars.tab_bar import ViewBar
 from sysbench.tui.widgets.tables.kernel_table import KernelTable
 from sysbench.tui.widgets.tables.tree_view import TreeView
@@ -74,8 +74,8 @@ def test_a_fused_row_says_what_it_is_made_of(gpu_run: RunDirectory) -> None:
     assert kernels is not None
     fused = msgspec.structs.replace(kernels.rows[1], fused=True, ops=["mul", "[bold]silu"])
     table = kernel_table(msgspec.structs.replace(kernels, rows=[fused, kernels.rows[2]]))
-    assert "fused from mul, [bold]silu" in row_words(table, 0, perturbed=False)
-    assert "fused" not in row_words(table, 1, perturbed=False)
+    assert "fused from mul, [bold]silu" in row_text(table, 0, perturbed=False)
+    assert "fused" not in row_text(table, 1, perturbed=False)
 
 
 async def test_the_tree_opens_and_closes_by_keys(app: SysbenchApp, own_run: RunDirectory) -> None:

@@ -38,8 +38,8 @@ from .kernels_text import (
     AnswersView,
     category_looks,
     category_parts,
-    node_words,
-    row_words,
+    node_text,
+    row_text,
     sum_line,
 )
 
@@ -101,10 +101,10 @@ class KernelsTab(ViewsTab):
         def row_in_full() -> str:
             if table.table is None or table.selected is None:
                 return ""
-            return row_words(table.table, table.selected, perturbed=perturbed)
+            return row_text(table.table, table.selected, perturbed=perturbed)
 
         def node_in_full() -> str:
-            return node_words(tree.node, perturbed=perturbed) if tree.node else ""
+            return node_text(tree.node, perturbed=perturbed) if tree.node else ""
 
         yield View(name="table", widget=table, markdown=table.markdown, subject=row_in_full)
         yield View(

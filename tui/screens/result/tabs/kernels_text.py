@@ -59,7 +59,7 @@ def sum_line(kernels: Kernels) -> Content:
     )
 
 
-def row_words(table: Table, index: int, *, perturbed: bool) -> str:
+def row_text(table: Table, index: int, *, perturbed: bool) -> str:
     """A row in full: the whole name, then what the narrow columns leave out."""
     values = table.mapping(index)
     facts = [literal(str(values["name"]))]
@@ -78,7 +78,7 @@ def row_words(table: Table, index: int, *, perturbed: bool) -> str:
     return " · ".join(facts)
 
 
-def node_words(node: TreeNode, *, perturbed: bool) -> str:
+def node_text(node: TreeNode, *, perturbed: bool) -> str:
     """A node in full: its path, its layers, and what the narrow columns leave out."""
 
     def time(ns: float) -> str:

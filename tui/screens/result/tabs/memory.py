@@ -22,7 +22,7 @@ from ....widgets.bars.tab_bar import ViewBar
 from ....widgets.charts.timeline import TimelineView
 from ....widgets.tables.table_view import TableView
 from ..views import View, ViewsTab, show_table, view_bindings
-from .memory_view import Shown, cursor_text, memory_view_of
+from .memory_view import MemoryView, cursor_text, memory_view_of
 
 ROOMY = 150
 FLEXIBLE = {
@@ -46,7 +46,7 @@ class MemoryTab(ViewsTab):
         return self.shown is None
 
     @cached_property
-    def shown(self) -> Shown | None:
+    def shown(self) -> MemoryView | None:
         """What there is to show; the time until memory ran out, where it did."""
         return memory_view_of(self.record)
 

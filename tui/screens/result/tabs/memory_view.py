@@ -80,7 +80,7 @@ def _cut(name: str, room: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class MemoryView:
     """The tab's content.
 
     Attributes:
@@ -98,7 +98,7 @@ class Shown:
     mark: str
 
 
-def memory_view_of(record: Record) -> Shown | None:
+def memory_view_of(record: Record) -> MemoryView | None:
     """None where the memory pass left nothing."""
     if record.memory is not None:
         return _steady_step(record, record.memory)
@@ -108,8 +108,8 @@ def memory_view_of(record: Record) -> Shown | None:
     return _refusal(told[0].name, told[1])
 
 
-def _steady_step(record: Record, memory: Memory) -> Shown:
-    return Shown(
+def _steady_step(record: Record, memory: Memory) -> MemoryView:
+    return MemoryView(
         head=peak_line(memory),
         tables=_views(record),
         timeline=memory.timeline if memory.timeline.t_ms else None,
@@ -140,8 +140,8 @@ def _views(record: Record) -> dict[str, Table]:
     return views | tables
 
 
-def _refusal(name: str, oom: Oom) -> Shown:
-    return Shown(
+def _refusal(name: str, oom: Oom) -> MemoryView:
+    return MemoryView(
         head=refusal_line(oom),
         tables=_with_rows(
             {

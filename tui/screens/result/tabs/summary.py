@@ -21,7 +21,7 @@ from ....text import (
     interval,
     milliseconds,
     outcome_glyph,
-    outcome_words,
+    outcome_text,
     percent,
     signed_percent,
 )
@@ -151,10 +151,10 @@ def _numerics(block: Numerics) -> Iterator[Pair]:
 def passes(record: Record) -> Iterator[Pair]:
     """How each pass ended, in plain words."""
     for one in record.passes:
-        words = f"{outcome_words(one.outcome)} in {one.seconds:.1f} s"
+        words = f"{outcome_text(one.outcome)} in {one.seconds:.1f} s"
         if one.outcome != "finished":
             # The detail of some outcomes begins with its words.
-            words += f": {one.detail.removeprefix(outcome_words(one.outcome)).lstrip(': ')}"
+            words += f": {one.detail.removeprefix(outcome_text(one.outcome)).lstrip(': ')}"
         yield f"{outcome_glyph(one.outcome)} {one.name}", words
 
 

@@ -1,42 +1,42 @@
-"""Puts a spec's prediction beside what the device offers and who else uses it."""
+"""A spec's prediction against its device: capacity, largest batch, other processes."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-from ...core.errors import SpecError
-from ...core.estimate.closed_form import (
+from ....core.errors import SpecError
+from ....core.estimate.closed_form import (
     Prediction,
     largest_batch,
     predict,
     why_no_workspace,
     why_not_predicted,
 )
-from ...core.machine.devices import capacity_bytes, resolve_device
-from ...core.machine.environment import cpu_model
-from ...core.machine.instructions import cpu_flags, onednn_instructions
-from ...core.machine.telemetry.sample import Sample
-from ...core.runs.prediction_errors import error_note
-from ...core.spec.spec import RunSpec
-from ..text import amount
-from .sensors import device_of
+from ....core.machine.devices import capacity_bytes, resolve_device
+from ....core.machine.environment import cpu_model
+from ....core.machine.instructions import cpu_flags, onednn_instructions
+from ....core.machine.telemetry.sample import Sample
+from ....core.runs.prediction_errors import error_note
+from ....core.spec.spec import RunSpec
+from ...live.sensors import device_of
+from ...text import amount
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """A spec's prediction beside its device.
+class DevicePrediction:
+    """A spec's prediction, and what its device has room for.
 
     Attributes:
-        device: What ``device`` means here, or "" with the reason in `warnings`.
+        device: The device that ``device`` means here, or "" with the reason in `warnings`.
         capacity_bytes: Memory that a run may fill; None when not known.
         largest_batch: The largest batch that fits; None when capacity is not known.
         why_unknown: Why the peak is not predicted; "" where it is.
-        past: How far the last predictions on this machine were off; "" without any.
-        why_no_workspace: What of the peak on this CPU is not predicted; "" for nothing.
+        past: The errors of the last predictions on this machine; "" without any.
+        why_no_workspace: The part of the peak that is not predicted on this CPU; "" for none.
         warnings: Sentences that a person should read before starting.
     """
 
@@ -51,8 +51,8 @@ class Outlook:
     warnings: list[str]
 
 
-def foresee(spec: RunSpec, sample: Sample | None) -> Outlook:
-    """The outlook for a spec on this machine, ``auto`` being the device it means here."""
+def predict_on_device(spec: RunSpec, sample: Sample | None) -> DevicePrediction:
+    """Predict a spec on this machine; ``auto`` is resolved to one of its devices."""
     device, capacity, warnings = "", None, []
     try:
         device = resolve_device(spec.device)
@@ -62,7 +62,7 @@ def foresee(spec: RunSpec, sample: Sample | None) -> Outlook:
     except SpecError as error:
         warnings = [f"{error.field} {error.value}: {error.allowed}"]
     why_unknown = why_not_predicted(spec) or ""
-    return Outlook(
+    return DevicePrediction(
         spec=spec,
         prediction=predict(spec),
         device=device,
@@ -76,7 +76,7 @@ def foresee(spec: RunSpec, sample: Sample | None) -> Outlook:
 
 
 def _machine(sample: Sample | None, device: str) -> str | None:
-    """What the device calls itself, without opening NVML: this is asked at every keystroke."""
+    """The device's own name, without opening NVML: every keystroke asks for it."""
     if device == "cpu":
         return cpu_model()
     gpu = device_of(sample, device) if sample else None
@@ -98,7 +98,7 @@ def peak_grid(spec: RunSpec) -> tuple[list[int], list[int], list[list[int]]]:
 
 
 def _neighbours(sample: Sample | None, device: str) -> list[str]:
-    """Processes on the device that are not ours, in words."""
+    """One sentence for each process on the device that is not this one."""
     gpu = device_of(sample, device) if sample else None
     return [
         f"another process holds {amount(other.memory_bytes)} on this GPU "
