@@ -89,7 +89,7 @@ class SysbenchApp(App[None]):
         self.session.close()
 
     def _attach_live_run(self) -> None:
-        """A run that outlived an earlier terminal is offered at once."""
+        """Offer a run that outlived an earlier terminal."""
         run = self.session.find_live_run()
         if run is not None:
             self.follow(run)
@@ -110,14 +110,14 @@ class SysbenchApp(App[None]):
         self.action_mode("result")
 
     def _tick(self) -> None:
-        """Twice a second: read what is new, let the visible screen paint it."""
+        """Twice a second: read new events and let the visible screen paint them."""
         if not self.is_headless and has_hung_up():
             self.exit(None, 128 + signal.SIGHUP)
             return
         ended = self.session.tick()
         if ended is not None:
             self.shown = ended
-            # Of a study's cells the next one follows at once.
+            # The next cell of a study starts at once.
             if not self.session.is_study_live():
                 self._tell_end(ended)
         newcomer = self.session.find_newcomer()
@@ -152,7 +152,7 @@ class SysbenchApp(App[None]):
         return not needs or getattr(self, needs) is not None
 
     def _outdated_result(self) -> ResultScreen | None:
-        """The present screen if it shows another run than the one that ended since."""
+        """The present screen if a newer run has ended than the one it shows."""
         if self.current_mode != "result":
             return None
         from .screens.result.screen import ResultScreen
@@ -174,7 +174,7 @@ class SysbenchApp(App[None]):
         self.push_screen(HelpScreen())
 
     async def action_quit(self) -> None:
-        """Leave at once, or ask what is to become of the live run."""
+        """Leave at once, or ask first what to do with a live run."""
         watch = self.watch_run
         if watch is None or watch.over:
             self.exit()

@@ -1,4 +1,4 @@
-"""The command `sysbench-tui`: without arguments the workstation, with them one job."""
+"""The command `sysbench-tui`: the workstation without arguments, one command with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NoTerminalError(SysbenchError):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: the only place that turns errors into text."""
+    """Run one command and return its exit code. Errors become text only here."""
     _settle_streams()
     try:
         code = _run(parse_arguments(sys.argv[1:] if argv is None else argv))
@@ -49,7 +49,7 @@ def _open_workstation() -> int:
             "the workstation needs a terminal; here, `sysbench-tui run` measures and prints "
             "the tables, and `sysbench-tui --help` lists every command"
         )
-    # No command waits for the interface to be imported.
+    # Imported here: no command needs the interface.
     from .app import SysbenchApp
 
     app = SysbenchApp()
@@ -58,7 +58,7 @@ def _open_workstation() -> int:
 
 
 def _settle_streams() -> None:
-    """Make the standard streams take whatever is written to them."""
+    """Make the standard streams accept any text."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed from outside, as by `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""Where each number on the screens comes from; the texts are in ``explanations.toml``."""
+"""The origin of each number on the screens, read from ``explanations.toml``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         title: The number as the screens call it.
         formula: How it is computed.
-        clock: Whose time or whose count it is.
+        clock: The clock or the counter that it comes from.
         source: The pass or file that it comes from.
-        included: What counts and what does not.
+        included: The things that count, and those that do not.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""A class by its name, imported when it is first needed."""
+"""Import of a class by its name, when it is first needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The modes, one row each: what the app's keys, help and the palette read."""
+"""The registry of modes; the app's keys, the help and the palette read it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Mode:
 
     Attributes:
         name: In lower case; its title is the name with a capital.
-        keys: That lead to it from everywhere, with commas.
-        tooltip: What one does there, for the footer and the palette.
-        about: What it is for, for help.
+        keys: The keys that open it from everywhere, separated by commas.
+        tooltip: Its use in a few words, for the footer and the palette.
+        about: Its purpose, for help.
         shown_by: ``module:Class`` of its screen, the module as seen from ``sysbench.tui``.
         needs: The attribute of the app without which there is nothing to show; "" for none.
     """

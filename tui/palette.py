@@ -1,4 +1,4 @@
-"""The command palette: ``area: Verb object``, only what is valid now."""
+"""The command palette: ``area: Verb object``, only commands that are valid now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .modes import MODES
 from .screens.base import WorkScreen
 
 UNASKED = "theme: "
-"""Commands that come only when they are searched for: there are many."""
+"""Areas whose commands are listed only in a search: there are many."""
 
 
 class Command(NamedTuple):

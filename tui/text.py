@@ -110,7 +110,7 @@ STAGE_MARKS = {"compile": "compile", "warmup": "warm", "measure": "measure"}
 
 
 def headline(spec: Mapping[str, Any]) -> str:
-    """The columns that decide a number: ``tiny · B4 · ctx 128 · fp32 · naive · train``."""
+    """The settings that decide a number: ``tiny · B4 · ctx 128 · fp32 · naive · train``."""
     workload = spec.get("workload", "transformer")
     if workload in NUMERIC_WORKLOADS:
         return f"{workload} · {spec.get('device', '?')}"
@@ -134,7 +134,7 @@ def headline(spec: Mapping[str, Any]) -> str:
 
 
 def shape(spec: RunSpec) -> list[str]:
-    """The dimensions behind a model's name: ``d 1280``, ``ff 5120``, ``36 layers`` …"""
+    """The dimensions of a spec's model: ``d 1280``, ``ff 5120``, ``36 layers`` …"""
     return [
         f"d {spec.d_model}",
         f"ff {spec.d_ff}",
@@ -145,22 +145,22 @@ def shape(spec: RunSpec) -> list[str]:
 
 
 def outcome_text(outcome: str) -> str:
-    """How a pass or a run ended, in plain words."""
+    """The outcome of a pass or a run, in plain words."""
     return OUTCOME_WORDS.get(outcome, outcome)
 
 
 def outcome_glyph(outcome: str) -> str:
-    """The mark beside an outcome or a state."""
+    """The mark of an outcome or a state."""
     return STATE_GLYPHS.get(outcome, FAILED_GLYPH)
 
 
 def file_text(inspection: Inspection) -> str:
-    """What a foreign file is: ``chrome trace · 434 KiB``."""
+    """Kind and size of a foreign file: ``chrome trace · 434 KiB``."""
     return f"{KIND_WORDS[inspection.kind]} · {amount(inspection.file_bytes)}"
 
 
 def decoding_text(step: Progressed) -> str:
-    """How far a file is read: ``decoding 12.0 MiB of 320 MiB``, ``reading rows 2,000 of 9,000``."""
+    """Progress of decoding: ``decoding 12.0 MiB of 320 MiB``, ``reading rows 2,000 of 9,000``."""
     words = DECODING_WORDS.get(step.stage, step.stage)
     if not step.total:
         return words

@@ -50,7 +50,7 @@ DARK = Theme(
 
 
 class Swatch(NamedTuple):
-    """How a part of a stacked chart looks; the glyph tells it apart without colour."""
+    """The looks of a part of a stacked chart; the glyph distinguishes it without colour."""
 
     glyph: str
     colour: str
@@ -80,7 +80,7 @@ def swatch(position: int) -> Swatch:
 class OnceParsed(Stylesheet):
     """Textual parses every source anew, several times, whenever a screen is first shown: in a
     fresh stylesheet without a cache, and after clearing the cache for variables that did not
-    change. Here a source is parsed when it comes, and again when the theme changes."""
+    change. This one parses a source when it is added, and again when the theme changes."""
 
     def __init__(self, *, variables: dict[str, str]) -> None:
         super().__init__(variables=variables)
@@ -136,7 +136,7 @@ _SINGLES = {
 
 
 def _braille(dots: int) -> str:
-    """The nearest ASCII character to a braille cell: which halves have dots decides."""
+    """The nearest ASCII character to a braille cell, by the halves that have dots."""
     if not dots:
         return " "
     high, low = dots & 0b00011011, dots & 0b11100100
@@ -150,7 +150,7 @@ _TABLE = str.maketrans(
 
 
 def ascii_only(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the terminal is one that shows plain ASCII only.
+    """Whether the terminal shows plain ASCII only.
 
     ``SYSBENCH_ASCII`` decides when it is set: ``1`` for ASCII, ``0`` for the full set.
     """

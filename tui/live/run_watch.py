@@ -1,4 +1,4 @@
-"""A live run as its events tell it: what the Live screen and the strip show."""
+"""The state of a live run, folded from its events, for the Live screen and the strip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GRACE_SECONDS = 20.0
 
 @dataclass(slots=True)
 class LiveView:
-    """Everything the events said so far; `take` folds the next one in."""
+    """The state of a run after the events so far; `take` folds the next one in."""
 
     spec: dict[str, Any] = field(default_factory=dict)
     passes: dict[str, str] = field(default_factory=dict)
@@ -49,16 +49,16 @@ class LiveView:
     status: str = "running"
 
     def say(self, line: str) -> None:
-        """Add a printable line to the log; ``line_count`` counts the forgotten ones too."""
+        """Add a printable line to the log; ``line_count`` counts the dropped lines too."""
         self.lines.append(line)
         self.line_count += 1
 
     def phase_medians(self) -> dict[str, float]:
-        """Median milliseconds of each phase over the steps kept."""
+        """The median of each phase over the kept steps, in milliseconds."""
         return {name: statistics.median(kept) for name, kept in self.phases_ms.items() if kept}
 
     def take(self, event: events.AnyEvent) -> None:
-        """Fold one event in."""
+        """Fold one event into the state."""
         self.last_ns = max(self.last_ns, event.t_ns)
         mark = mark_of(event, self.current)
         if mark and (not self.marks or self.marks[-1][1] != mark):
@@ -85,7 +85,7 @@ class LiveView:
             self.phases_ms.setdefault(name, deque(maxlen=KEPT_STEPS)).extend(values)
 
     def _take_turn(self, event: events.AnyEvent) -> None:
-        """The rare events, each a line in the log."""
+        """Fold in a rare event, and log it as a line."""
         text = ""
         match event:
             case events.RunStarted():
@@ -153,7 +153,7 @@ class RunWatch:
 
     @property
     def seconds(self) -> float:
-        """Since the supervisor began: to now, or to the end."""
+        """Seconds from the start of the supervisor until now, or until the end of the run."""
         view = self.view
         if not view.began_ns:
             return 0.0
@@ -161,14 +161,14 @@ class RunWatch:
         return (until_ns - view.began_ns) / 1e9
 
     def stop(self) -> bool:
-        """Ask the run to end as cancelled; false if it is not live any more."""
+        """Ask the run to end as cancelled; False if it is no longer live."""
         return stop(self.run)
 
     def poll(self) -> bool:
-        """Read what was appended since the last call; tell whether anything changed."""
+        """Read everything appended since the last call; True if anything changed."""
         alive = self.run.is_live()
         changed = False
-        # Events last: a run that ended between the two looks has its last event on disk.
+        # Events after liveness: a run that ended between both has its last event on disk.
         for event in self._tail.read():
             self.view.take(event)
             changed = True
@@ -180,11 +180,11 @@ class RunWatch:
         return changed
 
     def _had_time(self) -> bool:
-        """A run that was only just started may not hold its lock yet."""
+        """Whether the supervisor has had time to take its lock: a new run may not hold it yet."""
         return bool(self.view.began_ns) or time.monotonic() - self._began > GRACE_SECONDS
 
     def _read_log(self) -> bool:
-        """Append what the worker of the current pass printed since the last look."""
+        """Append the lines that the current pass's worker printed since the last call."""
         name = self.view.current
         if not name:
             return False
@@ -195,8 +195,10 @@ class RunWatch:
                 data = file.read(65536)
         except FileNotFoundError:
             return False
-        whole, newline, _ = data.rpartition(b"\n")
-        self._log_offsets[name] = self._log_offsets.get(name, 0) + len(whole) + len(newline)
-        for line in whole.decode("utf-8", "replace").splitlines():
+        complete_lines, newline, _ = data.rpartition(b"\n")
+        self._log_offsets[name] = (
+            self._log_offsets.get(name, 0) + len(complete_lines) + len(newline)
+        )
+        for line in complete_lines.decode("utf-8", "replace").splitlines():
             self.view.say(f"{name}│ {literal(line.expandtabs())}")
-        return bool(whole)
+        return bool(complete_lines)

@@ -1,4 +1,4 @@
-"""What the strip shows of devices and host, and the thread that samples while no run is live."""
+"""Devices and host as the strip shows them, and the sampler for when no run is live."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 class Reading(NamedTuple):
-    """One series at one instant: its name, value (or None), words, and full scale.
+    """One series at one instant: its name, value (or None), text, and full scale.
 
     ``full`` is the value of a full bar, or None where only the seen range is known.
     """
@@ -35,11 +35,11 @@ def device_of(sample: Sample, device: str) -> DeviceSample | None:
     if device == "cpu" or not sample.devices:
         return None
     index = int(device.partition(":")[2] or 0)
-    return next((one for one in sample.devices if one.index == index), sample.devices[0])
+    return next((gpu for gpu in sample.devices if gpu.index == index), sample.devices[0])
 
 
 def readings(sample: Sample, device: str = "auto") -> list[Reading]:
-    """The series of a sample, the most telling first."""
+    """The series of a sample, the most informative first."""
     gpu = device_of(sample, device)
     return [*(_gpu_readings(gpu) if gpu else []), *_host_readings(sample.host)]
 
@@ -98,7 +98,7 @@ class StripState:
         """Show this sample from now on."""
         gpu = device_of(sample, device)
         if gpu is None and sample.host.cpu is None:
-            # A sampler's first look has no CPU share yet; the next one has.
+            # A sampler's first sample has no CPU share yet; the next one has.
             return
         self.latest, self.device = sample, device
         self._busy.append(gpu.utilization if gpu else sample.host.cpu)
@@ -147,7 +147,7 @@ class StripState:
 
 
 class StripSampler:
-    """Starts a sampler when first asked for a sample, so that the first frame waits for none."""
+    """Starts a sampler at the first request, so that the first frame waits for none."""
 
     def __init__(self) -> None:
         self._sampler: Sampler | None = None

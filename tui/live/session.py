@@ -1,4 +1,4 @@
-"""What the app follows: one run at a time, and the sensors when there is none."""
+"""The app's subject: one run at a time, and the sensors while there is none."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from .run_watch import RunWatch
 
 RECENT_RUNS = 40
-"""How many of the newest runs are looked at for one that is live."""
+"""Newest runs among which a live one is sought."""
 
 LOOK_EVERY = 6
-"""Idle ticks between two looks for a run that was started elsewhere."""
+"""Idle ticks between two searches for a run that was started elsewhere."""
 
 
 class Session:
@@ -33,7 +33,7 @@ class Session:
 
     @property
     def live(self) -> bool:
-        """Whether the run that is followed goes on."""
+        """Whether the followed run is still going on."""
         return self.watch is not None and not self.watch.over
 
     def find_live_run(self) -> RunDirectory | None:
@@ -42,30 +42,31 @@ class Session:
 
     @staticmethod
     def newest_run() -> RunDirectory | None:
-        """What Result shows before any run was opened."""
+        """The run that Result shows before any was opened."""
         return next(iter(list_runs()), None)
 
     def find_newcomer(self) -> RunDirectory | None:
-        """A run that began elsewhere while none was followed; looks only now and then."""
+        """A run that began elsewhere while none was followed; searches every `LOOK_EVERY` ticks."""
         if self.live:
             self._idle_ticks = 0
             return None
         self._idle_ticks += 1
-        found = None if self._idle_ticks % LOOK_EVERY else self.find_live_run()
+        newcomer = None if self._idle_ticks % LOOK_EVERY else self.find_live_run()
         # The supervisor of the run that just ended may hold its lock an instant longer.
-        known = self.watch is not None and found is not None and found.id == self.watch.run.id
-        return None if known else found
+        if newcomer is not None and self.watch is not None and newcomer.id == self.watch.run.id:
+            return None
+        return newcomer
 
     @staticmethod
     def is_study_live() -> bool:
-        """Whether the runs that come and go are the cells of a study."""
+        """Whether a study is running: then new runs are its cells."""
         from ...core.studies.run.state import list_studies
 
         return any(study.is_live() for study in list_studies())
 
     def follow(self, run: RunDirectory) -> RunWatch:
         """Watch this run from now on."""
-        # Imported here: before the first run nothing of it is needed.
+        # Imported here: nothing of it is needed before the first run.
         from .run_watch import RunWatch
 
         self._sampler.stop()
@@ -75,7 +76,7 @@ class Session:
         return watch
 
     def tick(self) -> RunDirectory | None:
-        """Read what is new; return the run if it has just ended."""
+        """Read new events or samples; return the run if it has just ended."""
         watch = self.watch
         if watch is None or watch.over:
             sample = self._sampler.latest()
@@ -89,5 +90,5 @@ class Session:
         return watch.run if watch.over else None
 
     def close(self) -> None:
-        """Let the sensors go; the run goes on."""
+        """Stop the sensors; the run continues."""
         self._sampler.stop()

@@ -1,4 +1,4 @@
-"""A study on disk as its directory tells it: what the Studies screen tails."""
+"""Follows a study's directory on disk, for the Studies screen."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StudyWatch:
     """Follows one study, begun or not. Polling costs a stat and a lock while nothing changes.
 
     Attributes:
-        cells: As they are expanded here, those that share a run once.
+        cells: The cells as expanded on this machine; those that share a run appear once.
         current: The live run of the cell that is measured now.
     """
 
@@ -52,7 +52,7 @@ class StudyWatch:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is anything of it on disk."""
+        """Whether the study has a directory on disk."""
         return self.directory.study_path.is_file()
 
     @property
@@ -61,15 +61,15 @@ class StudyWatch:
         return self.progress.done == self.progress.total
 
     def start(self) -> None:
-        """Run what has no value yet, in a process that outlives this one."""
+        """Run the cells without a value, in a process that outlives this one."""
         start_study(open_study(self.study, self.directory.root))
 
     def stop(self) -> bool:
-        """Ask the runner to end; false if none is at work."""
+        """Ask the runner to end; False if there is none."""
         return stop_study(self.directory)
 
     def poll(self) -> bool:
-        """Read what is new. True when a cell began or ended; ``changes`` counts these."""
+        """Read new entries. True when a cell began or ended; ``changes`` counts these."""
         is_live = self.directory.is_live()
         stamp = self._read_stamp()
         is_new = stamp != self._stamp or is_live != self.progress.is_live or not self.changes
@@ -86,7 +86,7 @@ class StudyWatch:
         return self.directory.run_of(entry) if entry else None
 
     def report(self) -> Report:
-        """Everything that the study's directory says; reads only records that are new."""
+        """The report of the study's directory; only new records are read."""
         entries = self.entries
         fresh = [
             cell
@@ -98,7 +98,7 @@ class StudyWatch:
         return make_report(self.directory, self.study, self.cells, self._records)
 
     def last_words(self) -> str:
-        """The last line that a runner printed here; empty when it had nothing to say."""
+        """The last line that the runner printed; empty when it printed nothing."""
         try:
             lines = (self.directory.path / "runner.log").read_text(errors="replace").splitlines()
         except FileNotFoundError:
@@ -107,10 +107,10 @@ class StudyWatch:
 
     def _read_stamp(self) -> Stamp:
         try:
-            known = self.directory.cells_path.stat()
+            status = self.directory.cells_path.stat()
         except FileNotFoundError:
             return (0, 0)
-        return (known.st_mtime_ns, known.st_size)
+        return (status.st_mtime_ns, status.st_size)
 
     def _reload(self, *, is_live: bool) -> None:
         self.changes += 1

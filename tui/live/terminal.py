@@ -1,4 +1,4 @@
-"""Whether there is still a terminal to talk to."""
+"""Detection of a terminal that has hung up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 def has_hung_up() -> bool:
     """Whether the terminal behind standard input is gone.
 
-    SIGHUP tells it only to the terminal's own session. Where that signal does not come, as
+    Only the terminal's session receives SIGHUP. Where that signal does not come, as
     under ``nohup`` or in a container whose client left, Textual reads the end of the input
     over and over, at the cost of a core.
     """
