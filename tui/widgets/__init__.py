@@ -1,1 +1,1 @@
-"""Widgets that more than one screen could use."""
+"""Widgets for more than one screen."""

@@ -13,12 +13,12 @@ from textual.widgets._footer import FooterKey
 ShownKey = tuple[Binding, bool, str]
 
 SPARE = ("mode('inspect')", "mode('studies')", "explain", "copy")
-"""Actions whose keys give way, in this order, where there is no room for all; F1 has them."""
+"""Actions whose keys are dropped first, in this order, for want of room; F1 lists them."""
 
 
 class KeyBar(Footer):
-    """Built anew only when it has other keys to show: Textual's own footer is each time that
-    the focus moves. Shows what has room."""
+    """The keys that fit. Rebuilt only when the keys change; Textual's own footer is rebuilt at
+    each move of the focus."""
 
     def __init__(self, *, compact: bool) -> None:
         super().__init__(compact=compact)
@@ -32,7 +32,7 @@ class KeyBar(Footer):
         self._fit()
 
     def _fit(self) -> None:
-        """Hide as many of the spare keys as it takes for the others to be seen."""
+        """Hide spare keys until the others fit."""
         keys = list(self.query(FooterKey))
         excess = sum(map(_width, keys)) - self.size.width
         hidden: set[str] = set()

@@ -13,7 +13,7 @@ SEPARATOR = " │ "
 
 class LiveStrip(Widget):
     """Devices and host now; the live run first while there is one. Parts that do not fit
-    fall away from the right."""
+    are dropped from the right."""
 
     DEFAULT_CSS = """
     LiveStrip {
@@ -30,7 +30,7 @@ class LiveStrip(Widget):
         self._painted = Content("")
 
     def paint(self) -> None:
-        """Repaint if there is something else to say."""
+        """Repaint if the text has changed."""
         if self._content() != self._painted:
             self.refresh()
 

@@ -12,7 +12,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 KEYS = "1234567890"
-"""Of the tabs, by their place; further ones have none."""
+"""The numbers of the first tabs; further ones have none."""
 
 
 class TabBar(Widget):
@@ -67,7 +67,7 @@ MORE = "‹"
 class ViewBar(TabBar):
     """``[Table] Tree …``: like the tabs, without numbers; a key goes to the next.
 
-    Where they do not all fit, those before the active one give way.
+    Where not all fit, those before the active one are dropped.
     """
 
     def _labels(self) -> Iterator[tuple[str, str]]:
@@ -90,5 +90,5 @@ def _width(labels: list[tuple[str, str]]) -> int:
 
 
 def after(names: Sequence[str], name: str) -> str:
-    """The name that follows; after the last one the first."""
+    """The next name; after the last one, the first."""
     return names[(names.index(name) + 1) % len(names)]

@@ -1,4 +1,4 @@
-"""Lines over a numeric axis in character cells: braille, with a letter at each value."""
+"""Lines over a numeric axis in character cells: braille lines, a letter at each value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....core.tables.cells import literal
 from ....core.tables.chart import Figure, Series
 
 Span = tuple[str, int | None]
-"""A text, and the line that it belongs to: none for axes and words."""
+"""A text, and the index of its line; None for axes and words."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LEAST_WIDTH, LEAST_HEIGHT = 24, 5
@@ -30,36 +30,36 @@ def figure_rows(figure: Figure | None, width: int, height: int) -> list[list[Spa
         return [nothing][:height]
     drawn = figure.drawn[: len(LETTERS)]
     head: list[list[Span]] = [[(literal(figure.title)[:width], None)]]
-    beside = width >= SIDE_FROM
+    has_side_legend = width >= SIDE_FROM
     room = min(SIDE_WIDTH - len(GAP), width)
-    legend = [_entry(at, one, figure, room) for at, one in enumerate(drawn)]
-    below = [] if beside else _flowing(legend, width, max(1, height // 4))
-    wide = width - (SIDE_WIDTH if beside else 0)
+    legend = [_entry(index, series, figure, room) for index, series in enumerate(drawn)]
+    below = [] if has_side_legend else _flowing(legend, width, max(1, height // 4))
+    wide = width - (SIDE_WIDTH if has_side_legend else 0)
     tall = height - len(head) - len(below)
     if wide < LEAST_WIDTH or tall < LEAST_HEIGHT:
         return [*head, *_flowing(legend, width, height - 1)][:height]
     rows = _plot(figure, drawn, wide, tall)
-    if beside:
+    if has_side_legend:
         for row, entry in zip(rows, legend, strict=False):
             row += [(GAP, None), *entry]
     return [*head, *rows, *below]
 
 
-def _entry(at: int, series: Series, figure: Figure, room: int) -> list[Span]:
+def _entry(index: int, series: Series, figure: Figure, room: int) -> list[Span]:
     """``a small 66.90 ms``: the letter, the name, the value at the end of the line."""
     name, value = literal(series.name), figure.words(series.known[-1][1])
     left = max(room - cell_len(value) - 3, 0)
     words = f" {set_cell_size(name, min(cell_len(name), left))} {value}"
-    return [(LETTERS[at], at), (set_cell_size(words, min(cell_len(words), room - 1)), None)]
+    return [(LETTERS[index], index), (set_cell_size(words, min(cell_len(words), room - 1)), None)]
 
 
-def _flowing(entries: Sequence[list[Span]], width: int, most: int) -> list[list[Span]]:
-    """The legend's entries side by side; what has no room in so many rows is left out."""
+def _flowing(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[list[Span]]:
+    """The legend's entries in lines, at most ``max_rows``; entries without room are left out."""
     rows: list[list[Span]] = [[]]
     for entry in entries:
         before, length = (sum(cell_len(text) for text, _ in row) for row in (rows[-1], entry))
         if before and before + len(GAP) + length > width:
-            if len(rows) == most:
+            if len(rows) == max_rows:
                 break
             rows.append([])
             before = 0
@@ -76,14 +76,14 @@ def _plot(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> l
     labels = {round((1 - up.part(value)) * (tall - 1)): text for value, text in ticks.items()}
     cells = _cells(figure, drawn, wide, tall)
     rows: list[list[Span]] = [
-        [(f"{labels.get(at, ''):>{margin}}{'┤' if at in labels else '│'}", None), *cells[at]]
-        for at in range(tall)
+        [(f"{labels.get(row, ''):>{margin}}{'┤' if row in labels else '│'}", None), *cells[row]]
+        for row in range(tall)
     ]
     return [*rows, [(" " * margin + "╰" + _axis(figure, wide), None)]]
 
 
 def _cells(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> list[list[Span]]:
-    """Braille for the way between two values, then the letters on the values."""
+    """Braille between neighbouring values, then the letters on the values."""
     across, up = figure.across, figure.up
     cells = [[_BLANK] * width for _ in range(height)]
     dots: dict[tuple[int, int], int] = {}
@@ -91,17 +91,18 @@ def _cells(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> 
     def place(x: float, y: float) -> tuple[float, float]:
         return across.part(x) * (width * 2 - 1), (1 - up.part(y)) * (height * 4 - 1)
 
-    for at, series in enumerate(drawn):
+    for index, series in enumerate(drawn):
         for piece in series.pieces:
             for begin, end in pairwise(place(*point) for point in piece):
                 for column, row in _between(begin, end):
                     cell = (row // 4, column // 2)
                     dots[cell] = dots.get(cell, 0) | _DOTS[row % 4][column % 2]
-                    cells[cell[0]][cell[1]] = (chr(0x2800 + dots[cell]), at)
-    for at, series in reversed(list(enumerate(drawn))):
+                    cells[cell[0]][cell[1]] = (chr(0x2800 + dots[cell]), index)
+    # Backwards, so that the first line's letters stay on top.
+    for index, series in reversed(list(enumerate(drawn))):
         for x, y in series.known:
             right, down = place(x, y)
-            cells[round(down) // 4][round(right) // 2] = (LETTERS[at], at)
+            cells[round(down) // 4][round(right) // 2] = (LETTERS[index], index)
     return cells
 
 
@@ -116,7 +117,7 @@ def _between(begin: tuple[float, float], end: tuple[float, float]) -> list[tuple
 
 
 def _axis(figure: Figure, width: int) -> str:
-    """The values of the axis below their columns, as many as there is room for."""
+    """The values of the axis below their columns, as many as fit."""
     cells = ["─"] * width
     end = 0
     for value in figure.places:

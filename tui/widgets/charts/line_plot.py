@@ -14,7 +14,7 @@ from .line_drawing import Span, figure_rows
 
 
 class LinePlot(Widget):
-    """Shows a `Figure`. Lines are told apart by their letters; colour only helps."""
+    """Shows a `Figure`. Letters distinguish its lines; colour only helps."""
 
     DEFAULT_CSS = """
     LinePlot {
@@ -42,10 +42,10 @@ class LinePlot(Widget):
             self._drawn_for = size
             self._rows = figure_rows(self.figure, *size)
         spans = self._rows[y] if y < len(self._rows) else []
-        segments = [Segment(text, self._style(at)) for text, at in spans]
+        segments = [Segment(text, self._style(index)) for text, index in spans]
         return Strip(segments).adjust_cell_length(size.width, self.rich_style)
 
-    def _style(self, at: int | None) -> Style:
-        if at is None:
+    def _style(self, index: int | None) -> Style:
+        if index is None:
             return self.rich_style
-        return self.rich_style + Style(color=swatch(at).colour)
+        return self.rich_style + Style(color=swatch(index).colour)

@@ -5,10 +5,10 @@ For a screen that has the kernels of a record::
     plot = RooflinePlot()
     plot.show(roof_points(kernels), kernels.roof, roof_words(kernels.roof, reason))
 
-``roof_points`` is in ``core.analysis.roofline``, ``roof_words`` in ``core.export.roof_tables``,
-and the reason is ``kernels.missing.get("roof", "")``. Points are letters, named with their part
-of the roof in the legend: beside the plot from 110 columns on, else below it. Without a roof the
-points stand alone. The export table ``roofline`` has the same numbers by phase.
+``roof_points`` is in ``core.analysis.costs.roofline``, ``roof_words`` in ``core.tables.kernels``,
+and the reason is ``kernels.missing.get("roof", "")``. Points are letters; the legend has their
+names and their part of the roof, right of the plot from 110 columns on, else below it. Without a
+roof the points stand alone. The table ``roofline`` has the same numbers by phase.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ....core.formatting import format_count, percent
 from ....core.record.roof import Roof
 
 Span = tuple[str, str]
-"""A text and the kind of thing it is, which decides its style."""
+"""A text and its kind, which decides its style."""
 
 BLANK = (" ", "")
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -45,17 +45,20 @@ class Range(NamedTuple):
 
     @classmethod
     def around(cls, values: Iterable[float], factor: float, part: float = 0.0) -> Range:
-        """All values, and so much more at both ends; above them at least that part of it all."""
-        known = list(values)
-        low, high = min(known) / factor, max(known)
+        """A range that holds all values and ``factor`` more at both ends.
+
+        At least ``part`` of the whole range is above the values.
+        """
+        values = list(values)
+        low, high = min(values) / factor, max(values)
         return cls(low, high * max(factor, math.pow(high / low, part / (1 - part))))
 
     def part(self, value: float) -> float:
-        """Where a value lies, 0 at the low end and 1 at the high."""
+        """The position of a value: 0 at the low end, 1 at the high."""
         return math.log(value / self.low) / math.log(self.high / self.low)
 
     def value(self, part: float) -> float:
-        """The value at a place."""
+        """The value at a position, the inverse of `part`."""
         return self.low * math.pow(self.high / self.low, part)
 
     @property
@@ -82,7 +85,7 @@ class LogCanvas:
         return min(max(math.floor((1 - self.up.part(y)) * self.height), 0), self.height - 1)
 
     def curve(self, function: Callable[[float], float], kind: str) -> None:
-        """A curve without gaps where it rises faster than it goes on; outside it is cut off."""
+        """Draw a curve, steep parts without gaps; cut it off at the border."""
         wide, tall = self.width * DOTS_ACROSS, self.height * DOTS_DOWN
         dots: dict[tuple[int, int], int] = {}
         before: int | None = None
@@ -90,6 +93,7 @@ class LogCanvas:
             y = function(self.across.value((column + 0.5) / wide))
             row = math.floor((1 - self.up.part(y)) * tall)
             low, high = sorted((row, row if before is None else before))
+            # The rows between two neighbours, without either: those are dots already.
             inner = range(low + 1, high) if before is not None else range(0)
             for place in {row, *inner}:
                 if 0 <= place < tall:
@@ -101,15 +105,15 @@ class LogCanvas:
             self._cells[row][column] = (chr(0x2800 + bits), kind)
 
     def letter(self, x: float, y: float, letter: str, kind: str) -> None:
-        """A letter at a value; where another one stands, in the nearest cell of the row."""
+        """Put a letter at a value, or in the nearest cell of its row that has no letter yet."""
         row, column = self.row(y), self.column(x)
-        free = [at for at in range(self.width) if self._cells[row][at][1] != kind]
+        free = [place for place in range(self.width) if self._cells[row][place][1] != kind]
         if free:
-            at = min(free, key=lambda place: abs(place - column))
-            self._cells[row][at] = (letter, kind)
+            nearest = min(free, key=lambda place: abs(place - column))
+            self._cells[row][nearest] = (letter, kind)
 
     def label(self, column: int, row: int, text: str, kind: str) -> bool:
-        """A text where all cells are blank; whether there was room."""
+        """Write a text if all its cells are blank; return whether there was room."""
         cells = range(column, column + len(text))
         if not 0 <= row < self.height or column < 0 or cells.stop > self.width:
             return False
@@ -120,7 +124,7 @@ class LogCanvas:
         return True
 
     def spans(self, row: int) -> list[Span]:
-        """A row as texts of one kind each."""
+        """A row as spans of one kind each."""
         groups = groupby(self._cells[row], key=lambda cell: cell[1])
         return [("".join(char for char, _ in cells), kind) for kind, cells in groups]
 
@@ -128,7 +132,7 @@ class LogCanvas:
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SIDE_FROM, SIDE_WIDTH = 110, 52
 LEAST_WIDTH, LEAST_HEIGHT = 24, 4
-"""Of the plot alone; in less room only the legend is shown."""
+"""The least size of the plot alone; in less room only the legend is shown."""
 MOST_BELOW = 4
 """Rows of the legend below the plot, and at most a third of the height."""
 NOTE_ROWS = 2
@@ -181,18 +185,19 @@ def roofline_rows(
     points: Sequence[RoofPoint], roof: Roof | None, note: str, width: int, height: int
 ) -> list[list[Span]]:
     """The whole picture: the note, the plot with its axes, the legend; at most ``height`` rows."""
-    drawn = [one for one in points if one.flops and one.moved_bytes and one.ns][: len(LETTERS)]
+    drawn = [point for point in points if point.flops and point.moved_bytes and point.ns]
     lines = textwrap.wrap(note, max(width, 1), max_lines=NOTE_ROWS, placeholder=" …")
     head: list[list[Span]] = [[(line[:width], AXIS)] for line in lines]
     if not drawn:
         return [*head, [("no work with known FLOPs and bytes", TEXT)]][:height]
-    beside = width >= SIDE_FROM
-    words = [_long(one) if beside else _short(one) for one in drawn]
+    drawn = drawn[: len(LETTERS)]
+    has_side_legend = width >= SIDE_FROM
+    words = [_long(point) if has_side_legend else _short(point) for point in drawn]
     entries = [_entry(letter, text) for letter, text in zip(LETTERS, words, strict=False)]
-    side = entries if beside else []
-    most = max(1, min(MOST_BELOW, height // 3))
-    below = [] if beside else _flowing(entries, width, most)
-    wide = width - (SIDE_WIDTH if beside else 0)
+    side = entries if has_side_legend else []
+    rows_below = max(1, min(MOST_BELOW, height // 3))
+    below = [] if has_side_legend else _flowing(entries, width, rows_below)
+    wide = width - (SIDE_WIDTH if has_side_legend else 0)
     tall = height - len(head) - len(below)
     if wide < LEAST_WIDTH or tall < LEAST_HEIGHT + 1:
         return [*head, *_flowing(entries, width, height - len(head))][:height]
@@ -224,13 +229,13 @@ def _rate(point: RoofPoint) -> str:
     return f"{format_count(point.flops_per_second)}FLOP/s"
 
 
-def _flowing(entries: Sequence[list[Span]], width: int, most: int) -> list[list[Span]]:
-    """The legend's entries side by side, in so many rows; what has no room is left out."""
+def _flowing(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[list[Span]]:
+    """The legend's entries in lines, at most ``max_rows``; entries without room are left out."""
     rows: list[list[Span]] = [[]]
     for entry in entries:
         before, length = (sum(len(text) for text, _ in row) for row in (rows[-1], entry))
         if before and before + len(GAP) + length > width:
-            if len(rows) == most:
+            if len(rows) == max_rows:
                 break
             rows.append(entry)
         else:
@@ -243,9 +248,11 @@ def _plot(
 ) -> list[list[Span]]:
     """``height`` rows with the axes: the last is the scale of the intensity."""
     ridge = roof.ridge if roof else None
-    rates = [one.flops_per_second for one in points] + ([roof.peak_flops] if roof else [])
+    rates = [point.flops_per_second for point in points] + ([roof.peak_flops] if roof else [])
     up = Range.around(rates, AROUND, 1.5 / height)  # a row for the peak's label
-    across = Range.around([*(one.intensity for one in points), *([ridge] if ridge else [])], AROUND)
+    across = Range.around(
+        [*(point.intensity for point in points), *([ridge] if ridge else [])], AROUND
+    )
     ticks = {format_count(value).strip(): value for value in up.decades}
     margin = max(map(len, (*ticks, "FLOP/s")))
     canvas = LogCanvas(width - margin - 1, height - 1, across, up)

@@ -12,11 +12,11 @@ from ...text import percent
 from ...theme import Swatch
 
 ROOMY = 100
-"""From this width on the legend has the amounts beside the shares."""
+"""From this width on the legend has amounts next to the shares."""
 
 
 class Part(NamedTuple):
-    """One part: its name, how much (in words, too), and how it looks."""
+    """One part: its name, its amount as a number and as text, and its looks."""
 
     name: str
     amount: float
@@ -38,7 +38,7 @@ def shares(amounts: Sequence[float], width: int) -> list[int]:
 
 
 def stack_lines(parts: Sequence[Part], width: int, legend_rows: int) -> list[Content]:
-    """The bar, then up to so many lines of legend; what has no room is counted."""
+    """The bar, then the legend; parts without room are counted on its last line."""
     cells = shares([part.amount for part in parts], width)
     bar = Content("").join(
         Content.styled(part.look.glyph * count, part.look.colour)
@@ -78,7 +78,7 @@ class StackBar(Static):
         self._head = Content("")
 
     def show(self, head: Content, parts: Sequence[Part]) -> None:
-        """Show these parts under a line that says what they add up to."""
+        """Show these parts under a line with their sum."""
         self._head, self.parts = head, parts
         self._paint()
 

@@ -23,11 +23,11 @@ def telemetry_lines(
     width: int,
     height: int,
 ) -> list[Content]:
-    """The most telling series as far as ``height`` lines go, and the line of marks.
+    """The most informative series that fit into ``height`` lines, and the line of marks.
 
     Args:
         samples: In order of time, over the whole width.
-        marks: ``t_ns`` and label of what began then.
+        marks: ``t_ns`` and label of each stage that began.
         device: The run's device: its series come first.
         width: Cells of a line.
         height: Lines to fill; a series is one to six lines tall.
@@ -52,7 +52,7 @@ def telemetry_lines(
 
 
 def _series_lines(newest: Reading, values: Sequence[float | None], tall: int) -> list[Content]:
-    """One series: its name and newest value stand at the foot."""
+    """The lines of one series, with its name and newest value on the last."""
     high = newest.full or max((v for v in values if v is not None), default=1.0) or 1.0
     rows = block_rows(values, tall, 0.0, high)
     lines = [Content.assemble(" " * NAME_WIDTH, (row, "$accent")) for row in rows[:-1]]

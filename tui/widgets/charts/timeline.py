@@ -1,4 +1,4 @@
-"""Live bytes over time as a stacked area with a cursor to read it by."""
+"""Live bytes over time as a stacked area with a cursor."""
 
 from __future__ import annotations
 
@@ -27,26 +27,27 @@ Cell = tuple[str, str]
 
 
 def stacking_order(timeline: Timeline) -> list[str]:
-    """Categories from the bottom up: what is always resident first, then the largest."""
+    """Categories from the bottom up: the always resident first, then the largest."""
     amounts = {name: values for name, values in timeline.categories.items() if any(values)}
     return sorted(amounts, key=lambda name: (-min(amounts[name]), -max(amounts[name])))
 
 
 def category_swatches(timeline: Timeline) -> dict[str, Swatch]:
-    """How each category looks, by its place in the stack."""
+    """The looks of each category, by its place in the stack."""
     return {name: swatch(place) for place, name in enumerate(stacking_order(timeline))}
 
 
 def column_samples(timeline: Timeline, width: int) -> list[int]:
-    """For each column the index of the sample with the most live bytes in its time.
+    """For each column the index of the sample with the most live bytes in its interval.
 
-    A column in which nothing changed shows the sample before it.
+    A column without a sample shows the one before it.
     """
     t_ms = timeline.t_ms
     begin, span = t_ms[0], (t_ms[-1] - t_ms[0]) or 1.0
     chosen, first = [], 0
     for column in range(width):
         until = begin + span * (column + 1) / width
+        # Half-open range of samples; the last column takes all, whatever rounding made of it.
         last = bisect_right(t_ms, until) if column < width - 1 else len(t_ms)
         if last > first:
             chosen.append(max(range(first, last), key=timeline.live_bytes.__getitem__))
@@ -67,11 +68,11 @@ def stacked_column(
         if low >= total:
             cells.append((" ", ""))
             continue
-        best, most, bottom = layers[-1][1], 0.0, 0.0
+        best, best_bytes, bottom = layers[-1][1], 0.0, 0.0
         for count, look in layers:
             inside = min(bottom + count, high) - max(bottom, low)
-            if inside > most:
-                best, most = look, inside
+            if inside > best_bytes:
+                best, best_bytes = look, inside
             bottom += count
         if high > total:
             eighths = max(1, round((total - low) / bytes_per_row * 8))
@@ -82,7 +83,7 @@ def stacked_column(
 
 
 class TimelineView(Widget, can_focus=True):
-    """The stacked area. Arrow keys move the cursor; `Moved` tells where it is."""
+    """The stacked area. Arrow keys move the cursor; `Moved` carries its sample."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "Back", show=False),
@@ -116,7 +117,7 @@ class TimelineView(Widget, can_focus=True):
         self.order = stacking_order(timeline)
         self.looks = category_swatches(timeline)
         times = timeline.t_ms
-        self.peak = min(range(len(times)), key=lambda at: abs(times[at] - peak_ms))
+        self.peak = min(range(len(times)), key=lambda index: abs(times[index] - peak_ms))
         self.sample = self.peak
         self._drawn_for: Size | None = None
         self._columns: list[list[Cell]] = []
@@ -195,7 +196,7 @@ class TimelineView(Widget, can_focus=True):
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
     def _axis_line(self, axis: Style, pointer: Style, cursor: int) -> Strip:
-        """Phases under the area, and where the cursor stands."""
+        """Phases and the cursor's position under the area."""
         t_ms, room = self.timeline.t_ms, len(self._columns)
         span = (t_ms[-1] - t_ms[0]) or 1.0
         marks = [

@@ -11,7 +11,7 @@ EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def extent(values: Sequence[float], *, margin: float = 0.08) -> tuple[float, float]:
-    """A lowest and highest value to draw between, never equal, with room around.
+    """The lowest and highest value of a drawing, never equal, with a margin.
 
     Series without negative values never get a negative axis.
     """
@@ -99,8 +99,8 @@ def block_rows(values: Sequence[float | None], height: int, low: float, high: fl
 def bar(share: float, width: int) -> str:
     """A horizontal bar of eighths of cells, blank to its width."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
+    full_cells, rest = divmod(eighths, 8)
+    return ("█" * full_cells + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
 
 
 def gauge(share: float, width: int) -> str:

@@ -1,6 +1,6 @@
 """One of a closed list of texts, on one line: left and right turn it, enter opens the list.
 
-A widget of its own because a `Select` is seven, and the form must be there at once.
+One widget instead of a `Select`, which is seven: the form must appear at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 Named = tuple[str, str]
-"""What a choice looks like, and its value."""
+"""The text of a choice, and its value."""
 
 
 class ChoiceScreen(ModalScreen[str]):

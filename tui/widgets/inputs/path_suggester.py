@@ -1,4 +1,4 @@
-"""Completes a path as it is typed: → takes what is shown."""
+"""Completion of a path as it is typed; → accepts it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import os
 from textual.suggester import Suggester
 
 MOST_NAMES = 10_000
-"""Names of a folder that are looked at."""
+"""Most names of a folder that are read."""
 
 
 class PathSuggester(Suggester):
-    """Suggests the first name in the folder that goes on as typed; folders end in a slash."""
+    """Suggests the folder's first name with the typed beginning; folders end in a slash."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)

@@ -1,4 +1,4 @@
-"""A check box that says its state in characters: ``[x] timing``."""
+"""A check box with its state in characters: ``[x] timing``."""
 
 from __future__ import annotations
 

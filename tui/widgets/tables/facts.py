@@ -1,4 +1,4 @@
-"""Names beside texts, the texts wrapped in their own column."""
+"""Pairs of names and texts, the texts wrapped in a second column."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def hanging(prefix: Content, text: str, width: int, style: str = "") -> list[Con
 
 
 def pair_lines(pairs: Sequence[Pair], width: int) -> list[Content]:
-    """One or more lines a pair; all names as wide as the widest."""
+    """One or more lines for each pair; all names as wide as the widest."""
     names = max((len(name) for name, _ in pairs), default=0)
     return [
         line

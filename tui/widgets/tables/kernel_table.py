@@ -28,9 +28,9 @@ SWATCH_WIDTH = 2
 
 
 class KernelTable(TableView):
-    """Rows with the swatch of their category, as the bar above has it.
+    """Rows with the swatch of their category, the same as in the bar above.
 
-    With ``perturbed`` the times are struck out: tracing changed them too far.
+    With ``perturbed`` the times are struck out: tracing perturbed them too much.
     """
 
     def __init__(self, looks: Mapping[str, Swatch], *, perturbed: bool) -> None:

@@ -1,4 +1,4 @@
-"""A core table on the screen: sorted, filtered, its columns falling away from the right."""
+"""A core table on the screen: sorted and filtered; columns without room are hidden."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ....core.tables.cells import cells_as_text, heading_of, is_numeric
 from ....core.tables.table import Cell, Table
 
 LIMIT = 500
-"""Rows shown at once: more would be formatted on the interface's own thread."""
+"""Most rows shown at once: they are formatted on the interface's thread."""
 
 FLEXIBLE_LEAST, FLEXIBLE_MOST, FLEXIBLE_SHARE = 22, 90, 0.28
 CELL_PADDING = 2
 CUT_LEAST = 12
-"""Cells from which on a last column of text is worth showing cut."""
+"""The fewest cells in which a cut column of text is still worth showing."""
 
 
 def sort_key(value: Cell) -> tuple[int, float, str]:
-    """Numbers by size, then texts; what is not known comes first."""
+    """A key that sorts unknown values first, then numbers by size, then texts."""
     if value is None:
         return (0, 0.0, "")
     if isinstance(value, str):
@@ -34,7 +34,7 @@ def sort_key(value: Cell) -> tuple[int, float, str]:
 
 
 def _is_blank(table: Table, column: str, blanks: Sequence[Cell]) -> bool:
-    """Whether no row has anything else there."""
+    """Whether the column is blank in every row."""
     return bool(table.rows) and all(cell in blanks for cell in table.column(column))
 
 
@@ -59,7 +59,7 @@ class TableView(DataTable[Text]):
     ) -> None:
         """
         Args:
-            flexible: The column that takes the room the others leave.
+            flexible: The column that takes the room that the others leave.
             order: Columns to show, the most important first; none means all, as they come.
         """
         super().__init__(cursor_type="row", zebra_stripes=True, id=id, header_height=1)
@@ -89,15 +89,15 @@ class TableView(DataTable[Text]):
         """Indices of the rows that pass the filter, in the order of the sort."""
         if self.table is None:
             return []
-        found = [
+        matching = [
             index
             for index, texts in enumerate(self._texts)
             if all(word in " ".join(texts).lower() for word in self._words)
         ]
         if self.sort_column in self.table.columns:
             cells = self.table.column(self.sort_column)
-            found.sort(key=lambda index: sort_key(cells[index]), reverse=self.descending)
-        return found
+            matching.sort(key=lambda index: sort_key(cells[index]), reverse=self.descending)
+        return matching
 
     @property
     def selected(self) -> int | None:
@@ -133,8 +133,8 @@ class TableView(DataTable[Text]):
             return []
         room = (self.size.width or self.app.size.width) - 1
         names = [name for name in self._order or table.columns if name in table.columns]
-        # The room of a column that says nothing is another's; what is unknown is left out only
-        # where there are more columns than one sees.
+        # A blank column gives its room to others. A column of unknowns goes only where an order
+        # of importance is given: there are more columns than fit.
         blanks: tuple[Cell, ...] = ("", None) if self._order else ("",)
         names = [name for name in names if not _is_blank(table, name, blanks)]
         widths: dict[str, int] = {}
@@ -158,8 +158,8 @@ class TableView(DataTable[Text]):
             shown.append((name, widths[name]))
         if self._flexible in widths:
             spare = max(0, room - used)
-            most = min(wanted, FLEXIBLE_MOST, widths[self._flexible] + spare)
-            shown = [(name, most if name == self._flexible else width) for name, width in shown]
+            limit = min(wanted, FLEXIBLE_MOST, widths[self._flexible] + spare)
+            shown = [(name, limit if name == self._flexible else width) for name, width in shown]
         return shown
 
     def _fill(self) -> None:
@@ -196,13 +196,13 @@ class TableView(DataTable[Text]):
             self.move_cursor(row=self.get_row_index(str(before)))
 
     def action_sort_next(self) -> None:
-        """Sort by the visible column after the present one."""
+        """Sort by the next visible column."""
         names = [name for name, _ in self._shape]
-        at = names.index(self.sort_column) + 1 if self.sort_column in names else 0
-        self._sort_by(names[at % len(names)])
+        index = names.index(self.sort_column) + 1 if self.sort_column in names else 0
+        self._sort_by(names[index % len(names)])
 
     def action_sort_turn(self) -> None:
-        """Turn the order around."""
+        """Reverse the order."""
         self.descending = not self.descending
         self._fill()
 

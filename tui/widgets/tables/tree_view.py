@@ -1,4 +1,4 @@
-"""The tree of a traced step: opened and closed by keys, its times adding up."""
+"""The tree of a traced step, opened and closed by keys."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TreeView(TableView):
         self._refill()
 
     def filter(self, text: str) -> None:
-        """Only nodes in whose path every word occurs, and those above them, all open."""
+        """Show only nodes in whose path every word occurs, and their ancestors, all open."""
         words = text.lower().split()
         if self._root is None:
             return
@@ -121,7 +121,7 @@ class TreeView(TableView):
             self.action_open()
 
     def action_open(self) -> None:
-        """Show what is in the node; on an open one go to the first of it."""
+        """Open the node; on an open one go to its first child."""
         node = self.node
         if node is None or not node.children:
             return
@@ -132,16 +132,16 @@ class TreeView(TableView):
             self._refill()
 
     def action_close(self) -> None:
-        """Hide what is in the node; on a closed one go to its parent."""
-        node, at = self.node, self.selected
-        if node is None or at is None:
+        """Close the node; on a closed one go to its parent."""
+        node, index = self.node, self.selected
+        if node is None or index is None:
             return
         if node.path in self._open and self.is_open(node):
             self._open.discard(node.path)
             self._refill()
             return
-        depth = self._visible[at][0]
-        above = [row for row in range(at) if self._visible[row][0] < depth]
+        depth = self._visible[index][0]
+        above = [row for row in range(index) if self._visible[row][0] < depth]
         if above:
             self.move_cursor(row=above[-1])
 
@@ -162,17 +162,17 @@ class TreeView(TableView):
         self.action_turn()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Siblings stay in the order of their times."""
+        """Disable sorting: siblings stay in the order of their times."""
         return not action.startswith("sort_")
 
     def _sort_by(self, name: str) -> None:
-        """A click on a heading changes nothing."""
+        """Ignore a click on a heading: siblings stay in the order of their times."""
 
 
 def _bar(share: float) -> str:
     eighths = round(min(max(share, 0.0), 1.0) * BAR_CELLS * 8)
-    whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS)
+    full_cells, rest = divmod(eighths, 8)
+    return ("█" * full_cells + (EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS)
 
 
 def _style(node: TreeNode) -> str:
