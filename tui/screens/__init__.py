@@ -1,1 +1,1 @@
-"""One screen a module, its rules in the ``.tcss`` beside it."""
+"""One folder a screen, with its stylesheet ``screen.tcss``."""

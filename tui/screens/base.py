@@ -1,4 +1,4 @@
-"""What every screen has: the strip above, the footer below, copy and explain."""
+"""The base of every screen: the strip above, the footer below, copy and explain."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class WorkScreen(Screen[None]):
         yield from ()
 
     def paint(self) -> None:
-        """Show what changed; called twice a second while the screen is visible."""
-        # On the way out a screen outlives its widgets for a moment.
+        """Show the changes; called twice a second while the screen is visible."""
+        # When the app exits, a screen outlives its widgets for a moment.
         for strip in self.query(LiveStrip):
             strip.paint()
 
@@ -59,11 +59,11 @@ class WorkScreen(Screen[None]):
         return "sysbench-tui"
 
     def copyable(self) -> tuple[str, str]:
-        """What `y` copies: a name for it, and the text."""
+        """The name and the text of the object that `y` copies."""
         return "the command", self.command()
 
     def explanations(self) -> list[str]:
-        """Keys of `sysbench.tui.explanations.EXPLANATIONS` that belong to what is shown."""
+        """Keys of `sysbench.tui.explanations.EXPLANATIONS` for the numbers in view."""
         return []
 
     def action_copy(self) -> None:
@@ -81,7 +81,7 @@ class WorkScreen(Screen[None]):
         self.notify("Copied the command.", markup=False, timeout=2)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        """Commands valid on this screen now: title, help, and what to call."""
+        """Commands valid on this screen now: title, help, and function."""
         return [
             ("screen: Copy command", self.command(), self.action_copy_command),
             ("screen: Explain numbers", "formula, clock and source", self.action_explain),

@@ -14,7 +14,7 @@ from textual.widgets import Button, Static
 
 
 class Answer(NamedTuple):
-    """One way out: what the screen dismisses with, its words, its key."""
+    """One answer: the value that the screen dismisses with, its text, its key."""
 
     name: str
     label: str
@@ -22,7 +22,7 @@ class Answer(NamedTuple):
 
 
 class AskScreen(ModalScreen[str]):
-    """Dismisses with the name of the answer; escape is the last one."""
+    """Dismisses with the name of the answer; escape gives the last one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "app.focus_previous", show=False),
@@ -55,7 +55,7 @@ class AskScreen(ModalScreen[str]):
 
 
 def ask_before_leaving() -> AskScreen:
-    """What is to become of the live run: dismisses with ``leave``, ``stop`` or ``stay``."""
+    """Ask what to do with the live run; dismisses with ``leave``, ``stop`` or ``stay``."""
     text = (
         "It lives in its own process: leaving does not end it. "
         "Start sysbench-tui again to watch it."
@@ -69,7 +69,7 @@ def ask_before_leaving() -> AskScreen:
 
 
 def ask_before_stopping() -> AskScreen:
-    """Whether to end the live run: dismisses with ``stop`` or ``stay``."""
+    """Ask whether to end the live run; dismisses with ``stop`` or ``stay``."""
     text = "What it measured so far is kept; the run ends as cancelled."
     answers = (Answer("stop", "Stop it", "s"), Answer("stay", "Let it run", "escape"))
     return AskScreen("Stop the run?", text, answers)

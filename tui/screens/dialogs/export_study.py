@@ -1,4 +1,4 @@
-"""Asks where a study's report is to go, and writes it."""
+"""Dialog that asks for a file name and writes a study's report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ....core.studies.report.report import Report
 
 
 class StudyExportScreen(ModalScreen[None]):
-    """The ending of the file's name is its format."""
+    """Asks for a file name; its extension decides the format."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Cancel", id="dialog.cancel")

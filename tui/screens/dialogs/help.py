@@ -1,4 +1,4 @@
-"""F1: every key that works here, and what each screen is for."""
+"""F1: every key of the screen below, and the purpose of each screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY_WIDTH = 10
 
 
 class HelpScreen(ModalScreen[None]):
-    """The active keys of the screen below, grouped by where they come from."""
+    """The active keys of the screen below, grouped by the widget that has them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f1,q,enter", "dismiss", "Close", id="help.close")
@@ -51,9 +51,9 @@ class HelpScreen(ModalScreen[None]):
         yield from hanging(_key("^p", "$accent"), "the palette: everything else", width)
 
     def _groups(self) -> dict[str, dict[str, list[str]]]:
-        """Title to what a key does to its keys, for the screen that was left.
+        """By group title and action the keys of the screen below.
 
-        Only bindings of ours have an id; moving a cursor needs no help.
+        Only our bindings have an id: Textual's move cursors and need no help.
         """
         groups: dict[str, dict[str, list[str]]] = {}
         below = self.app.screen_stack[-2]

@@ -1,4 +1,4 @@
-"""Asks for another run, with the words of the library's rows to find it by."""
+"""Dialog that asks for another run, with a filter over the library's rows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class PickRunScreen(ModalScreen[str]):
 
 
 def entry_text(entry: Entry) -> str:
-    """What decides a run's numbers, and the numbers, on one line."""
+    """The settings that decide a run's numbers, and the numbers, on one line."""
     size = f"{entry.model} B{entry.batch} ctx {entry.context} {entry.precision} {entry.step}"
     figures = f"{milliseconds(entry.median_ms)}  {amount(entry.peak_bytes)}"
     return f"{day_and_time(entry.created_ns)}  {size}  {figures}"

@@ -1,4 +1,4 @@
-"""Saves a filled form under a name, and loads one."""
+"""Dialogs that save the form as a named profile, and load one."""
 
 from __future__ import annotations
 

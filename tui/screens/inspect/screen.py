@@ -1,4 +1,7 @@
-"""Inspect: anyone's trace, snapshot or nsys export, decoded elsewhere, shown as our own."""
+"""Inspect: a foreign trace, snapshot or nsys export, shown with the tabs of a result.
+
+A confined child process decodes the file.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,13 @@ INSPECTED = tuple(tab for tab in TABS.values() if hasattr(Inspection, tab.block)
 """The tabs whose block an inspection may have."""
 
 INTRODUCTION = (
-    f"Name {READABLE}, of any program and any machine. Its content tells what it is. It is "
-    "decoded in a process of its own, with a memory limit; a second look is instant."
+    f"Name {READABLE}, of any program and any machine. The format is recognised from the "
+    "content. A separate process with a memory limit decodes it; a second look is instant."
 )
 
 
 class InspectScreen(TabbedScreen):
-    """A path above; below it what decoding is at, why it failed, or the tabs."""
+    """A path above; below it the progress of decoding, the reason it failed, or the tabs."""
 
     AREA = "inspect"
     CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES, "screen.tcss"]
@@ -63,18 +66,18 @@ class InspectScreen(TabbedScreen):
     ]
 
     @dataclass
-    class Told(Message):
-        """The decoding went on."""
+    class Advanced(Message):
+        """The decoding has progressed."""
 
         decoding: Decoding
         step: Progressed
 
     @dataclass
     class Ended(Message):
-        """The decoding is over: with tables, or with the reason why there are none."""
+        """The decoding has ended, with tables or with the reason why there are none."""
 
         decoding: Decoding
-        found: Inspection | None = None
+        inspection: Inspection | None = None
         reason: str = ""
 
     def __init__(self) -> None:
@@ -108,7 +111,7 @@ class InspectScreen(TabbedScreen):
             await self.open(Path(os.path.expanduser(event.value.strip())))
 
     async def open(self, path: Path) -> None:
-        """Show the tables of this file, once they are there."""
+        """Decode this file, then show its tables."""
         self._stop()
         await self.clear()
         self.query_one("#file", Input).value = str(path)
@@ -127,20 +130,20 @@ class InspectScreen(TabbedScreen):
 
     @work(thread=True)
     def _decode(self, decoding: Decoding) -> None:
-        """Wait for the decoding process; this thread only passes on what it says."""
+        """Wait for the decoding process; this thread only passes its messages on."""
 
         def show(step: Progressed) -> None:
-            self.post_message(self.Told(decoding, step))
+            self.post_message(self.Advanced(decoding, step))
 
         try:
-            found = decoding.run(show)
+            inspection = decoding.run(show)
         except (SysbenchError, OSError) as error:
             self.post_message(self.Ended(decoding, reason=str(error)))
         else:
-            self.post_message(self.Ended(decoding, found))
+            self.post_message(self.Ended(decoding, inspection))
 
-    @on(Told)
-    def _show_step(self, event: Told) -> None:
+    @on(Advanced)
+    def _show_step(self, event: Advanced) -> None:
         if event.decoding is self._decoding:
             share = event.step.share
             self.query_one(ProgressBar).update(
@@ -153,21 +156,21 @@ class InspectScreen(TabbedScreen):
         if event.decoding is not self._decoding:
             return
         self._decoding = None
-        if event.found is None:
+        if event.inspection is None:
             self._refuse(event.reason)
         else:
-            await self._show_tables(event.decoding, event.found)
+            await self._show_tables(event.decoding, event.inspection)
         self.refresh_bindings()
 
-    async def _show_tables(self, decoding: Decoding, found: Inspection) -> None:
-        self._run, self.record = decoding.entry.as_run, found.as_record()
+    async def _show_tables(self, decoding: Decoding, inspection: Inspection) -> None:
+        self._run, self.record = decoding.entry.as_run, inspection.as_record()
         self.bar.names = tuple(
-            tab.name for tab in INSPECTED if getattr(found, tab.block) is not None
+            tab.name for tab in INSPECTED if getattr(inspection, tab.block) is not None
         )
         self.query_one("#heading", Static).update(
             Content.assemble(
-                (f"✓ {file_text(found)}  ", "$success"),
-                (literal(Path(found.file).name), "bold"),
+                (f"✓ {file_text(inspection)}  ", "$success"),
+                (literal(Path(inspection.file).name), "bold"),
                 ("  o opens another", "$foreground 60%"),
             )
         )
@@ -186,7 +189,7 @@ class InspectScreen(TabbedScreen):
             self.query_one(f"#{name}").display = name in names
 
     def _stop(self) -> None:
-        """End the decoding that is under way; what it still says is not listened to."""
+        """End the decoding that is under way, and ignore its further messages."""
         if self._decoding is not None:
             self._decoding.cancel()
             self._decoding = None
@@ -207,13 +210,13 @@ class InspectScreen(TabbedScreen):
         self.refresh_bindings()
 
     def action_choose(self) -> None:
-        """Name another file."""
+        """Ask for another file."""
         box = self.query_one("#file")
         box.display = True
         box.focus()
 
     def action_back(self) -> None:
-        """From the path to the tables."""
+        """Go from the path to the tables."""
         self.query_one("#file").display = False
         if self.tab is not None:
             self.tab.start_focus()

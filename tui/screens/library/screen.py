@@ -1,4 +1,4 @@
-"""Library: every run of this machine, filtered as you type; two of them side by side."""
+"""Library: every run of this machine, filtered as you type, and a comparison of two."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLUMNS = (
 )
 FACTORS = (*SPEC_COLUMNS, "device_name")
 REFRESH_TICKS = 4
-"""The index is looked at every so many paints: every two seconds."""
+"""Paints between two readings of the index: two seconds."""
 
 
 class RunsTable(TableView):
@@ -91,7 +91,7 @@ class LibraryScreen(WorkScreen):
             self._reload()
 
     def _reload(self) -> None:
-        """Ask the index again; show it if it says something else."""
+        """Read the index again, and show it if it has changed."""
         text = self.query_one("#filter", Input).value
         try:
             entries = self._library.entries(text)
@@ -125,7 +125,7 @@ class LibraryScreen(WorkScreen):
         self.query_one("#filter", Input).focus()
 
     def action_clear(self) -> None:
-        """Forget the filter, then the marks."""
+        """Clear the filter; a second time, the marks."""
         box = self.query_one("#filter", Input)
         if box.value:
             box.value = ""
@@ -142,7 +142,7 @@ class LibraryScreen(WorkScreen):
 
     @on(DataTable.RowSelected)
     def action_open(self) -> None:
-        """A live run is watched, another one read."""
+        """Watch the run under the cursor if it is live, else open its result."""
         entry = self.selected
         if entry is None:
             return
@@ -173,7 +173,7 @@ class LibraryScreen(WorkScreen):
     def _marks_changed(self) -> None:
         self.table.show(runs_table(self.entries, self.marked))
         by_id = {entry.id: entry for entry in self.entries}
-        pair = [by_id[one] for one in self.marked if one in by_id]
+        pair = [by_id[run_id] for run_id in self.marked if run_id in by_id]
         panel = self.query_one("#comparison", Static)
         panel.display = bool(pair)
         if len(pair) == 2:
@@ -191,13 +191,13 @@ class LibraryScreen(WorkScreen):
         return self.query_one(CommandLine).command
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        mine: list[tuple[str, str, Any]] = [("library: Filter runs", "", self.action_filter)]
+        commands: list[tuple[str, str, Any]] = [("library: Filter runs", "", self.action_filter)]
         if self.selected is not None:
-            mine += [
+            commands += [
                 ("library: Open run", "its result, or live if it is", self.action_open),
                 ("library: Mark run", "two marked runs are compared", self.action_mark),
             ]
-        return [*mine, *super().palette_commands()]
+        return [*commands, *super().palette_commands()]
 
 
 def runs_table(entries: list[Entry], marked: list[str]) -> Table:
@@ -254,9 +254,11 @@ def comparison(a: Entry, b: Entry) -> list[Content]:
     before, after = _median_of(a), _median_of(b)
     if before and after:
         lines.append(_verdict(before, after))
-    mine, other = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
+    fields_a, fields_b = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
     differing = [
-        f"{name}: {mine[name]} → {other[name]}" for name in FACTORS if mine[name] != other[name]
+        f"{name}: {fields_a[name]} → {fields_b[name]}"
+        for name in FACTORS
+        if fields_a[name] != fields_b[name]
     ]
     text = " · ".join(differing) if differing else "nothing in the spec's columns here"
     lines.append(Content.assemble(("differs in ", "$foreground 60%"), text))

@@ -1,4 +1,4 @@
-"""Live: it is alive, and it is settling."""
+"""Live: the running pass with its step times, telemetry and log."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ from ..dialogs.ask import ask_before_stopping
 
 
 class LiveScreen(WorkScreen):
-    """Follows the app's run; paints only what changed, twice a second at most."""
+    """Follows the app's run; paints only changes, at most twice a second."""
 
     CSS_PATH = "screen.tcss"
     BINDING_GROUP_TITLE = "Live"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "stop", "Stop", id="live.stop", tooltip="End the run as cancelled; asks"),
-        Binding("d", "leave", "Leave", id="live.leave", tooltip="Elsewhere, the run goes on"),
+        Binding(
+            "d", "leave", "Leave", id="live.leave", tooltip="Leave this screen; the run continues"
+        ),
     ]
 
     AUTO_FOCUS = ""
@@ -105,7 +107,7 @@ class LiveScreen(WorkScreen):
             self._set("#log", Content("\n".join(list(view.lines)[-rows:])))
 
     def _begin(self, watch: RunWatch) -> None:
-        """Another run than the one shown: start over."""
+        """Start over with another run than the one shown."""
         self._shown, self._lines_shown = watch, 0
         self._steps_shown, self._samples_shown = (), None
         self.plot.show([])
@@ -113,7 +115,7 @@ class LiveScreen(WorkScreen):
         self.query_one(CommandLine).show(self.command())
 
     def _set(self, selector: str, text: Content) -> None:
-        """Update a label only if it says something else."""
+        """Update a label only if its text has changed."""
         label = self.query_one(selector, Static)
         if label.content != text:
             label.update(text)
@@ -169,17 +171,17 @@ class LiveScreen(WorkScreen):
         self.app.action_mode("library")
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        mine: list[tuple[str, str, Any]] = []
+        commands: list[tuple[str, str, Any]] = []
         if self.app.session.live:
-            mine = [
+            commands = [
                 ("live: Stop run", "end it as cancelled, keep what is measured", self.action_stop),
                 ("live: Leave running", "go elsewhere, it goes on", self.action_leave),
             ]
-        return [*mine, *super().palette_commands()]
+        return [*commands, *super().palette_commands()]
 
 
 def passes_line(view: LiveView, seconds: float, width: int) -> Content:
-    """``timing ● ── trace ○ ── memory ○``, what is going on, and the time since the start."""
+    """``timing ● ── trace ○ ── memory ○``, the present stage, and the time since the start."""
     pieces = []
     for name, state in view.passes.items():
         style = {"running": "bold $accent", "waiting": "$foreground 50%"}.get(state, "$foreground")
@@ -202,7 +204,7 @@ def median_line(view: LiveView) -> Content:
         first = view.first_step_ms
         return Content(f"first step {milliseconds(first)}" if first else "waiting for a step …")
     goal = view.spec.get("until")
-    # The goal is out of force when a fixed number of steps was asked for.
+    # With a fixed number of steps there is no goal.
     fixed = view.spec.get("steps")
     aim = f" of {fixed}" if fixed else f", goal {interval(goal)}"
     line = Content.assemble(

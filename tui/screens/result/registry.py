@@ -1,6 +1,6 @@
-"""The tabs of a result, one row each: what the tab bar, the keys, help, palette and Inspect read.
+"""The registry of a result's tabs, read by the tab bar, keys, help, palette and Inspect.
 
-A tab is a row here, a class, and if it has looks of its own a ``.tcss`` in ``tabs/``.
+A tab is a row here, a class, and if it needs styles a ``.tcss`` in ``tabs/``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Tab:
 
     Attributes:
         name: On the bar, in lower case.
-        about: What it shows, for help and palette.
+        about: Its content, for help and palette.
         shown_by: ``module:Class`` of the tab, the module as seen from ``sysbench.tui``.
         block: The block of the record that it shows; "" where there is always something.
         filled_by: The pass that fills the block.
@@ -113,11 +113,11 @@ TABS = {
         ),
     )
 }
-"""By name, in the order of the bar; the rare ones last."""
+"""By name, in the order of the bar, the rare ones last."""
 
 USUAL_TABS = tuple(tab.name for tab in TABS.values() if not tab.is_rare)
 """Names of the tabs that every result has."""
 
 _HERE = Path(__file__).parent
 STYLES = (_HERE / "screen.tcss", *sorted((_HERE / "tabs").glob("*.tcss")))
-"""The looks of all tabs."""
+"""The stylesheets of all tabs."""

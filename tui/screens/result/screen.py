@@ -41,9 +41,7 @@ class ResultScreen(TabbedScreen):
             )
             for key, tab in zip(KEYS, TABS.values(), strict=False)
         ),
-        Binding(
-            "e", "tab('export')", "Export", show=False, id="result.take", tooltip="Take it home"
-        ),
+        Binding("e", "tab('export')", "Export", show=False, id="result.take", tooltip="Artifacts"),
         Binding("a", "again", "Again", show=False, id="result.again", tooltip="Back to the form"),
     ]
 
@@ -57,7 +55,7 @@ class ResultScreen(TabbedScreen):
         await self.open()
 
     async def on_screen_resume(self) -> None:
-        # The first resume comes before the screen is composed.
+        # Textual resumes the screen once before composing it.
         if self.is_mounted:
             await self.open()
 
@@ -67,7 +65,7 @@ class ResultScreen(TabbedScreen):
         return self.app.shown is not None and self.app.shown is not self._run
 
     async def open(self) -> None:
-        """Show the app's run, if it is another one than before."""
+        """Show the app's run, if it has changed."""
         run = self.app.shown
         if run is None or not self.is_outdated:
             return
@@ -90,7 +88,7 @@ class ResultScreen(TabbedScreen):
         return super().check_action(action, parameters)
 
     def action_again(self) -> None:
-        """Take this run's spec back to the form."""
+        """Put this run's spec into the form."""
         from ..run.screen import RunScreen
 
         if self._run is None:
@@ -116,7 +114,7 @@ def _has(record: Record, tab: Tab) -> bool:
 
 
 def heading(record: Record) -> Content:
-    """What was measured, how it ended, when."""
+    """The outcome, the settings and the time of the run."""
     style = "$success" if record.status == "finished" else "$warning"
     return Content.assemble(
         (f"{outcome_glyph(record.status)} {outcome_text(record.status)}  ", style),

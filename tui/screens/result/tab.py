@@ -1,4 +1,4 @@
-"""What every tab of a result has: a record, a blank state with its reason, copy, explain."""
+"""The base of a result's tabs: a record, a blank state with its reason, copy, explain."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ResultTab(Vertical):
             first.focus()
 
     def copyable(self) -> tuple[str, str] | None:
-        """What `y` copies here, or None for the command."""
+        """The name and the text that `y` copies, or None for the command."""
         return None
 
     def subject(self) -> str:
@@ -52,12 +52,12 @@ class ResultTab(Vertical):
 
 
 def blank_reason(record: Record, block: str, name: str) -> str:
-    """One sentence on why a block is absent, from what the record itself says."""
+    """One sentence on why a block is absent, as the record has it."""
     if block in record.missing:
         return f"Nothing here: {record.missing[block]}"
-    one = record.pass_named(name)
-    if one is None:
+    ended = record.pass_named(name)
+    if ended is None:
         if record.status == "running":
             return f"Nothing here yet: the {name} pass has not ended."
         return f"Nothing here: this run had no {name} pass."
-    return f"Nothing here: the {name} pass ended as {outcome_text(one.outcome)}. {one.detail}"
+    return f"Nothing here: the {name} pass ended as {outcome_text(ended.outcome)}. {ended.detail}"

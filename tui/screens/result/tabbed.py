@@ -1,4 +1,4 @@
-"""What the screens have in common that show a record tab by tab."""
+"""The base of the screens that show a record tab by tab."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tab import ResultTab
 
 
 class TabbedScreen(WorkScreen):
-    """Shows a record in the container ``#place``. A tab is built when it is first looked at."""
+    """Shows a record in the container ``#place``. A tab is built when it is first shown."""
 
     AREA = ""
     """The area of the palette's commands."""
@@ -40,10 +40,10 @@ class TabbedScreen(WorkScreen):
         await self.place.remove_children()
 
     async def action_tab(self, name: str) -> None:
-        """Show a tab, built if it is its first time, and give it the focus."""
+        """Show a tab, built the first time, and give it the focus."""
         if self.record is None or self._run is None:
             return
-        # Painted once it is whole, not in pieces as they come.
+        # Painted once it is complete, not in pieces.
         with self.app.batch_update():
             if name not in self._built:
                 row = TABS[name]

@@ -1,4 +1,4 @@
-"""A tab with several views of the same record: one at a time, turned, filtered and copied."""
+"""A tab with several views of the same record, of which one is shown, filtered and copied."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class View:
 
     Attributes:
         name: On the bar of views.
-        widget: What shows it.
-        markdown: What `y` copies.
-        copied: The name of that.
+        widget: The widget that shows it.
+        markdown: The text that `y` copies.
+        copied: The name of the copied text.
         subject: The row under the cursor in full, for the line below and `?`.
-        fill: Called when the view is first in sight, for what takes a moment.
-        table: What the widget shows from the start, where it is a `TableView`.
+        fill: Slow work, called when the view is first in sight.
+        table: The table that a `TableView` shows from the start.
     """
 
     name: str
@@ -45,9 +45,9 @@ class View:
 
 
 class ViewsTab(ResultTab):
-    """Shows one of the views that the subclass declares and places, and what belongs to it.
+    """Shows one of the views that the subclass declares and places.
 
-    A blank tab has no views: every key of theirs does nothing there.
+    A blank tab has no views, so their keys do nothing.
     """
 
     def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
@@ -58,20 +58,20 @@ class ViewsTab(ResultTab):
         self._words: dict[str, str] = {}
 
     def declare(self, views: Iterable[View]) -> Iterator[Widget]:
-        """Take these views, the first of them in sight; their widgets, to be composed."""
+        """Declare the views, the first one in sight. Returns their widgets, to be composed."""
         self.views = {view.name: view for view in views}
         self.view = next(iter(self.views), "")
         self._unfilled = {view.name for view in self.views.values() if view.fill}
         return (view.widget for view in self.views.values())
 
     def filter_box(self) -> Input:
-        """Where `/` takes the words."""
+        """The input of the filter's words."""
         box = Input(placeholder="words that must occur; esc clears", compact=True, id="filter")
         box.display = False
         return box
 
     def detail_line(self) -> Static:
-        """Where the row under the cursor stands in full."""
+        """The line with the row under the cursor in full."""
         return Static(id="detail", markup=False)
 
     def on_mount(self) -> None:
@@ -87,7 +87,7 @@ class ViewsTab(ResultTab):
 
     @property
     def table(self) -> TableView:
-        """The view in sight, which is a table."""
+        """The view in sight, where it is a table."""
         assert isinstance(self.active, TableView)
         return self.active
 
@@ -101,7 +101,7 @@ class ViewsTab(ResultTab):
             self.active.focus()
 
     def show_view(self, name: str) -> None:
-        """Bring a view in sight, filled if it is its first time, under the words of the filter."""
+        """Show a view, filled the first time, under the words of the filter."""
         self.view = name
         for bar in self.query(ViewBar):
             bar.active = name
@@ -121,7 +121,7 @@ class ViewsTab(ResultTab):
         self.active.focus()
 
     def action_view(self) -> None:
-        """The next view."""
+        """Show the next view."""
         if self.views:
             self.turn_to(after([*self.views], self.view))
 
@@ -131,7 +131,7 @@ class ViewsTab(ResultTab):
         self.turn_to(event.name)
 
     def action_filter(self) -> None:
-        """Type words that must occur."""
+        """Ask for words that the rows must contain."""
         for box in self.query("#filter").results(Input):
             box.display = True
             box.focus()
@@ -147,7 +147,7 @@ class ViewsTab(ResultTab):
         self._narrow_to(event.value)
 
     def _narrow_to(self, words: str) -> None:
-        """Filter the view in sight; another is filtered when it comes in sight."""
+        """Filter the view in sight; another one is filtered when it is shown."""
         if isinstance(self.active, TableView) and self._words.get(self.view, "") != words:
             self._words[self.view] = words
             self.active.filter(words)
@@ -165,7 +165,7 @@ class ViewsTab(ResultTab):
             line.display = bool(words)
 
     def detail(self) -> str:
-        """What the line below the views says."""
+        """The text of the line below the views."""
         return self.subject()
 
     def subject(self) -> str:
@@ -187,7 +187,7 @@ class ViewsTab(ResultTab):
 
 
 def show_table(view: View) -> None:
-    """Let a view show the table that it was declared with, if it was with one."""
+    """Show the table that a view was declared with, if any."""
     if view.table is not None and isinstance(view.widget, TableView):
         view.widget.show(view.table)
 

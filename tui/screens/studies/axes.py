@@ -1,4 +1,4 @@
-"""How the cells of a study lie on the screen: which axes make the rows, which the columns."""
+"""The arrangement of a study's cells on the screen: axes as rows and as columns."""
 
 from __future__ import annotations
 
@@ -28,30 +28,32 @@ class Arrangement(NamedTuple):
 
 
 def arrange(study: Study, cells: Sequence[Cell]) -> Arrangement:
-    """The axes of the first table's rows as rows, the others as columns; where there are no
-    others the last of the rows' axes lies across."""
+    """Arrange cells in a grid: the axes of the first table's rows as rows, the others as columns.
+
+    Without others, the last of the rows' axes makes the columns.
+    """
     varying = [axis for axis in study.axes if len(axis.points) > 1] or [*study.axes[:1]]
     down = [axis for axis in varying if axis.name in study.tables[0].rows]
     across = [axis for axis in varying if axis not in down]
     if not across and len(down) > 1:
         across = [down.pop()]
     rows, columns = _combinations(down), _combinations(across)
-    at_row = {combination: at for at, combination in enumerate(rows)}
-    at_column = {combination: at for at, combination in enumerate(columns)}
-    found: dict[Place, list[Cell]] = {}
+    row_of = {combination: row for row, combination in enumerate(rows)}
+    column_of = {combination: column for column, combination in enumerate(columns)}
+    cells_by_place: dict[Place, list[Cell]] = {}
     for cell in cells:
-        place = (at_row[_point(cell, down)], at_column[_point(cell, across)])
-        found.setdefault(place, []).append(cell)
+        place = (row_of[_point(cell, down)], column_of[_point(cell, across)])
+        cells_by_place.setdefault(place, []).append(cell)
     return Arrangement(
         corner=" · ".join(axis.name for axis in down),
         rows=[_label(combination) for combination in rows],
         columns=[_label(combination) for combination in columns],
-        cells=found,
+        cells=cells_by_place,
     )
 
 
 def fixed_axes(study: Study) -> str:
-    """The axes that have one point: they decide every cell."""
+    """The axes that have one point, which all cells share."""
     return " · ".join(
         f"{axis.name} {short(axis.labels[0])}" for axis in study.axes if len(axis.points) == 1
     )

@@ -1,4 +1,4 @@
-"""What the list of the Studies screen offers: profiles by name, and studies that were begun."""
+"""The list of the Studies screen: profiles by name, then studies that were begun."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Choice:
     """One line of the list.
 
     Attributes:
-        label: What the line says.
+        label: The text of the line.
         load: Reads the study; raises SysbenchError where it cannot be read.
-        is_profile: It is a file, which has several sizes; else a study that was begun.
-        is_live: A runner is at work on it.
+        is_profile: Whether it is a file, which has several sizes; else a study that was begun.
+        is_live: Whether a runner is at work on it.
     """
 
     label: str
@@ -33,7 +33,7 @@ class Choice:
 
 
 def choices() -> dict[str, Choice]:
-    """Every choice by a key of its own: the profiles, then what was begun, newest first."""
+    """Every choice by its key: the profiles, then the studies that were begun, newest first."""
     profiles = {
         f"file-{name}": Choice(label=name, load=partial(load_study, name), is_profile=True)
         for name in study_files()
@@ -47,5 +47,5 @@ def choices() -> dict[str, Choice]:
 
 
 def suggested_variant(study: Study) -> str:
-    """The small one where there is no CUDA device, if the study has one."""
+    """The small variant where there is no CUDA device, if the study has one."""
     return SMALL if SMALL in study.variants and resolve_device("auto") == "cpu" else ""

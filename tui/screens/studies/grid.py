@@ -1,4 +1,4 @@
-"""The cells of a study as a grid that fills: only the rows in view are ever drawn."""
+"""The cells of a study as a grid that fills; only the rows in view are drawn."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PADDING = 2
 
 
 class GridCell(NamedTuple):
-    """What a cell shows: its state, and the text that already says it."""
+    """A cell as shown: its state, and its text, which is clear without the colour."""
 
     state: str
     text: str
 
 
 class Grid(NamedTuple):
-    """Texts of a grid. A cell is None where the study has no such combination."""
+    """The texts of a grid. A cell is None where the study has no such combination."""
 
     corner: str
     columns: Sequence[str]
@@ -87,14 +87,14 @@ class StudyGrid(ScrollView, can_focus=True):
 
     @dataclass
     class Moved(Message):
-        """The cursor is on another cell."""
+        """The cursor has moved to another cell."""
 
         row: int
         column: int
 
     @dataclass
     class Chosen(Message):
-        """A cell is to be opened."""
+        """The user asked to open a cell."""
 
         row: int
         column: int
@@ -106,7 +106,7 @@ class StudyGrid(ScrollView, can_focus=True):
         self._edges: list[int] = [0]
 
     def show(self, grid: Grid) -> None:
-        """Show this grid; only lines that differ from what is shown are painted again."""
+        """Show this grid; only lines that differ from the present ones are painted again."""
         before, self.grid = self.grid, grid
         widths = self._widths()
         if widths != (self._label, self._edges) or before.rows != grid.rows:
@@ -119,17 +119,20 @@ class StudyGrid(ScrollView, can_focus=True):
             return
         if before.columns != grid.columns or before.corner != grid.corner:
             self.refresh()
-        for at, (old, new) in enumerate(zip(before.cells, grid.cells, strict=True)):
+        for row, (old, new) in enumerate(zip(before.cells, grid.cells, strict=True)):
             if old != new:
-                self._repaint(at)
+                self._repaint(row)
 
     def _widths(self) -> tuple[int, list[int]]:
-        """Cells of the labels, and where each column begins behind them; the last is the end."""
+        """The width of the labels, and the edges of the columns behind them, in terminal cells.
+
+        Column i spans the half-open range edges[i] to edges[i + 1], its padding included.
+        """
         grid = self.grid
         label = max(map(cell_len, (grid.corner, *grid.rows)), default=0)
         edges = [0]
-        for at, name in enumerate(grid.columns):
-            texts = (cell_len(cell.text) for row in grid.cells if (cell := row[at]) is not None)
+        for column, name in enumerate(grid.columns):
+            texts = (cell_len(cell.text) for row in grid.cells if (cell := row[column]) is not None)
             edges.append(edges[-1] + max(LEAST_CELL, cell_len(name), *texts, 0) + PADDING)
         return min(label, MOST_LABEL) + PADDING, edges
 
@@ -145,12 +148,12 @@ class StudyGrid(ScrollView, can_focus=True):
             head = self._style("head")
             label = Segment(self._fit(grid.corner, self._label), head)
             cells = [
-                Segment(f"{self._fit(name, self._room(at), right=True)}{' ' * PADDING}", head)
-                for at, name in enumerate(grid.columns)
+                Segment(f"{self._fit(name, self._room(column), right=True)}{' ' * PADDING}", head)
+                for column, name in enumerate(grid.columns)
             ]
         elif row < len(grid.rows):
             label = Segment(self._fit(grid.rows[row], self._label), self._style("label"))
-            cells = [self._cell(row, at) for at in range(len(grid.columns))]
+            cells = [self._cell(row, column) for column in range(len(grid.columns))]
         else:
             return Strip.blank(width, self.rich_style)
         room = max(width - self._label, 0)
@@ -197,7 +200,7 @@ class StudyGrid(ScrollView, can_focus=True):
         self.scroll_to(x, y, animate=False, immediate=True)
 
     def action_move(self, down: int, right: int) -> None:
-        """Move the cursor, no farther than the border."""
+        """Move the cursor, at most to the border."""
         row, column = self.place
         self.place = (
             min(max(row + down, 0), max(len(self.grid.rows) - 1, 0)),
@@ -212,10 +215,10 @@ class StudyGrid(ScrollView, can_focus=True):
             self.post_message(self.Chosen(*self.place))
 
     def on_click(self, event: events.Click) -> None:
-        """The first click puts the cursor there, the second one opens the cell."""
+        """Put the cursor on the cell; a click on the cursor's cell opens it."""
         row = event.y - HEAD_ROWS + round(self.scroll_y)
         x = event.x - self._label + round(self.scroll_x)
-        column = next((at for at, end in enumerate(self._edges[1:]) if x < end), -1)
+        column = next((index for index, end in enumerate(self._edges[1:]) if x < end), -1)
         if event.y < HEAD_ROWS or event.x < self._label or row >= len(self.grid.rows):
             return
         if column < 0:

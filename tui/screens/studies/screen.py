@@ -1,4 +1,4 @@
-"""Studies: the profiles, a grid that fills while you watch, and the table that it becomes."""
+"""Studies: the profiles, and the grid, tables and plot of one study as it runs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ from .text import cell_text, grid_cell, grid_title, heading, literal_lines
 from .views import StudyViews
 
 START_SECONDS = 10.0
-"""A runner that has not taken its lock by then has ended: it says why in its log."""
+"""A runner that has not taken its lock by then has ended; its log has the reason."""
 
 
 class StudiesScreen(WorkScreen):
-    """The list on the left; the study on the right: its grid, the cell under the cursor, and a
-    view of it all."""
+    """The list of studies on the left; on the right the grid, the cell under the cursor, a view."""
 
     CSS_PATH = "screen.tcss"
     BINDING_GROUP_TITLE = "Studies"
@@ -43,7 +42,7 @@ class StudiesScreen(WorkScreen):
         Binding("ctrl+r", "start", "Start", id="studies.start", tooltip="Fill the empty cells"),
         Binding("p", "pause", "Pause", id="studies.pause", tooltip="End the runner; start resumes"),
         Binding("v", "view", "View", id="studies.view", tooltip="Tables, plot, what they say"),
-        # The footer has room for no more of them.
+        # The footer has no room for the ones below.
         Binding(
             "n", "variant", "Variant", show=False, id="studies.variant", tooltip="Another size"
         ),
@@ -58,7 +57,7 @@ class StudiesScreen(WorkScreen):
 
     @dataclass
     class Filled(Message):
-        """The study's records were read: its report, or why there is none."""
+        """The study's records were read: its report, or the reason why there is none."""
 
         watch: StudyWatch
         changes: int
@@ -74,7 +73,7 @@ class StudiesScreen(WorkScreen):
         self.followed: StudyWatch | None = None
         self.report: Report | None = None
         self.chosen: int | None = None
-        """The value that the grid shows, by its place; none: of each cell the first."""
+        """Index of the value that the grid shows; None shows each cell's first value."""
         self._choices: dict[str, Choice] = {}
         self._key = ""
         self._arrangement: Arrangement | None = None
@@ -104,15 +103,15 @@ class StudiesScreen(WorkScreen):
         self._list_choices()
 
     def _list_choices(self) -> None:
-        """The profiles, and the studies that were begun; the one in view stays."""
-        found = choices()
-        if list(found) == list(self._choices):
+        """List the profiles and the studies that were begun; the one in view stays."""
+        listed = choices()
+        if list(listed) == list(self._choices):
             return
-        self._choices = found
-        live = next((key for key, one in found.items() if one.is_live), next(iter(found)))
+        self._choices = listed
+        live = next((key for key, choice in listed.items() if choice.is_live), next(iter(listed)))
         self.menu.clear_options()
-        self.menu.add_options([Option(one.label, id=key) for key, one in found.items()])
-        self.menu.highlighted = list(found).index(self._key if self._key in found else live)
+        self.menu.add_options([Option(choice.label, id=key) for key, choice in listed.items()])
+        self.menu.highlighted = list(listed).index(self._key if self._key in listed else live)
 
     @on(OptionList.OptionHighlighted, "#list")
     def _look_at(self, event: OptionList.OptionHighlighted) -> None:
@@ -131,7 +130,7 @@ class StudiesScreen(WorkScreen):
         self.menu.focus()
 
     def open(self, choice: Choice, variant: str | None = None) -> None:
-        """Show this study: a profile in this size, or in the one that suits the machine."""
+        """Show this study: a profile in this variant, or in the one that suits the machine."""
         self.followed = self.report = self._arrangement = self.chosen = None
         try:
             study = choice.load()
@@ -168,10 +167,10 @@ class StudiesScreen(WorkScreen):
             self.refresh_bindings()
         if watch.changes != self._changed or watch.current is not None:
             self._show_state()
-        self._mind_the_start(watch)
+        self._report_failed_start(watch)
 
-    def _mind_the_start(self, watch: StudyWatch) -> None:
-        """A runner that was started here and ends before its first cell has something to say."""
+    def _report_failed_start(self, watch: StudyWatch) -> None:
+        """Show the last line of a runner that was started here and ended before its first cell."""
         if not self._ticks_to_start:
             return
         self._ticks_to_start -= 1
@@ -181,7 +180,7 @@ class StudiesScreen(WorkScreen):
             self.notify(words, title="The study did not start", severity="error", markup=False)
 
     def _fill(self) -> None:
-        """Read new records and compute tables beside the interface; one reader at a time."""
+        """Read new records and compute tables in a thread; one reader at a time."""
         if self.followed is not None and not self._is_filling:
             self._is_filling = True
             self._compute(self.followed)
@@ -209,7 +208,7 @@ class StudiesScreen(WorkScreen):
         self.views.show(event.report, self.chosen)
 
     def _show_state(self) -> None:
-        """Heading, grid and the cell under the cursor."""
+        """Show the heading, the grid and the cell under the cursor."""
         watch, arrangement = self.followed, self._arrangement
         if watch is None or arrangement is None:
             return
@@ -217,8 +216,8 @@ class StudiesScreen(WorkScreen):
         self.query_one("#heading", Static).update(heading(watch, self.report))
         cells = [
             [
-                grid_cell(watch, self.report, found, self.chosen)
-                if (found := arrangement.cells.get((row, column)))
+                grid_cell(watch, self.report, repeats, self.chosen)
+                if (repeats := arrangement.cells.get((row, column)))
                 else None
                 for column in range(len(arrangement.columns))
             ]
@@ -235,28 +234,30 @@ class StudiesScreen(WorkScreen):
             self.query_one("#cell", Static).update(cell_text(self.followed, self.report, cells))
 
     def _cells_here(self) -> tuple[Cell, ...]:
-        """The cells under the cursor: one, or its repeats."""
+        """The cell under the cursor, or its repeats."""
         if self._arrangement is None:
             return ()
         return tuple(self._arrangement.cells.get(self.grid.place, ()))
 
     def action_view(self) -> None:
-        """The next view."""
+        """Show the next view."""
         self.views.turn()
 
     def action_value(self) -> None:
-        """The next value in the grid and the plot; after the last one the first of each cell."""
+        """Show the next value in grid and plot; after the last one, the first of each cell."""
         if self.report is None:
             return
         columns = zip(*self.report.numbers.values(), strict=True)
-        known = [at for at, column in enumerate(columns) if any(n is not None for n in column)]
-        after = -1 if self.chosen is None else self.chosen
-        self.chosen = next((at for at in known if at > after), None)
+        measured = [
+            index for index, column in enumerate(columns) if any(n is not None for n in column)
+        ]
+        present = -1 if self.chosen is None else self.chosen
+        self.chosen = next((index for index in measured if index > present), None)
         self._show_state()
         self.views.show(self.report, self.chosen)
 
     def action_variant(self) -> None:
-        """The study in its next size."""
+        """Show the study in its next variant."""
         if self.followed is None:
             return
         study = self.followed.study
@@ -278,7 +279,7 @@ class StudiesScreen(WorkScreen):
             self.notify(str(error), title="Not started", severity="error", markup=False)
             return
         self._ticks_to_start = round(START_SECONDS * 2)
-        self.notify("Started in a process of its own; leaving does not end it.", markup=False)
+        self.notify("Started in a separate process; leaving does not end it.", markup=False)
 
     def action_pause(self) -> None:
         """End the runner; the present cell is begun again by the next start."""
@@ -287,7 +288,7 @@ class StudiesScreen(WorkScreen):
 
     @on(StudyGrid.Chosen)
     def action_open_cell(self) -> None:
-        """The result of the cell under the cursor; a live one is watched."""
+        """Open the result of the cell under the cursor, or follow its live run."""
         cells = self._cells_here()
         runs = [run for cell in cells if self.followed and (run := self.followed.run_of(cell))]
         if not runs:
@@ -328,17 +329,17 @@ class StudiesScreen(WorkScreen):
         return ["study.cell", "study.left", "timing.step", "memory.peak", "prediction.peak"]
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        mine: list[tuple[str, str, Any]] = []
+        commands: list[tuple[str, str, Any]] = []
         if self.check_action("start", ()):
-            mine.append(("studies: Start or resume", "fill the empty cells", self.action_start))
+            commands.append(("studies: Start or resume", "fill the empty cells", self.action_start))
         if self.check_action("pause", ()):
-            mine.append(("studies: Pause", "end the runner", self.action_pause))
+            commands.append(("studies: Pause", "end the runner", self.action_pause))
         if self.check_action("variant", ()):
-            mine.append(("studies: Next size", "another variant", self.action_variant))
+            commands.append(("studies: Next size", "another variant", self.action_variant))
         if self.report is not None:
-            mine += [
+            commands += [
                 ("studies: Open cell", "the run under the cursor", self.action_open_cell),
                 ("studies: Next value", "in the grid and the plot", self.action_value),
                 ("studies: Export", "one HTML page, Markdown, CSV, JSON", self.action_export),
             ]
-        return [*mine, *super().palette_commands()]
+        return [*commands, *super().palette_commands()]

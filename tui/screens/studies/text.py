@@ -1,4 +1,4 @@
-"""What the Studies screen says: its heading, a cell in the grid, the cell under the cursor."""
+"""Texts of the Studies screen: the heading, a cell in the grid, the cell under the cursor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .grid import GridCell
 
 NO_VALUE = "–"
 FILLED = "✓"
-"""A cell whose tables are its own: no single number stands for it."""
+"""Shown for a finished cell that has its own tables and no single number."""
 _LABELS: tuple[tuple[CellStatus, str], ...] = (
     *(("oom", "OOM"), ("failed", "failed"), ("too-large", "too large"), ("refused", "refused")),
 )
@@ -31,16 +31,18 @@ _SHOWN = {"waiting": "·", "refused": "refused", "too-large": "too large"}
 
 
 def heading(watch: StudyWatch, report: Report | None) -> Content:
-    """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``: what has no room
-    is the title."""
+    """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``.
+
+    The title comes last: it is cut first where there is no room.
+    """
     progress, study = watch.progress, watch.study
     name = " · ".join(part for part in (study.name, study.variant, fixed_axes(study)) if part)
     parts = [f"{progress.done}/{progress.total} cells"]
     counts = progress.counts
     parts += [f"{counts[status]} {words}" for status, words in _LABELS if counts[status]]
     if report is not None and not watch.is_over:
-        waiting = (one for one in watch.cells if progress.statuses[one.id] not in FINAL_STATUSES)
-        is_known = all(report.forecasts[one.id].is_timed for one in waiting)
+        waiting = (cell for cell in watch.cells if progress.statuses[cell.id] not in FINAL_STATUSES)
+        is_known = all(report.forecasts[cell.id].is_timed for cell in waiting)
         left = f"{'about' if is_known else 'at least'} {elapsed(report.seconds_left)}"
         parts.append(f"ETA {left}" if progress.is_live else f"{left} to go")
     state, style = _state(watch)
@@ -61,18 +63,21 @@ def _state(watch: StudyWatch) -> tuple[str, str]:
 
 
 def shown_value(report: Report | None, cell: Cell, chosen: int | None) -> tuple[Value, int] | None:
-    """The value that the grid shows of a cell, and its place among all: the chosen one, else the
-    first that the tables show of this cell, those with a unit before counts."""
+    """The value that the grid shows of a cell, and its index among the report's values.
+
+    It is the chosen one, else the first that applies to this cell, values with a unit before
+    counts.
+    """
     if report is None:
         return None
-    found = [(value, at) for at, value in enumerate(report.values) if value.applies(cell)]
+    applying = [(value, index) for index, value in enumerate(report.values) if value.applies(cell)]
     if chosen is not None:
-        return next((pair for pair in found if pair[1] == chosen), None)
-    return min(found, key=lambda pair: not pair[0].shown_unit, default=None)
+        return next((pair for pair in applying if pair[1] == chosen), None)
+    return min(applying, key=lambda pair: not pair[0].shown_unit, default=None)
 
 
 def grid_title(report: Report | None, arrangement: Arrangement, chosen: int | None) -> str:
-    """What the numbers of the grid are, if they are all the same."""
+    """The title of the grid's numbers, if all cells show the same value."""
     cells = (cell for repeats in arrangement.cells.values() for cell in repeats)
     shown = {pair[0].title for cell in cells if (pair := shown_value(report, cell, chosen))}
     return shown.pop() if len(shown) == 1 else "cells"
@@ -81,7 +86,7 @@ def grid_title(report: Report | None, arrangement: Arrangement, chosen: int | No
 def grid_cell(
     watch: StudyWatch, report: Report | None, cells: Sequence[Cell], chosen: int | None
 ) -> GridCell:
-    """The repeats of one place as one cell: the median of what they have, or how they are."""
+    """The repeats at one place as one cell: the median of their values, or their state."""
     statuses = [watch.progress.statuses[cell.id] for cell in cells]
     if "running" in statuses:
         view = watch.current.view if watch.current else None
@@ -113,7 +118,7 @@ def _number(report: Report | None, cell: Cell, chosen: int | None) -> float | No
 
 
 def _progress(view: LiveView | None) -> str:
-    """``7/10``, ``step 12`` or what the worker is at."""
+    """``7/10``, ``step 12`` or the worker's stage."""
     if view is None:
         return "starting"
     if view.progress is not None:
@@ -125,7 +130,7 @@ def _progress(view: LiveView | None) -> str:
 
 
 def cell_text(watch: StudyWatch, report: Report | None, cells: Sequence[Cell]) -> Content:
-    """What is known of the cell under the cursor, in two lines."""
+    """State, prediction and numbers of the cell under the cursor, in two lines."""
     first = cells[0]
     entry = watch.entries.get(first.id)
     status = watch.progress.statuses[first.id]
@@ -178,7 +183,7 @@ def introduction(study: Study) -> Iterator[str]:
 
 
 def said(report: Report) -> Iterator[str]:
-    """What to know before comparing, then what the rows say."""
+    """The cautions before comparing, then the conclusions from the rows."""
     yield from (f"! {caution}" for caution in report.cautions)
     yield from report.sentences
     if not report.sentences:
@@ -188,5 +193,5 @@ def said(report: Report) -> Iterator[str]:
 
 
 def literal_lines(text: str) -> Content:
-    """Foreign text, its own lines kept."""
+    """Foreign text with its line breaks kept."""
     return Content("\n".join(map(literal, text.splitlines())))

@@ -1,4 +1,4 @@
-"""What is beneath the grid of a study: its tables, its plot, what they say, its notes."""
+"""The views below a study's grid: tables, plot, conclusions, notes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLOT, SAYS, NOTES = "plot", "says", "notes"
 
 
 class StudyViews(Vertical):
-    """One view of a report at a time; where there is room, the plot stands beside a table."""
+    """One view of a report at a time; where there is room, the plot next to a table."""
 
     bar = getters.query_one(ViewBar)
     table = getters.query_one(TableView)
@@ -44,8 +44,8 @@ class StudyViews(Vertical):
                 yield Static(markup=False)
 
     def show(self, report: Report, chosen: int | None) -> None:
-        """Show this report; ``chosen`` is the place of the value that the plot draws, none is the
-        first that can be drawn."""
+        """Show this report. ``chosen`` is the index of the value that the plot draws; None takes
+        the first that can be drawn."""
         is_other = self._report is None or self._report.study.name != report.study.name
         self._report, self._chosen = report, chosen
         self.bar.names = [*(table.name for table in report.tables), PLOT, SAYS, NOTES]
@@ -55,19 +55,19 @@ class StudyViews(Vertical):
         self._show()
 
     def turn(self) -> None:
-        """Go to the next view."""
+        """Show the next view."""
         if self.bar.names:
             self.bar.active = after(self.bar.names, self.bar.active)
             self._show()
 
     @property
     def shown_table(self) -> Table | None:
-        """The table that is in view, with the rows that match what is searched."""
+        """The table in view, with the rows that match the search."""
         table = self.table.table
         if table is None or not self.table.display:
             return None
         return msgspec.structs.replace(
-            table, rows=tuple(table.rows[at] for at in self.table.matching)
+            table, rows=tuple(table.rows[index] for index in self.table.matching)
         )
 
     @on(ViewBar.Chosen)
@@ -82,16 +82,16 @@ class StudyViews(Vertical):
         report, view = self._report, self.bar.active
         if report is None:
             return
-        found = next((one for one in report.tables if one.name == view), None)
-        beside = self.screen.has_class("-roomy")
+        table = next((table for table in report.tables if table.name == view), None)
+        is_roomy = self.screen.has_class("-roomy")
         figure = self._figure(report)
-        self.table.display = found is not None or (beside and bool(report.tables))
-        self.plot.display = view == PLOT or (beside and found is not None and figure is not None)
+        self.table.display = table is not None or (is_roomy and bool(report.tables))
+        self.plot.display = view == PLOT or (is_roomy and table is not None and figure is not None)
         self.words.display = view in (SAYS, NOTES)
-        if found is None and self.table.table not in report.tables:
-            found = next(iter(report.tables), None)
-        if found is not None and found != self.table.table:
-            self.table.show(found)
+        if table is None and self.table.table not in report.tables:
+            table = next(iter(report.tables), None)
+        if table is not None and table != self.table.table:
+            self.table.show(table)
         self.plot.show(figure)
         lines = said(report) if view == SAYS else introduction(report.study)
         self.words.query_one(Static).update(literal_lines("\n".join(lines)))

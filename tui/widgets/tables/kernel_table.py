@@ -51,7 +51,7 @@ class KernelTable(TableView):
 
 
 def perturbed_cell(column: str, text: str, *, perturbed: bool) -> Text:
-    """A cell as it is, or struck out where it is a time that tracing moved."""
+    """A cell as it is, or struck out where it is a time that tracing perturbed."""
     if perturbed and column.endswith("_ns"):
         return Text(mark_perturbed(text), style="strike")
     return Text(text)

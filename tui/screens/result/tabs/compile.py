@@ -1,4 +1,4 @@
-"""Compile: how much was compiled, what it cost, and the kernels it made, decoded."""
+"""Compile: the extent, the cost in seconds, and the generated kernels with their code."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ BADGES = {
 }
 CODE_TABS = 4
 TALL = 36
-"""From this height on there is room for the code beside the kernels."""
+"""From this height on there is room for the code under the kernels."""
 
 
 class CompileTab(ViewsTab):
-    """The badge, seconds by stage, gaps if any, generated kernels, and the code of one."""
+    """The badge, seconds by stage, gaps if any, generated kernels, and one kernel's code."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "code", "Code", id="compile.code", tooltip="Code of the kernel in view"),
@@ -52,7 +52,7 @@ class CompileTab(ViewsTab):
 
     @dataclass
     class Weighed(Message):
-        """An eager run was looked for."""
+        """The library was searched for an eager run."""
 
         worth: BreakEven | None
 
@@ -106,7 +106,7 @@ class CompileTab(ViewsTab):
         return self.query_one("#generated", TableView)
 
     def _show_generated(self) -> None:
-        """The kernels, or why there are none."""
+        """Show the kernels, or the reason why there are none."""
         kernels = self.record.kernels
         if kernels is None or not kernels.generated:
             self.generated.border_title = "Generated kernels: none known"
@@ -124,7 +124,7 @@ class CompileTab(ViewsTab):
 
     @work(thread=True, group="compile.worth", exclusive=True)
     def _weigh(self) -> None:
-        """The library is read: that may take a moment."""
+        """Search the library for an eager run, in a thread: that may take a moment."""
         self.post_message(self.Weighed(compile_break_even(self.record)))
 
     def on_compile_tab_weighed(self, message: Weighed) -> None:
@@ -165,7 +165,7 @@ class CompileTab(ViewsTab):
         return table.mapping(index)
 
     def detail(self) -> str:
-        """The sources of the kernel under the cursor, or why there is no kernel."""
+        """The sources of the kernel under the cursor, or the reason why there is none."""
         return self.subject() if self.generated.table else self._why_none()
 
     def _sources(self) -> str:
@@ -186,22 +186,22 @@ class CompileTab(ViewsTab):
 
 
 def badge(block: Compile) -> Content:
-    """Whether the row may be called compiled, and what it was."""
-    found = BADGES[block.extent or ("part" if block.fell_back else "whole")]
+    """The extent of compilation, as text and style."""
+    badge_text = BADGES[block.extent or ("part" if block.fell_back else "whole")]
     counts = {
         "graph": block.graphs,
         "break": sum(block.graph_breaks.values()),
         "recompile": block.recompiles,
     }
     return Content.assemble(
-        found,
+        badge_text,
         f"  {' · '.join(counted(count, noun) for noun, count in counts.items())}",
         (f"  {block.mode} · {block.backend} · {block.scope}", "$foreground 60%"),
     )
 
 
 def seconds_line(block: Compile) -> Content:
-    """What compiling took, and with which caches."""
+    """The seconds of compilation, and the caches in use."""
     if block.cold_seconds is not None:
         how = "with empty caches"
         if block.warm_seconds is not None:
@@ -222,13 +222,13 @@ def seconds_line(block: Compile) -> Content:
 def seconds_parts(block: Compile) -> list[Part]:
     """Seconds of each stage, as parts of the whole."""
     return [
-        Part(name, seconds, f"{significant(seconds, 3)} s", swatch(at))
-        for at, (name, seconds) in enumerate(block.parts_seconds.items())
+        Part(name, seconds, f"{significant(seconds, 3)} s", swatch(index))
+        for index, (name, seconds) in enumerate(block.parts_seconds.items())
     ]
 
 
 def worth_line(worth: BreakEven) -> Content:
-    """What it saves a step and when it has paid, or why that is not known."""
+    """The time saved per step and the break-even, or why they are not known."""
     if worth.eager_ms is None or worth.saved_ms is None or worth.speed_up is None:
         reason = worth.missing.get("eager_ms") or worth.missing.get("steps_cold", "not known")
         return Content.assemble("break-even n/a: ", (reason, "$foreground 70%"))

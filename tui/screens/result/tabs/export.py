@@ -1,4 +1,4 @@
-"""Export: what leaves the machine, where to, and what came of it."""
+"""Export: the files that a run can write, their paths, and the result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ExportTab(ResultTab):
 
     @on(OptionList.OptionHighlighted)
     def _propose(self, event: OptionList.OptionHighlighted) -> None:
-        """The default path of the export under the cursor."""
+        """Propose the default path of the export under the cursor."""
         path = default_path(self.run, str(event.option_id), Path.cwd())
         self.query_one("#target", Input).value = str(path)
 
@@ -56,7 +56,7 @@ class ExportTab(ResultTab):
 
     @work(thread=True, group="export", exit_on_error=False)
     def _write(self, kind: str, target: str) -> None:
-        """Write in a thread: a trace may have a gigabyte."""
+        """Write in a thread: a trace may be a gigabyte."""
         try:
             paths = write_export(self.run, kind, Path(target).expanduser())
         except (SysbenchError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Kernels: a sum that adds up, then the rows behind it, as a table, a tree and answers."""
+"""Kernels: the parts of the traced step, then its rows as table, tree, roofline and answers."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ TALL = 36
 
 
 class RooflineView(RooflinePlot, can_focus=True):
-    """The plot as a view: the tab's keys work while it is looked at."""
+    """The plot as a view that takes the focus, so that the tab's keys work there."""
 
 
 class KernelsTab(ViewsTab):
-    """What the tables are worth, category bar, and by turns the views of the same rows."""
+    """Coverage and perturbation, the category bar, and one view of the rows at a time."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *view_bindings("kernels", "Table, tree, answers, roofline", is_filtered=True),
@@ -64,14 +64,14 @@ class KernelsTab(ViewsTab):
 
     @dataclass
     class LayersRead(Message):
-        """The rows layer by layer, or the record's own and why."""
+        """The rows layer by layer were read; else the record's rows, and the reason."""
 
         kernels: Kernels | None
         note: str = ""
 
     @dataclass
     class Answered(Message):
-        """The answers, other runs considered."""
+        """The answers are ready, other runs considered."""
 
         answers: list[Answer]
 
@@ -132,9 +132,9 @@ class KernelsTab(ViewsTab):
         )
 
     def _badge(self, kernels: Kernels) -> Content:
-        """What the tables explain and how far watching moved the step, doubts first."""
+        """Coverage of the tables and the perturbation by tracing, warnings first."""
         warning = coverage_warning(kernels)
-        # The warning says already how much is explained.
+        # The warning has the coverage already.
         words = [*coverage_words(kernels)[bool(warning) :], *steps_words(self.record)]
         line = Content.styled(" · ".join(words), "$foreground 60%")
         return Content.styled(f"! {warning}\n", "bold $warning") + line if warning else line
@@ -159,7 +159,7 @@ class KernelsTab(ViewsTab):
 
     @work(thread=True, group="kernels.layers", exclusive=True)
     def _read_layers(self) -> None:
-        """Rows layer by layer are in a file of their own, and many."""
+        """Read the rows layer by layer, in a thread: they are many, in a separate file."""
         try:
             self.post_message(self.LayersRead(layer_rows(self.run, self.record)))
         except SysbenchError as error:
@@ -171,7 +171,7 @@ class KernelsTab(ViewsTab):
 
     @work(thread=True, group="kernels.answers", exclusive=True)
     def _read_answers(self) -> None:
-        """Other runs of the spec answer what this one cannot."""
+        """Answer with other runs of the spec the questions that this one cannot."""
         self.post_message(
             self.Answered(questions_of(self.record, runs_with_other_steps(self.record)))
         )
@@ -200,7 +200,7 @@ class KernelsTab(ViewsTab):
         self._show_tree()
 
     def action_phase(self) -> None:
-        """The next phase of those the trace has."""
+        """Show the next phase of the trace."""
         kernels = self.record.kernels
         if kernels is None:
             return

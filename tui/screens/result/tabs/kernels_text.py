@@ -1,4 +1,4 @@
-"""Texts of the Kernels tab: the step, a row, a node, the answers to the write-ups' questions."""
+"""Texts of the Kernels tab: the step, a row, a node, answers to the write-ups' questions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ REST = ("idle", "unattributed")
 
 
 def category_looks(kernels: Kernels) -> dict[str, Swatch]:
-    """A swatch for each category, the longest first; what did not run looks idle."""
+    """A swatch for each category, the longest first; the rest looks idle."""
     names = [str(name) for name in category_table(kernels).column("category")]
-    looks = {name: swatch(at) for at, name in enumerate(n for n in names if n not in REST)}
+    looks = {name: swatch(index) for index, name in enumerate(n for n in names if n not in REST)}
     return looks | {"idle": IDLE, "unattributed": Swatch(" ", IDLE.colour)}
 
 
@@ -46,7 +46,7 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
 
 
 def sum_line(kernels: Kernels) -> Content:
-    """What the parts add up to; struck out when tracing moved it too far."""
+    """The sum of the parts; struck out when tracing perturbed it too much."""
     step = milliseconds(kernels.step_ms)
     perturbed = is_perturbed(kernels)
     return Content.assemble(
@@ -60,7 +60,7 @@ def sum_line(kernels: Kernels) -> Content:
 
 
 def row_text(table: Table, index: int, *, perturbed: bool) -> str:
-    """A row in full: the whole name, then what the narrow columns leave out."""
+    """A row in full: the whole name, then the values that narrow columns leave out."""
     values = table.mapping(index)
     facts = [literal(str(values["name"]))]
     for key in ("op", "module", "phase"):
@@ -68,9 +68,9 @@ def row_text(table: Table, index: int, *, perturbed: bool) -> str:
             facts.append(f"{key} {literal(str(values[key]))}")
     if values["ops"]:
         facts.append(f"fused from {literal(str(values['ops']))}")
-    mean, least, most = values["mean_ns"], values["min_ns"], values["max_ns"]
-    if isinstance(mean, float) and isinstance(least, float) and isinstance(most, float):
-        microseconds = [significant(ns / 1e3, 3) for ns in (least, mean, most)]
+    mean, least, longest = values["mean_ns"], values["min_ns"], values["max_ns"]
+    if isinstance(mean, float) and isinstance(least, float) and isinstance(longest, float):
+        microseconds = [significant(ns / 1e3, 3) for ns in (least, mean, longest)]
         least_text, mean_text, most_text = (
             mark_perturbed(x) if perturbed else x for x in microseconds
         )
@@ -79,7 +79,7 @@ def row_text(table: Table, index: int, *, perturbed: bool) -> str:
 
 
 def node_text(node: TreeNode, *, perturbed: bool) -> str:
-    """A node in full: its path, its layers, and what the narrow columns leave out."""
+    """A node in full: its path, its layers, and the values that narrow columns leave out."""
 
     def time(ns: float) -> str:
         return mark_perturbed(milliseconds(ns / 1e6)) if perturbed else milliseconds(ns / 1e6)

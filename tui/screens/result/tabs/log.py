@@ -1,4 +1,4 @@
-"""Log: what the workers and the supervisor printed, literal."""
+"""Log: the output of the workers and the supervisor, literal."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class LogTab(ResultTab):
     @property
     def sources(self) -> dict[str, Path]:
         """Name of each log to its file."""
-        passes = {one.name: self.run.log_path(one.name) for one in self.record.passes}
+        passes = {row.name: self.run.log_path(row.name) for row in self.record.passes}
         return passes | {"supervisor": self.run.path / "supervisor.log"}
 
     def on_mount(self) -> None:
         self._show()
 
     def action_next_log(self) -> None:
-        """The log of the next pass."""
+        """Show the log of the next pass."""
         self.at = (self.at + 1) % len(self.sources)
         self._show()
 

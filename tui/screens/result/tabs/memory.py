@@ -1,4 +1,4 @@
-"""Memory: what is resident, when, and whose; and how that differs from another run."""
+"""Memory: resident bytes over time and by owner, and differences from another run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 
 class MemoryTab(ViewsTab):
-    """Timeline with a cursor, what lives at the cursor, and the tables by turns."""
+    """A timeline with a cursor, the live bytes at the cursor, and one table at a time."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
@@ -47,7 +47,7 @@ class MemoryTab(ViewsTab):
 
     @cached_property
     def shown(self) -> MemoryView | None:
-        """What there is to show; the time until memory ran out, where it did."""
+        """The tab's content; the time until memory ran out, where it did."""
         return memory_view_of(self.record)
 
     def compose(self) -> ComposeResult:
@@ -66,8 +66,8 @@ class MemoryTab(ViewsTab):
                     yield TimelineView(shown.timeline, shown.mark_ms)
                 else:
                     yield Static(f"No timeline: {shown.no_timeline}.", markup=False)
-            with Vertical(classes="panel", id="cursor") as beside:
-                beside.border_title = "At the cursor"
+            with Vertical(classes="panel", id="cursor") as panel:
+                panel.border_title = "At the cursor"
                 yield Static(id="at-cursor", markup=False)
         yield ViewBar([*self.views])
         with Horizontal(id="tables"):
@@ -81,14 +81,14 @@ class MemoryTab(ViewsTab):
         super().start_focus()
 
     def turn_to(self, name: str) -> None:
-        """Show a table; it takes the focus if the one before had it, else the timeline keeps it."""
+        """Show a table; it takes the focus from the one before, else the timeline keeps it."""
         had_focus = self.active.has_focus
         self.show_view(name)
         if had_focus:
             self.active.focus()
 
     def show_view(self, name: str) -> None:
-        """Show one table; where there is room, the ledger beside the others."""
+        """Show one table; where there is room, the ledger next to the others."""
         first, *others = self.views
         roomy = self.app.size.width >= ROOMY
         super().show_view(others[0] if roomy and others and name == first else name)
@@ -101,11 +101,12 @@ class MemoryTab(ViewsTab):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "against":
-            return self.run.header_path.is_file()  # a file that is inspected is no run
+            # An inspected file is no run, so it has no other to compare with.
+            return self.run.header_path.is_file()
         return super().check_action(action, parameters)
 
     def action_against(self) -> None:
-        """Choose another run; tables of what differs join the views."""
+        """Choose another run; the tables of differences join the views."""
         from ...dialogs.pick_run import PickRunScreen
 
         if self.is_blank:
@@ -130,11 +131,11 @@ class MemoryTab(ViewsTab):
         if other is None:
             self.notify(f"{run_id} has no memory pass", severity="error", markup=False)
             return
-        found = difference_tables(memory_difference(other, self.record.memory))
-        if not any(table.rows for table in found):
+        differences = difference_tables(memory_difference(other, self.record.memory))
+        if not any(table.rows for table in differences):
             self.notify(f"No byte differs from {run_id} at the peak.", markup=False)
             return
-        await self._show_differences(run_id, found)
+        await self._show_differences(run_id, differences)
 
     async def _show_differences(self, run_id: str, tables: list[Table]) -> None:
         for name in DIFFERENCES:
@@ -172,7 +173,7 @@ def _view(name: str, table: Table, title: str) -> View:
     shown.border_title = title
 
     def row_in_full() -> str:
-        """The row under the cursor, where it does not fit: stacks are long."""
+        """The row under the cursor in full: stacks are too long for the table."""
         if name not in FLEXIBLE or shown.selected is None:
             return ""
         pairs = zip(table.columns, cells_as_text(table)[shown.selected], strict=True)

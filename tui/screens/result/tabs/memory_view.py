@@ -1,4 +1,4 @@
-"""What the Memory tab shows of a record: its steady step, or the time until memory ran out."""
+"""The content of the Memory tab: a steady step, or the time until memory ran out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
 
 
 def peak_line(memory: Memory) -> Content:
-    """The peak and the totals that are not the peak, each under its own name."""
+    """The peak, and the totals that are not the peak, each with its name."""
     line = Content.assemble(
         "peak ",
         (amount(memory.peak_allocated_bytes), "bold $accent"),
@@ -46,7 +46,7 @@ def peak_line(memory: Memory) -> Content:
 
 
 def refusal_line(oom: Oom) -> Content:
-    """What was asked for and what there was, when memory ran out."""
+    """The request that failed and the memory there was, when memory ran out."""
     line = Content.assemble(("out of memory", "bold $error"), f": {refused(oom)}")
     pieces = [held(oom)]
     if oom.predicted_peak_bytes is not None:
@@ -65,9 +65,9 @@ def cursor_text(view: TimelineView, sample: int, width: int) -> Content:
         Content.assemble((amount(timeline.live_bytes[sample]), "bold"), " live"),
         Content.styled(f"{significant(t_ms, 4)} ms {phase}", "$foreground 60%"),
     ]
-    held = [(timeline.categories[name][sample], name) for name in view.order]
+    live_bytes = [(timeline.categories[name][sample], name) for name in view.order]
     room = max(width - SWATCH_WIDTH - AMOUNT_WIDTH, 8)
-    for count, name in sorted(held, reverse=True):
+    for count, name in sorted(live_bytes, reverse=True):
         if count:
             look = view.looks[name]
             text = f"{_cut(name, room):<{room}}{amount(count):>{AMOUNT_WIDTH}}"
@@ -85,9 +85,9 @@ class MemoryView:
 
     Attributes:
         head: One sentence above everything.
-        tables: By the name of their view, those without rows left out.
+        tables: The tables by the name of their view, those without rows left out.
         timeline: None where nothing was recorded; ``no_timeline`` says why.
-        mark_ms: The instant that the cursor begins at, and ``mark`` what it is.
+        mark_ms: The instant at which the cursor begins; ``mark`` is its name.
     """
 
     head: Content
@@ -99,13 +99,13 @@ class MemoryView:
 
 
 def memory_view_of(record: Record) -> MemoryView | None:
-    """None where the memory pass left nothing."""
+    """The content for a record; None where the memory pass left nothing."""
     if record.memory is not None:
         return _steady_step(record, record.memory)
-    told = out_of_memory(record)
-    if told is None or told[1].timeline is None:
+    pass_and_oom = out_of_memory(record)
+    if pass_and_oom is None or pass_and_oom[1].timeline is None:
         return None
-    return _refusal(told[0].name, told[1])
+    return _refusal(pass_and_oom[0].name, pass_and_oom[1])
 
 
 def _steady_step(record: Record, memory: Memory) -> MemoryView:
@@ -131,7 +131,7 @@ _TABLE_OF_VIEW = {
     "devices": "devices",
     "totals": "memory",
 }
-"""Views in their order; any other table of the section is a view of its name after them."""
+"""The first views in order; any other table of the section follows under its name."""
 
 
 def _views(record: Record) -> dict[str, Table]:

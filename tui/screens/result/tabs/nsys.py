@@ -34,7 +34,7 @@ ORDER = {
 
 
 class NsysTab(ViewsTab):
-    """Tables by turns, and the row under the cursor in full."""
+    """One table at a time, and the row under the cursor in full."""
 
     BINDINGS: ClassVar[list[BindingType]] = view_bindings(
         "nsys", "Ranges, clocks, devices, …", keys="v,w", is_filtered=True
@@ -55,7 +55,7 @@ class NsysTab(ViewsTab):
         yield self.detail_line()
 
     def turn_to(self, name: str) -> None:
-        """The next table, whole."""
+        """Show a table, unfiltered."""
         self.action_clear_filter()
         super().turn_to(name)
 

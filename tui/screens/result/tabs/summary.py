@@ -1,4 +1,4 @@
-"""Summary: Verdict / Why / Next, then what the numbers stand on."""
+"""Summary: Verdict / Why / Next, then the evidence."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class SummaryTab(ResultTab):
         record = self.record
         with VerticalScroll():
             yield Findings(record)
-            if told := out_of_memory(record):
-                yield Facts("Out of memory", refusal(told[1]), id="refusal")
+            if pass_and_oom := out_of_memory(record):
+                yield Facts("Out of memory", refusal(pass_and_oom[1]), id="refusal")
             with Horizontal(classes="side"):
                 yield Facts("Figures", figures(record), id="figures")
                 with Vertical(id="beside"):
@@ -93,7 +93,7 @@ def finding_lines(record: Record, width: int) -> Iterator[Content]:
 
 
 def figures(record: Record) -> Iterator[Pair]:
-    """The few numbers that everyone asks for first."""
+    """The key figures."""
     timing, memory = record.timing, record.memory
     if timing is not None:
         width = interval(timing.step.half_width)
@@ -118,7 +118,7 @@ def figures(record: Record) -> Iterator[Pair]:
 
 
 def refusal(oom: Oom) -> Iterator[Pair]:
-    """What was asked for, what there was, and what would fit."""
+    """The request that failed, the memory there was, and a batch that would fit."""
     by = asked_by(oom)
     yield "asked", f"{amount(oom.requested_bytes)} in {oom.phase}{by and f', by {by}'}"
     if place(oom):
@@ -126,8 +126,8 @@ def refusal(oom: Oom) -> Iterator[Pair]:
     yield "free", amount(oom.free_bytes)
     if oom.largest_free_bytes is not None:
         yield "  in one piece", f"{amount(oom.largest_free_bytes)} of what the allocator held"
-    if told := held(oom):
-        yield "held", told
+    if held_text := held(oom):
+        yield "held", held_text
         if mostly := largest_rows(oom) or oom.missing.get("ledger"):
             yield "  mostly", mostly
     if oom.predicted_peak_bytes is not None:
@@ -138,7 +138,7 @@ def refusal(oom: Oom) -> Iterator[Pair]:
 
 
 def _numerics(block: Numerics) -> Iterator[Pair]:
-    """Every sum; of types the write-ups' six, a line for each autocast."""
+    """Every accumulated sum, and the write-ups' six types with a line for each autocast."""
     for row in block.accumulations:
         yield row.name, f"{row.value:.4f}"
     table = dtypes_table(block.dtypes)
@@ -149,16 +149,16 @@ def _numerics(block: Numerics) -> Iterator[Pair]:
 
 
 def passes(record: Record) -> Iterator[Pair]:
-    """How each pass ended, in plain words."""
-    for one in record.passes:
-        words = f"{outcome_text(one.outcome)} in {one.seconds:.1f} s"
-        if one.outcome != "finished":
-            # The detail of some outcomes begins with its words.
-            words += f": {one.detail.removeprefix(outcome_text(one.outcome)).lstrip(': ')}"
-        yield f"{outcome_glyph(one.outcome)} {one.name}", words
+    """The outcome of each pass, in plain words."""
+    for row in record.passes:
+        words = f"{outcome_text(row.outcome)} in {row.seconds:.1f} s"
+        if row.outcome != "finished":
+            # The detail of some outcomes begins with the outcome's own text.
+            words += f": {row.detail.removeprefix(outcome_text(row.outcome)).lstrip(': ')}"
+        yield f"{outcome_glyph(row.outcome)} {row.name}", words
 
 
 def machine(record: Record) -> list[Pair]:
-    """The first facts of the environment table, as its own cells say them."""
+    """The first rows of the environment table, as its cells have them."""
     rows = cells_as_text(environment_table(record))[:TELLING_FACTS]
     return [(name, " ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]

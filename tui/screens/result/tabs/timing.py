@@ -1,4 +1,4 @@
-"""Timing: every sample, the spread of each phase, and what follows from the median."""
+"""Timing: every sample, the spread of each phase, and rates from the median."""
 
 from __future__ import annotations
 
@@ -83,19 +83,19 @@ def _outliers(step: Spread) -> str:
 
 
 def histogram(samples: Sequence[float], bins: int = BINS, width: int = 24) -> list[Content]:
-    """One row a bin from the fastest step to the slowest, with counts."""
+    """One row for each bin, from the fastest step to the slowest, with counts."""
     low, high = min(samples), max(samples)
     step = (high - low) / bins or 1.0
     counts = [0] * bins
     for sample in samples:
         counts[min(int((sample - low) / step), bins - 1)] += 1
-    most = max(counts)
+    largest = max(counts)
     edges = [significant(low + step * number, 4) for number in range(bins)]
     margin = max(map(len, edges))
     return [
         Content.assemble(
             (f"{edge:>{margin}} ", "$foreground 60%"),
-            (bar(count / most, width), "$accent"),
+            (bar(count / largest, width), "$accent"),
             f" {count or ''}",
         )
         for edge, count in zip(edges, counts, strict=True)
@@ -103,6 +103,6 @@ def histogram(samples: Sequence[float], bins: int = BINS, width: int = 24) -> li
 
 
 def _pairs(table: Table) -> list[Pair]:
-    """The rows of a table of quantities: its name; its value with the note."""
+    """The rows of a table of quantities as pairs: the name; the value with its note."""
     rows = cells_as_text(table)
     return [(name, "  ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]
