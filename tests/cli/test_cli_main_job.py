@@ -69,7 +69,7 @@ def test_report_has_timing_operator_and_memory_tables(
     positions = [text.index(f"\n{title}") for title in titles]
     assert positions == sorted(positions)
     assert "aten::" in text
-    assert "export" in text.partition("Take it home")[2]
+    assert "export" in text.partition("Artifacts")[2]
 
 
 def test_every_section_of_a_real_run_prints(

@@ -61,7 +61,7 @@ def test_report_fits_the_width_without_control_characters(
     text = printed(capsys, "show", "last")
     assert all(char.isprintable() or char == "\n" for char in text)
     # Commands and paths are for copying and are never cut.
-    lines = [line for line in text.partition("Take it home")[0].splitlines()]
+    lines = [line for line in text.partition("Artifacts")[0].splitlines()]
     assert max(map(cell_len, lines)) <= width
     assert "void k<float" in text
 

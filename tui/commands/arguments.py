@@ -1,4 +1,4 @@
-"""What several commands' parsers have in common. Nothing heavy is imported here."""
+"""Arguments that several commands share. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
 
 
 def examples(*lines: tuple[str, str]) -> str:
-    """The examples that end a help: commands, each with a note or ""."""
+    """The examples at the end of a help: commands, each with a note or ""."""
     width = max((len(command) for command, note in lines if note), default=0)
     rows = (f"  {command:<{width}}  {note}".rstrip() for command, note in lines)
     return "examples:\n" + "\n".join(rows)
@@ -23,14 +23,14 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_table_formats(parser: argparse.ArgumentParser) -> None:
-    """Add ``--md`` and ``--csv``, of which one excludes the other."""
+    """Add ``--md`` and ``--csv``, which exclude each other."""
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--md", action="store_true", help="the tables in Markdown")
     printed.add_argument("--csv", action="store_true", help="the tables as CSV, not rounded")
 
 
 def add_tree_options(parser: argparse.ArgumentParser) -> None:
-    """Add what `report.kernel_sections.tree_options` reads."""
+    """Add the options that `report.kernel_sections.tree_options` reads."""
     tree = parser.add_argument_group("of --section tree")
     tree.add_argument("--depth", type=count, metavar="N", help="so many levels below the step")
     tree.add_argument(

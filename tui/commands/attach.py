@@ -13,7 +13,7 @@ from .arguments import add_run_argument, examples
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 20.0
-"""How long a run that was just created may take until its supervisor lives."""
+"""Seconds that a new run may take until its supervisor is alive."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """The exit code of the run, as `run` would have returned it."""
+    """Follow the run; its exit code, as `run` would have returned it."""
     from .report.ending import print_ending
     from .report.progress import progress_for
 
@@ -40,11 +40,11 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def follow(run: RunDirectory) -> Iterator[AnyEvent]:
-    """The run's events from its first, as they are written, to its end or its death."""
+    """Yield the run's events from the first, as they are written, until it ends or dies."""
     tail = run.tail()
     created_ns = run.header().created_ns
     while True:
-        # Looked at before the events: whoever was alive may have written more since.
+        # Read before the events: a supervisor that was alive may have written more since.
         alive = run.is_live()
         for event in tail.read():
             yield event

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Always 0 when both runs could be read: a slower run is an answer, not a failure."""
+    """Compare; 0 when both runs could be read: a slower run is an answer, not a failure."""
     from ...core.analysis.compare import compare
     from ...core.runs.builder import load_record
     from .report.comparison import comparison_lines

@@ -1,4 +1,4 @@
-"""`doctor`: what is here, what is missing, and what each missing thing costs."""
+"""`doctor`: the tools and devices here, the missing ones, and the cost of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Always 0: what is missing is an answer, not a failure."""
+    """Print the checks; always 0, since a missing tool is an answer, not a failure."""
     from ...core.machine.doctor.checks import examine
 
     checks = examine()

@@ -1,4 +1,4 @@
-"""`estimate`: what a spec will cost, what fits, and a table of predictions."""
+"""`estimate`: the predicted cost of a spec, the largest that fits, a table of predictions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .spec_arguments import add_spec_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the spec, how it is predicted, and what is asked of the prediction."""
+    """Add the spec, the method of prediction, and the questions to answer."""
     parser.description = (
         "Predict a spec: nothing is measured. The closed form needs no torch and takes a\n"
-        "millisecond; --exact plays the step on tensors without memory, in a process of its own.\n"
+        "millisecond; --exact plays the step on tensors without memory, in a separate process.\n"
         "A CUDA device need not be here: device=cuda with --capacity asks for another machine."
     )
     parser.epilog = (
@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peak", metavar="TFLOPS[,GB/S]", help="of the device, for the roofline time of --exact"
     )
-    asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--fit", choices=("batch", "context"), help="the largest that fits")
-    asked.add_argument(
+    question = parser.add_mutually_exclusive_group()
+    question.add_argument("--fit", choices=("batch", "context"), help="the largest that fits")
+    question.add_argument(
         "--table",
         action="append",
         metavar="KEY=VALUE,…",
@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Always 0: that a spec does not fit is an answer, not a failure."""
+    """Predict; always 0, since a spec that does not fit is an answer, not a failure."""
     with _exact_mode(arguments) as exact:
-        # Late: in exact mode another process imports torch meanwhile.
+        # Imported late: in exact mode another process imports torch meanwhile.
         from .report.estimate_answers import answer
 
         answer(arguments, exact)

@@ -12,7 +12,7 @@ from .report.output import print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run, the kind of export, and where it is written."""
+    """Add the run, the kind of export, and its destination."""
     parser.description = "Write one export of a run:\n" + "\n".join(
         f"  {kind:<11} {export.purpose}" for kind, export in EXPORTS.items()
     )
@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Always 0 when the files were written; their paths are printed."""
+    """Write the files and print their paths; 0 when they were written."""
     run = find_run(arguments.run)
     out = Path(arguments.output) if arguments.output else None
     paths = write_export(run, arguments.kind, out, force=arguments.force)
     if arguments.json:
-        print_json({"run": run.id, "kind": arguments.kind, "paths": [str(one) for one in paths]})
+        print_json({"run": run.id, "kind": arguments.kind, "paths": [str(path) for path in paths]})
     else:
         print(*paths, sep="\n")
     return 0

@@ -1,4 +1,4 @@
-"""`inspect`: anyone's chrome trace, memory snapshot or nsys export, with our tables."""
+"""`inspect`: a foreign chrome trace, memory snapshot or nsys export, with our tables."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the file, how it is decoded, and what is shown of it."""
+    """Add the file, the options of decoding, and the parts to show."""
     parser.description = (
         "Read a file that any program wrote: a chrome trace of torch.profiler (.json, .json.gz),\n"
-        "a snapshot of CUDA's allocator (pickle), or an nsys export to SQLite. What it is, its\n"
-        "content tells. It is decoded in a process of its own with a memory limit; a second look\n"
-        "is instant."
+        "a snapshot of CUDA's allocator (pickle), or an nsys export to SQLite. The format is\n"
+        "recognised from the content, not the file name. A separate process with a memory limit\n"
+        "decodes it; a second look is instant."
     )
     parser.epilog = (
         examples(
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Always 0 when the file could be read."""
+    """Show the file; 0 when it could be read."""
     from ...core.export.inspection import inspection_tables, tables_as_markdown
     from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
     from ...core.inspection.decoding import Decoding
@@ -73,15 +73,17 @@ def main(arguments: argparse.Namespace) -> int:
     peak = parse_peak(arguments.peak) if arguments.peak else None
     decoding = Decoding(Path(arguments.file), arguments.memory_limit, arguments.device)
     with decoding_progress() as show:
-        found = decoding.run(show)
+        inspection = decoding.run(show)
     if peak:
-        found = under_peak(found, peak)
-    run, record, section = decoding.entry.as_run, found.as_record(), arguments.section
-    _require(found, section)
+        inspection = under_peak(inspection, peak)
+    run, record, section = decoding.entry.as_run, inspection.as_record(), arguments.section
+    _require(inspection, section)
     if arguments.csv or arguments.md:
-        sections = inspection_tables(found, tree_of(run, record, options))
+        sections = inspection_tables(inspection, tree_of(run, record, options))
         tables = [
-            one for name in ([section] if section else sections) for one in sections.get(name, ())
+            table
+            for name in ([section] if section else sections)
+            for table in sections.get(name, ())
         ]
         if arguments.md:
             write(tables_as_markdown(tables))
@@ -89,27 +91,27 @@ def main(arguments: argparse.Namespace) -> int:
             only = len(tables) == 1
             write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     elif arguments.json:
-        print_json(section_as_json(run, record, section, options) if section else found)
+        print_json(section_as_json(run, record, section, options) if section else inspection)
     elif section:
         width, page = page_width(cut=False), page_width()
         lines = section_lines(run, record, section, width, page, options)
         print_lines(dropwhile(lambda line: not line, lines))
     else:
-        print_lines(inspection_lines(found, page_width()))
+        print_lines(inspection_lines(inspection, page_width()))
     return 0
 
 
-def _require(found: Inspection, section: str | None) -> None:
-    """Refuse a section that the file has nothing for."""
+def _require(inspection: Inspection, section: str | None) -> None:
+    """Refuse a section for which the file has no data."""
     from ...core.analysis.costs.roofline import roof_points
     from ..text import KIND_WORDS
 
     if section is None:
         return
     block = SECTIONS[section].block
-    if getattr(found, block) is None:
-        reason = found.missing.get(block, f"it is a {KIND_WORDS[found.kind]}")
-        raise NotFoundError(f"no {section} in {found.file}: {reason}")
-    if section == "roofline" and found.kernels and not roof_points(found.kernels):
-        reason = found.kernels.missing.get("flops", "no operator's bytes are known")
-        raise NotFoundError(f"no {section} in {found.file}: {reason}")
+    if getattr(inspection, block) is None:
+        reason = inspection.missing.get(block, f"it is a {KIND_WORDS[inspection.kind]}")
+        raise NotFoundError(f"no {section} in {inspection.file}: {reason}")
+    if section == "roofline" and inspection.kernels and not roof_points(inspection.kernels):
+        reason = inspection.kernels.missing.get("flops", "no operator's bytes are known")
+        raise NotFoundError(f"no {section} in {inspection.file}: {reason}")

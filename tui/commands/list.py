@@ -14,7 +14,7 @@ from .report.output import page_width, print_json, print_lines
 if TYPE_CHECKING:
     from ...core.runs.library import Entry
 
-# From the right; the model's name is in the id as well.
+# Dropped from the right; the model's name is in the id as well.
 _DROP = (
     *("created", "device", "model", "parameters", "compile", "optimizer", "attention"),
     *("step", "peak_bytes", "precision", "ctx", "B"),
@@ -22,7 +22,7 @@ _DROP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the words that filter the runs, and how many are shown."""
+    """Add the words that filter the runs, and the limit."""
     parser.description = (
         "List runs. Words filter: every one must occur in the run's id, model or settings."
     )
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Always 0; no run at all is an empty list."""
+    """List the runs; always 0, with an empty list where there are none."""
     from ...core.runs.library import Library
     from .report.layout import table_lines
 
@@ -52,7 +52,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def table_of(entries: list[Entry]) -> Table:
-    """One row a run, with every column that decides its number."""
+    """One row for each run, with every setting that decides its numbers."""
     columns = (
         *("id", "status", "median_ms", "half_width_share", "peak_bytes", "B", "ctx"),
         *("precision", "step", "attention", "optimizer", "compile", "model", "parameters"),

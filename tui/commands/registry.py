@@ -1,4 +1,4 @@
-"""The commands, one row each, and the command line that they make.
+"""The registry of commands, and the parser of the command line.
 
 A command is a module of this folder with `add_arguments` and `main`. At its top it imports what
 its parser needs; `main` imports the rest, so that ``--help`` waits for neither rich nor numpy.
@@ -16,7 +16,7 @@ from .arguments import EXIT_CODES, examples
 
 
 class CommandModule(Protocol):
-    """What the module of a command has."""
+    """The interface of a command's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Describe the command and add its arguments; ``--json`` is there already."""
@@ -30,7 +30,7 @@ class Command:
     """A command of the command line.
 
     Attributes:
-        name: As it is typed. The module has this name, with ``_`` for ``-``.
+        name: The word to type. The module has this name, with ``_`` for ``-``.
         summary: Its line in ``sysbench-tui --help``.
     """
 
@@ -78,7 +78,7 @@ class _Version(argparse.Action):
 
 
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command line; ``command`` is None where there is none.
+    """Parse a command line; ``command`` is None where there is none.
 
     Raises:
         SystemExit: After ``--help``, ``--version`` or a mistake, as argparse ends them.
@@ -89,7 +89,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser(chosen: str) -> argparse.ArgumentParser:
-    """Every command by name and summary; only the chosen one has its arguments."""
+    """The parser with every command's summary, and the arguments of the chosen one only."""
     parser = argparse.ArgumentParser(
         prog="sysbench-tui",
         formatter_class=argparse.RawDescriptionHelpFormatter,

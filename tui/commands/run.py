@@ -1,4 +1,4 @@
-"""`run`: measure a spec here and now, or start it and leave."""
+"""`run`: measure a spec, attached or detached."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .spec_arguments import add_spec_arguments, chosen_passes, chosen_spec, spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the spec, its passes, and how the run is started."""
+    """Add the spec, its passes, and the options of the start."""
     parser.description = (
-        "Measure a spec. Each pass is a process of its own; progress goes to stderr, the\n"
+        "Measure a spec. Each pass is a separate process; progress goes to stderr, the\n"
         "report (or with --json the record, as one JSON document) to stdout."
     )
     lines = examples(
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """The run's exit code: 0 finished, 130 cancelled, 1 anything else."""
+    """Run; 0 when finished, 130 when cancelled, 1 otherwise."""
     from ...core.runs.supervisor import Cancellation, supervise
     from .report.ending import print_ending
     from .report.progress import progress_for

@@ -1,4 +1,4 @@
-"""`serve`: a run's page in the browser of the machine that you sit at."""
+"""`serve`: a run's page for the browser of your own machine."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _here() -> str:
-    """The account and machine as ``ssh`` takes them; the name may need a domain outside."""
+    """Account and machine for ``ssh``; from outside the name may need a domain."""
     return f"{getpass.getuser()}@{socket.gethostname()}"

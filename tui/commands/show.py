@@ -12,7 +12,7 @@ from .report.output import page_width, print_json, print_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run, the section, and what is shown of the tree."""
+    """Add the run, the section, and the options of the tree."""
     parser.description = (
         "Print what a run found. A section in full has every row; into a pipe its names\n"
         "are not cut."
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Always 0 when the run could be read, however it ended."""
+    """Show the run; 0 when it could be read, however it ended."""
     from ...core.runs.builder import load_record
     from .report.ending import full_report
     from .report.kernel_sections import tree_options

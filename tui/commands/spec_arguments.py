@@ -1,6 +1,6 @@
 """The arguments that name a spec: SPEC.toml or a profile, plus ``--set key=value``.
 
-What reads files and looks for devices is imported when a spec is asked for, not for ``--help``.
+Modules that read files or look for devices are imported with a spec, not for ``--help``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 
 
 def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `chosen_spec` and `asked_spec` read."""
+    """Add the arguments that `chosen_spec` and `asked_spec` read."""
     parser.add_argument(
         "spec", nargs="?", metavar="SPEC.toml|PROFILE", help="a TOML file or a saved profile"
     )
@@ -38,7 +38,7 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def spec_keys() -> str:
-    """Every key of a spec with its default, what it means and what it may hold."""
+    """Every key of a spec with its default, meaning and allowed values."""
     default = RunSpec()
     lines = ["keys of a spec, for --set and TOML, with their defaults:"]
     for field in FIELDS:
@@ -107,7 +107,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, object]:
 def _without_replaced_model(
     settings: Mapping[str, object], changes: Mapping[str, object]
 ) -> dict[str, object]:
-    """The file's settings, less the model or the dimensions that ``--set`` puts aside."""
+    """The file's settings without the model or the dimensions that ``--set`` replaces."""
     gone: set[str] = set()
     if "model" in changes:
         gone = set(DIMENSION_NAMES)

@@ -1,4 +1,4 @@
-"""`stop`: end a live run in order; what it has measured is kept."""
+"""`stop`: end a live run in order, keeping its measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0, whether or not the run was live; returns once it has ended."""
+    """Stop the run and wait for its end; 0 whether or not it was live."""
     run = find_run(arguments.run)
     stopped = launch.stop(run)
     if stopped:

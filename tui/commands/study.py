@@ -1,4 +1,4 @@
-"""`study`: fill the cells of a grid, show what they give, list what there is."""
+"""`study`: fill the cells of a grid, show its tables, list the studies."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CANCELLED, UNFILLED = 130, 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add everything that `study` takes: two of its words are no studies, show and list."""
+    """Add the arguments; in place of a study's name, ``show`` and ``list`` are actions."""
     parser.description = (
-        "Run every cell of a study that has no value yet, each in processes of its own, and print\n"
+        "Run every cell of a study that has no value yet, each in fresh processes, and print\n"
         "its tables. What was finished is kept; OOM is a value. docs/studies.md has the format."
     )
     parser.epilog = examples(
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0 when every cell has its value, 130 cancelled, 1 out of time."""
+    """Run the action; 0 when every cell has its value, 130 when cancelled, 1 when out of time."""
     if arguments.name == "list" and arguments.target is None:
         return _list(arguments)
     if arguments.name == "show":
@@ -101,40 +101,44 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    """The studies that are known by name, and those that were begun here."""
+    """Print the studies that have a file, and those that were begun here."""
     from ...core.studies.file.schema import load_study, study_files
     from ...core.studies.run.forecast import progress_in
     from ...core.studies.run.grid import expand
     from ...core.studies.run.state import list_studies
     from .report.layout import table_lines, titled
 
-    known = [load_study(name) for name in study_files()]
-    begun = [(one.id, progress_in(one, expand(one.study()))) for one in list_studies()]
+    on_file = [load_study(name) for name in study_files()]
+    begun = [
+        (directory.id, progress_in(directory, expand(directory.study())))
+        for directory in list_studies()
+    ]
     studies = Table(
         name="studies",
         title="Studies",
         columns=("name", "cells", "variants", "title"),
         rows=tuple(
-            (one.name, len(expand(one)), ", ".join(one.variants), one.title) for one in known
+            (study.name, len(expand(study)), ", ".join(study.variants), study.title)
+            for study in on_file
         ),
     )
     directories = Table(
         name="begun",
         title="Begun here, the newest first",
         columns=("id", "done", "cells", "live"),
-        rows=tuple((id, one.done, one.total, one.is_live) for id, one in begun),
+        rows=tuple((id, progress.done, progress.total, progress.is_live) for id, progress in begun),
     )
     if arguments.json:
-        print_json({one.name: [*one.mappings()] for one in (studies, directories)})
+        print_json({table.name: [*table.mappings()] for table in (studies, directories)})
         return 0
-    for one in (studies, directories):
-        if one.rows:
-            print_lines(titled(one.title, table_lines(one, page_width(), drop=("variants",))))
+    for table in (studies, directories):
+        if table.rows:
+            print_lines(titled(table.title, table_lines(table, page_width(), drop=("variants",))))
     return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Fill the cells, or only say what that would take."""
+    """Fill the cells, or with ``--dry-run`` forecast them."""
     from ...core.runs.supervisor import Cancellation
     from ...core.studies.file.schema import load_study
     from ...core.studies.report.files import study_as_json
@@ -178,7 +182,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _only(texts: Sequence[str]) -> dict[str, list[str]]:
-    """``["model=large,xl"]`` to axis and labels."""
+    """Parse ``["model=large,xl"]`` to labels by axis."""
     only: dict[str, list[str]] = {}
     for text in texts:
         axis, equals, values = text.partition("=")
@@ -189,30 +193,30 @@ def _only(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
-    """What would run: each cell with its predicted memory and time."""
+    """Print each cell with its predicted memory and forecast time."""
     from ...core.studies.run.forecast import Forecaster, past_entries
     from .report.study import forecast_lines
     from .report.study_progress import forecast
 
     forecaster = Forecaster(past_entries())
-    known = [(cell, forecaster.forecast(cell)) for cell in cells]
+    forecasts = [(cell, forecaster.forecast(cell)) for cell in cells]
     table = Table(
         name="cells",
         title=f"{study.name}: {len(cells)} cells",
         columns=("cell", "peak_bytes", "fits", "predicted_s", "why"),
         rows=tuple(
             (
-                *(cell.words, one.peak_bytes, one.fits if cell.spec else None),
-                *(round(one.seconds, 1) if cell.spec else None, cell.refused or None),
+                *(cell.words, of_cell.peak_bytes, of_cell.fits if cell.spec else None),
+                *(round(of_cell.seconds, 1) if cell.spec else None, cell.refused or None),
             )
-            for cell, one in known
+            for cell, of_cell in forecasts
         ),
     )
     if as_json:
         print_json([*table.mappings()])
         return 0
-    run = [one for cell, one in known if cell.spec]
-    is_least = not all(one.is_timed for one in run)
-    takes = forecast(sum(one.seconds for one in run), is_least=is_least)
+    runnable = [of_cell for cell, of_cell in forecasts if cell.spec]
+    is_least = not all(of_cell.is_timed for of_cell in runnable)
+    takes = forecast(sum(of_cell.seconds for of_cell in runnable), is_least=is_least)
     print_lines(forecast_lines(study, cells, table, takes, page_width()))
     return 0

@@ -1,4 +1,4 @@
-"""What `compare` prints for people."""
+"""The output of `compare` as lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STYLES = {
 
 
 def comparison_lines(comparison: Comparison, width: int) -> Iterator[Line]:
-    """The verdict, what differs, then the medians and the memory of both runs."""
+    """The verdict, the differing factors, then the medians and the memory of both runs."""
     yield from prose(f"A  {comparison.a}", width)
     yield from prose(f"B  {comparison.b}", width)
     yield blank()
@@ -75,15 +75,19 @@ def _change(comparison: Comparison) -> str:
 
 def _factors(factors: list[Factor]) -> Table:
     rows = tuple(
-        (one.name, one_figure(one.name, one.a), one_figure(one.name, one.b)) for one in factors
+        (factor.name, one_figure(factor.name, factor.a), one_figure(factor.name, factor.b))
+        for factor in factors
     )
     return Table(name="factors", title="What differs", columns=("factor", "A", "B"), rows=rows)
 
 
 def _phases(comparison: Comparison) -> Table:
     rows = tuple(
-        (one.name, one.a_ms, one.b_ms, _difference(one.a_ms, one.b_ms), _share(one.a_ms, one.b_ms))
-        for one in comparison.phases
+        (
+            *(phase.name, phase.a_ms, phase.b_ms),
+            *(_difference(phase.a_ms, phase.b_ms), _share(phase.a_ms, phase.b_ms)),
+        )
+        for phase in comparison.phases
     )
     columns = ("phase", "A_ms", "B_ms", "change_ms", "over_a")
     return Table(name="phases", title="Medians", columns=columns, rows=rows)

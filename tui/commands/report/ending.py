@@ -1,4 +1,4 @@
-"""What is printed when a run is over, and the exit code that says how it ended."""
+"""The output at the end of a run, and its exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CODES = {"finished": 0, "running": 0, "cancelled": 130}
 
 
 def print_ending(run: RunDirectory, *, json: bool) -> int:
-    """Print the record, or the report and where the artifacts are; return the exit code."""
+    """Print the record, or the report and the paths of the artifacts; return the exit code."""
     record = load_record(run)
     if json:
         print_json(record)
@@ -26,11 +26,11 @@ def print_ending(run: RunDirectory, *, json: bool) -> int:
 
 
 def full_report(run: RunDirectory, record: Record, width: int) -> Iterator[Line]:
-    """The report, then the files behind it and the commands that carry them away."""
+    """The report, then the run's artifacts and the commands that export them."""
     yield from report_lines(record, width)
-    # Whole lines, whatever the width: they are there to be copied.
+    # Never cut: these lines are for copying.
     yield from titled(
-        "Take it home",
+        "Artifacts",
         ([(f"  {label:<12}", "dim"), (text, "")] for label, text in _exports(run, record)),
     )
 

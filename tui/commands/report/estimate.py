@@ -1,4 +1,4 @@
-"""What `estimate` prints for people."""
+"""The answers of `estimate` as lines and tables."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .layout import Line, blank, prose, table_lines, titled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A prediction beside what it is held against.
+    """A prediction, and the capacity and roof to compare it with.
 
     Attributes:
         why: Why the memory is not predicted; "" where it is.
-        capacity_bytes: None where nobody says.
-        roof: Of the device, for the roofline time of exact mode; else why there is none.
-        why_no_workspace: What of the peak on this CPU the prediction does not have.
+        capacity_bytes: Memory to fit into; None where it is not known.
+        roof: The device's roof, for the roofline time of exact mode; ``why_no_roof`` else.
+        why_no_workspace: The part of the peak on this CPU that is not predicted.
     """
 
     spec: RunSpec
@@ -47,7 +47,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak is within the capacity; None where one of both is not known."""
+        """Whether the peak is within the capacity; None where either is unknown."""
         if self.why or self.capacity_bytes is None:
             return None
         return fits(self.prediction, self.capacity_bytes)
@@ -69,7 +69,7 @@ class Estimate:
             reasons[f"ledger.{LIBRARY_WORKSPACE}"] = self.why_no_workspace
         if self.capacity_bytes is None:
             reasons["capacity_bytes"] = (
-                f"{self.spec.device} does not tell its memory: give it with --capacity"
+                f"{self.spec.device} does not report its memory: give it with --capacity"
             )
         if isinstance(self.prediction, ExactPrediction) and not self.roof_times:
             reasons["roofline_ms"] = self.why_no_roof or (
@@ -115,7 +115,7 @@ def estimate_tables(estimate: Estimate) -> list[Table]:
 
 
 def fit_lines(spec: RunSpec, fit: Fit, method: str, width: int) -> Iterator[Line]:
-    """The largest that fits, and what the next one lacks."""
+    """The largest that fits, and the memory that the next one lacks."""
     yield from _head(spec.changed(**{fit.key: fit.largest}) if fit.largest else spec, width)
     table = fit_table(fit)
     yield from titled(table.title, table_lines(table, width, columns=("quantity", "value")))
@@ -125,7 +125,7 @@ def fit_lines(spec: RunSpec, fit: Fit, method: str, width: int) -> Iterator[Line
 
 
 def grid_lines(spec: RunSpec, cells: Sequence[Cell], method: str, width: int) -> Iterator[Line]:
-    """A row per cell."""
+    """One row for each cell."""
     yield from _head(spec, width)
     table = grid_table(cells)
     shown = [name for name in table.columns if name != "note"]
@@ -137,7 +137,7 @@ def grid_lines(spec: RunSpec, cells: Sequence[Cell], method: str, width: int) ->
     if len(capacities) == 1:
         yield from prose(f"capacity: {format_bytes(capacities[0])}", width, style="dim")
     elif not capacities:
-        text = f"{spec.device} does not tell its memory: give it with --capacity"
+        text = f"{spec.device} does not report its memory: give it with --capacity"
         yield from prose(text, width, style="dim")
     yield from prose(f"method: {method}", width, style="dim")
 

@@ -1,4 +1,4 @@
-"""What `estimate` prints: what a spec will cost, what fits, and a table of predictions."""
+"""The answers of `estimate`: a spec's cost, the largest that fits, a table of predictions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLOSED_FORM = "closed form"
 
 
 def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
-    """Answer what the arguments ask, in exact mode or else by the closed form.
+    """Answer the question of the arguments, in exact mode or by the closed form.
 
     Raises:
         SpecError: Naming the key or the option at fault.
@@ -91,12 +91,12 @@ def _fit(
 ) -> None:
     if capacity is None:
         raise SpecError("--capacity", None, f"say how much memory {spec.device} has, such as 24GiB")
-    found = fit(spec, arguments.fit, capacity, predict)
+    fitted = fit(spec, arguments.fit, capacity, predict)
     if arguments.exact:
-        found = fit(spec, arguments.fit, capacity, predict_one, guess=found.largest)
+        fitted = fit(spec, arguments.fit, capacity, predict_one, guess=fitted.largest)
     method = _method(arguments)
-    lines = fit_lines(spec, found, method, page_width())
-    _print(arguments, msgspec.to_builtins(found) | {"method": method}, [fit_table(found)], lines)
+    lines = fit_lines(spec, fitted, method, page_width())
+    _print(arguments, msgspec.to_builtins(fitted) | {"method": method}, [fit_table(fitted)], lines)
 
 
 def _table(
@@ -136,7 +136,7 @@ def _roof(arguments: argparse.Namespace, spec: RunSpec) -> tuple[Roof | None, st
 
 
 def as_json(estimate: Estimate) -> dict[str, Any]:
-    """The public keys; what is not known is null, with the reason under ``missing``."""
+    """The public keys; an unknown value is null, with the reason under ``missing``."""
     prediction, why = estimate.prediction, estimate.why
     values: dict[str, Any] = {
         "parameters": prediction.parameters,

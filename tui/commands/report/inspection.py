@@ -1,4 +1,4 @@
-"""What `inspect` prints for people: how far decoding is, then everything the file holds."""
+"""The output of `inspect` as lines: progress of decoding, then the file's tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLEAR_LINE = "\r\x1b[K"
 
 @contextmanager
 def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
-    """Gives what shows the progress; the line is gone at the end."""
+    """Yield a function that shows the progress on one line, which is cleared at the end."""
     if not sys.stderr.isatty():
         yield lambda step: None
         return
@@ -53,7 +53,7 @@ def _write(text: str) -> None:
 
 
 def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
-    """What kind of file it is, then everything that it holds, at most ``width`` cells wide."""
+    """The kind of file, then all its tables, at most ``width`` cells wide."""
     yield [(literal(inspection.file), "bold")]  # whole, so that it can be copied
     yield from prose(file_text(inspection), width)
     if kernels := inspection.kernels:

@@ -1,4 +1,4 @@
-"""The kernel parts of a report: tables, tree and answers, under what they are worth."""
+"""The kernel parts of a report: tables, tree and answers, under coverage and perturbation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TREE_DROP = (
 
 
 class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of the tree to print; everything by default."""
+    """The part of the tree to print; everything by default."""
 
     depth: int | None = None
     min_share: float = 0.0
@@ -39,7 +39,7 @@ class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree_options(arguments: argparse.Namespace) -> TreeOptions:
-    """The options of `show` that are about the tree.
+    """Parse the options of `show` for the tree.
 
     Raises:
         SpecError: One that cannot be read, or one without ``--section tree``.
@@ -73,7 +73,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def tree_of(run: RunDirectory, record: Record, options: TreeOptions) -> TreeNode | None:
-    """The part of the run's tree that was asked for; None when it was not traced.
+    """The requested part of the run's tree; None when the run was not traced.
 
     Raises:
         SpecError: Nothing in the tree matches.
@@ -83,16 +83,16 @@ def tree_of(run: RunDirectory, record: Record, options: TreeOptions) -> TreeNode
         return None
     tree = kernel_tree(kernels, record.memory)
     if options.match is not None:
-        found = matching(tree, options.match.search)
-        if found is None:
+        matched = matching(tree, options.match.search)
+        if matched is None:
             raise SpecError("--match", options.match.pattern, "nothing in the tree matches")
-        tree = found
+        tree = matched
     tree = from_share(tree, options.min_share)
     return tree if options.depth is None else to_depth(tree, options.depth)
 
 
 def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Iterator[Line]:
-    """One line a node, indented; the columns in which nothing is known are left out."""
+    """One indented line for each node; columns without a known value are left out."""
     assert record.kernels is not None
     table = tree_table(tree, perturbed=is_perturbed(record.kernels))
     columns = [*known_columns(table, COLUMNS[: COLUMNS.index("where")]), "where"]
@@ -110,12 +110,12 @@ def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Itera
 
 
 def answers_of(record: Record) -> list[Answer]:
-    """The questions answered from this run, and from others of its spec in the library."""
+    """The answers from this run, and from others of its spec in the library."""
     return questions_of(record, runs_with_other_steps(record)) if record.kernels else []
 
 
 def questions_section(record: Record, answers: Sequence[Answer], width: int) -> Iterator[Line]:
-    """Question, sentence, and the commands that would tell what is missing."""
+    """Each question with its sentence, and the commands that would measure missing values."""
     yield from kernel_head(record, width)
     for answer in answers:
         yield blank()
@@ -135,7 +135,7 @@ def kernels_section(record: Record, width: int, page: int) -> Iterator[Line]:
 
 
 def kernel_head(record: Record, width: int) -> Iterator[Line]:
-    """What the tables explain, how far watching moved the step, and what follows from it."""
+    """Warnings, the coverage of the tables, and the perturbation of the step by tracing."""
     assert record.kernels is not None
     yield from kernel_warnings(record.kernels, width)
     yield from note(coverage_words(record.kernels), width)

@@ -20,7 +20,7 @@ GAP = 2
 INDENT = 2
 _GLUE = "\N{NO-BREAK SPACE}"
 _NARROWEST = 12
-"""Cells that a name keeps when its column has to give way."""
+"""Cells that a name keeps when its column is narrowed."""
 
 
 def blank() -> Line:
@@ -59,7 +59,7 @@ def note(items: Iterable[str], width: int) -> list[Line]:
 def labelled(
     label: str, text: str, width: int, *, column: int, style: str = "", label_style: str = "dim"
 ) -> list[Line]:
-    """A paragraph with a label in a column of its own at the left."""
+    """A paragraph with its label in a separate column at the left."""
     lines = _wrapped(text, width - column - INDENT) or [""]
     heads = [f"{' ' * INDENT}{label:<{column}}", *[" " * (INDENT + column)] * (len(lines) - 1)]
     return [[(head, label_style), (line, style)] for head, line in zip(heads, lines, strict=True)]
@@ -109,7 +109,7 @@ def _fit(widths: dict[str, int], numeric: set[str], drop: Iterable[str], room: i
         widths.pop(name, None)
     texts = [name for name in widths if name not in numeric]
     if excess() > sum(max(0, widths[name] - _NARROWEST) for name in texts):
-        return  # too wide in any case: cutting words would win nothing
+        return  # Too wide in any case: cutting names would not help.
     while excess() > 0:
         widths[max(texts, key=widths.__getitem__)] -= 1
 
@@ -142,7 +142,7 @@ def _padded(text: str, width: int, *, right: bool) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Text cut in the middle: the beginning and the end of a kernel's name both tell."""
+    """Text cut in the middle: both ends of a kernel's name identify it."""
     if cell_len(text) <= width:
         return text
     head = (width - 1) * 2 // 3

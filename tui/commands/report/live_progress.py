@@ -22,7 +22,7 @@ _BAR_CELLS = 20
 
 
 class LiveProgress:
-    """Repaints at most twice a second, so that it takes nothing from what is measured."""
+    """Repaints at most twice a second, so as not to disturb the measurement."""
 
     def __init__(self) -> None:
         self._view = LiveView()
@@ -46,7 +46,7 @@ class LiveProgress:
         self._live.stop()
 
     def show(self, event: AnyEvent) -> None:
-        """Take an event in, and repaint if the last time is long enough ago."""
+        """Take an event in, and repaint if the last painting is long enough ago."""
         self._view.take(event)
         is_turn = isinstance(event, PassStarted | PassEnded)
         if is_turn or event.t_ns - self._painted_ns >= REPAINT_SECONDS * 1e9:
@@ -77,7 +77,7 @@ class LiveProgress:
         return f"{stage}: step {view.step_count}, {median_words(view.median_ms, view.half_width)}"
 
     def _share(self) -> float:
-        """How much of the current pass is done, as far as it can be told."""
+        """The done share of the current pass, 0 where it is not known."""
         view = self._view
         if view.progress is not None:
             _, done, total = view.progress
@@ -98,7 +98,7 @@ def bar(share: float) -> str:
 
 
 def sparkline(values: list[float]) -> str:
-    """One block a value, from the least to the greatest of them."""
+    """One block for each value, scaled from the least to the greatest."""
     if not values:
         return ""
     low, high = min(values), max(values)

@@ -1,4 +1,4 @@
-"""What goes to stdout: one JSON document, or lines that suit a terminal or a pipe."""
+"""Output to stdout: one JSON document, or lines that suit a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNCUT = 10_000
 
 
 def write(text: str) -> None:
-    """Text to stdout; once its reader has left (``| head``), to nowhere."""
+    """Write text to stdout; once its reader has left (``| head``), drop it."""
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
@@ -26,7 +26,7 @@ def write(text: str) -> None:
 
 
 def flush() -> None:
-    """Hand over what is buffered, so that no error is left for the interpreter's end."""
+    """Flush the buffer, so that no error is left for the interpreter's exit."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -38,7 +38,7 @@ def _forget_reader() -> None:
 
 
 def print_json(value: object) -> None:
-    """Exactly one JSON document."""
+    """Print exactly one JSON document."""
     write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
@@ -53,7 +53,7 @@ def page_width(*, cut: bool = True) -> int:
 
 
 def print_lines(lines: Iterable[Line]) -> None:
-    """Lines with their styles on a terminal, and plain text anywhere else."""
+    """Print lines, with their styles on a terminal, else as plain text."""
     if sys.stdout.isatty():
         _print_styled(lines)
         return
@@ -67,5 +67,5 @@ def _print_styled(lines: Iterable[Line]) -> None:
 
     console = Console(highlight=False, markup=False, emoji=False)
     for line in lines:
-        # Nothing is wrapped or cut here: tables fit already, commands are there to be copied.
+        # Nothing is wrapped or cut here: tables fit already, and commands are for copying.
         console.print(Text.assemble(*line), soft_wrap=True)

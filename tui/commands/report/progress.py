@@ -22,7 +22,7 @@ from ....core.tables.context import settings_line
 from ...text import median_words, milliseconds
 
 QUIET_SECONDS = 2.0
-"""Plain lines about steps are at least so far apart."""
+"""Least seconds between two plain lines about steps."""
 
 
 class Progress(Protocol):
@@ -42,7 +42,7 @@ class Progress(Protocol):
 
 
 def progress_for(*, json: bool) -> Progress:
-    """A display for a terminal, lines for a pipe, and nothing there when JSON is asked for."""
+    """A display for a terminal, lines for a pipe, and nothing in a pipe with JSON."""
     if sys.stderr.isatty():
         from .live_progress import LiveProgress
 
@@ -64,7 +64,7 @@ class Silence:
 
 
 class PlainProgress(Silence):
-    """One line a fact, no control characters."""
+    """One line for each event, without control characters."""
 
     def __init__(self) -> None:
         self._pass = "run"
@@ -82,7 +82,7 @@ class PlainProgress(Silence):
             try:
                 print(f"{self._pass:<7} {literal(text)}", file=sys.stderr, flush=True)
             except OSError:
-                # The reader of the progress left; the measurement goes on without it.
+                # The reader of the progress has left; the measurement continues without it.
                 self._readable = False
 
     def _describe(self, event: AnyEvent) -> str:
@@ -94,7 +94,7 @@ class PlainProgress(Silence):
 
 
 def describe(event: AnyEvent) -> str:
-    """One line about an event, or nothing when it says nothing a person waits for."""
+    """One line about an event; empty for an event that needs none."""
     match event:
         case RunStarted():
             model = event.spec.get("model")

@@ -1,4 +1,4 @@
-"""The report of a run as lines: what was measured, the findings, trust, then the tables."""
+"""The report of a run as lines: settings, findings, trust, then the tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LABELS = 12
 
 
 def report_lines(record: Record, width: int) -> Iterator[Line]:
-    """Everything a person needs of a run, at most ``width`` cells wide."""
+    """The report of a run, at most ``width`` cells wide."""
     yield from _headline(record, width)
     for finding in record.findings:
         yield blank()
@@ -92,7 +92,7 @@ def finding_lines(finding: Finding, width: int) -> Iterator[Line]:
 
 
 def timing_section(timing: Timing, width: int) -> Iterator[Line]:
-    """The phases, then what follows from them in one paragraph."""
+    """The phases, then the rates that follow from them in one paragraph."""
     table = timing_table(timing)
     columns = table.columns[: table.columns.index("n") + 1]
     drop = ("max_ms", "min_ms", "std_ms", "mean_ms")
@@ -109,7 +109,7 @@ def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
 
 
 def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
-    """What to know before the tables are read: too little explained, times that moved."""
+    """Warnings above the tables: low coverage, times perturbed by tracing."""
     for text in (coverage_warning(kernels), perturbation_note(kernels)):
         if text:
             yield blank()
@@ -117,7 +117,7 @@ def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
 
 
 def moved_columns(kernels: Kernels, columns: Sequence[str] = ()) -> list[str]:
-    """The columns of times, of a kernel table if none are given, when tracing moved them."""
+    """The columns of times that tracing perturbed; those of a kernel table if none are given."""
     names = columns or KERNEL_NAMES
     return [name for name in names if name.endswith("_ns")] if is_perturbed(kernels) else []
 
@@ -170,7 +170,7 @@ def nsys_section(nsys: Nsys, width: int) -> Iterator[Line]:
 
 
 def memory_section(memory: Memory, width: int) -> Iterator[Line]:
-    """What is resident at the peak, the totals, and what the card or the host counts."""
+    """The ledger at the peak, the totals, and the counts of the card or the host."""
     ledger = ledger_table(memory)
     numbers = tuple(name for name in ledger.columns if name != "name")
     rows = table_lines(
@@ -188,10 +188,10 @@ def memory_section(memory: Memory, width: int) -> Iterator[Line]:
 
 
 def _largest(memory: Memory, width: int) -> list[Line]:
-    """The largest allocations with the innermost frame that asked for each."""
+    """The largest allocations, each with its innermost frame."""
     table = largest_table(memory)
     where = [str(stack).partition(" < ")[0] for stack in table.column("stack")]
-    # Where the blocks' bytes are known they take the room of the module.
+    # Known bytes of the blocks take the place of the module.
     names = ("bytes", "block_bytes", "category", "phase")
     if "block_bytes" not in table.columns:
         names = ("bytes", "category", "phase", "module")
@@ -208,12 +208,12 @@ def _headline(record: Record, width: int) -> Iterator[Line]:
 
 
 def _unfinished(record: Record, width: int) -> Iterator[Line]:
-    for one in record.passes:
-        if one.outcome == "finished":
+    for row in record.passes:
+        if row.outcome == "finished":
             continue
         yield blank()
-        yield from prose(f"{one.name} pass: {literal(one.detail)}", width, hang=2, style="bold red")
-        for line in one.log_tail[-5:]:
+        yield from prose(f"{row.name} pass: {literal(row.detail)}", width, hang=2, style="bold red")
+        for line in row.log_tail[-5:]:
             yield [("  | " + shortened(literal(line), width - 4), "dim")]
 
 
@@ -249,7 +249,7 @@ def _totals(memory: Memory) -> list[str]:
 
 
 def _figure(key: str, value: float | None, missing: Mapping[str, str]) -> str:
-    """A figure, or that it is not known and why."""
+    """A figure, or n/a with the reason."""
     reason = missing.get(key) if value is None else None
     return one_figure(key, value) + (f" ({literal(reason)})" if reason else "")
 

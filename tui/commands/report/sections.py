@@ -28,12 +28,12 @@ from .layout import Line, blank, prose, titled
 from .report import finding_lines, full_table, memory_section, timing_section
 
 _DROPPED_FIRST = {"largest": ("died_ms", "born_ms"), "generated": ("sources", "file")}
-"""Columns by the table's name that go first where room is short."""
+"""Columns, by the table's name, that are dropped first for want of room."""
 _SHOWN_WITHOUT_ROWS = (
     *("origins", "largest", "telemetry", "environment", "nvtx", "nsys-devices"),
     *("nsys-kernel-sum", "nsys-copy-sum"),
 )
-"""Tables whose head stands alone where nothing was recorded."""
+"""Tables whose heading is shown even without rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class _View:
         }
 
     def in_full(self, *names: str) -> Iterator[Line]:
-        """Those of the tables that there are."""
+        """The named tables in full, those that the section has."""
         for name in names:
             if name in self.tables:
                 drop = _DROPPED_FIRST.get(name, ())
@@ -72,10 +72,10 @@ class _View:
 
 @dataclass(frozen=True, kw_only=True)
 class _Text:
-    """The beginning of a section, which its tables in full follow.
+    """The text at the beginning of a section, before its tables in full.
 
     Attributes:
-        lines: Makes it.
+        lines: Makes the text.
         covers: Names of the tables that it shows.
     """
 
@@ -84,9 +84,11 @@ class _Text:
 
 
 def section_as_json(run: RunDirectory, record: Record, section: str, options: TreeOptions) -> Any:
-    """The block of the record of that name; for ``log`` each pass's lines, for ``tree`` the
-    outermost node, for ``questions`` the answers, for ``roofline`` the points, for ``oom`` the
-    refusal that tells most."""
+    """The record's block of that name, or the content of a section that is no block.
+
+    ``log`` has each pass's lines, ``tree`` the outermost node, ``questions`` the answers,
+    ``roofline`` the points, ``oom`` the out-of-memory block with the most detail.
+    """
     match section:
         case "log":
             return {name: list(lines) for name, lines in _logs(run, record)}
@@ -97,8 +99,8 @@ def section_as_json(run: RunDirectory, record: Record, section: str, options: Tr
         case "roofline":
             return roof_points(record.kernels, by_phase=True) if record.kernels else None
         case "oom":
-            told = out_of_memory(record)
-            return told and told[1]
+            pass_and_oom = out_of_memory(record)
+            return pass_and_oom and pass_and_oom[1]
         case _:
             return getattr(record, section)
 
@@ -178,15 +180,15 @@ TEXTS = {
     "log": _Text(lines=_log),
     "findings": _Text(lines=_findings, covers=("findings",)),
 }
-"""Sections that have more than their tables, or show some of them in another form."""
+"""Sections with text besides their tables, or with tables in another form."""
 
 
 def _logs(run: RunDirectory, record: Record) -> Iterator[tuple[str, Iterator[str]]]:
-    """What the worker of each pass printed, line by line; undecodable bytes are replaced."""
-    for one in record.passes:
-        path = run.log_path(one.name)
+    """The log of each pass, line by line; undecodable bytes are replaced."""
+    for row in record.passes:
+        path = run.log_path(row.name)
         if path.is_file():
-            yield one.name, _lines_of(path)
+            yield row.name, _lines_of(path)
 
 
 def _lines_of(path: Path) -> Iterator[str]:

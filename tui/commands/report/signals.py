@@ -1,4 +1,4 @@
-"""What signals do to a command that measures."""
+"""Signal handling of a command that measures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ....core.runs.supervisor import Cancellation
 
 @contextmanager
 def cancelled_by_signals(cancel: Cancellation) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run in order; SIGHUP only takes the terminal away.
+    """Let SIGINT and SIGTERM end the run in order, and SIGHUP only detach the terminal.
 
     A line that drops must not kill a run: after a hang-up the standard streams lead
     nowhere and the measurement goes on.

@@ -1,4 +1,4 @@
-"""What `study` prints for people: a report, or what running it would take."""
+"""The output of `study` as lines: a report, or the forecast of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLOT_ROWS = 14
 
 
 def study_lines(report: Report, width: int) -> Iterator[Line]:
-    """Everything but the environment, which the other formats have."""
+    """The report without the environment, which the other formats have."""
     study, progress = report.study, report.progress
     name = " · ".join(part for part in (study.name, study.variant) if part)
     yield [(f"{name}: {study.title}", "bold")]
@@ -47,14 +47,14 @@ def study_lines(report: Report, width: int) -> Iterator[Line]:
 def forecast_lines(
     study: Study, cells: Sequence[Cell], table: Table, takes: str, width: int
 ) -> Iterator[Line]:
-    """The cells with what they are predicted to take; ``takes`` is the time of them all."""
+    """The cells with their predictions; ``takes`` is the time of all, as text."""
     yield from titled(table.title, table_lines(table, width))
     yield blank()
     peaks = zip(table.column("peak_bytes"), table.column("fits"), strict=True)
     sizes = [peak for peak, fits in peaks if fits is False and is_number(peak)]
     first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
-    told = f"{len(sizes)} of {len(cells)} are predicted not to fit{first}"
-    yield from prose(f"{takes}; {told}", width)
+    too_large = f"{len(sizes)} of {len(cells)} are predicted not to fit{first}"
+    yield from prose(f"{takes}; {too_large}", width)
     for caution in cautions_of(study, cells, {}):
         yield from prose(f"! {caution}", width, hang=2, style="yellow")
     if study.variants and not study.variant and resolve_device("auto") == "cpu":

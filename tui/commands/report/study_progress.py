@@ -20,7 +20,7 @@ BAR_CELLS = 24
 
 
 class StudyProgress:
-    """Shows events until it is left; nothing at all with ``quiet``."""
+    """Shows events until the context ends; nothing with ``quiet``."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -74,7 +74,7 @@ class StudyProgress:
 
 
 def forecast(seconds: float, *, is_least: bool) -> str:
-    """``about 0:24``, or ``at least`` where of some cells only the start is known."""
+    """``about 0:24``, or ``at least`` where only the start of some cells is known."""
     return f"{'at least' if is_least else 'about'} {elapsed(seconds)}"
 
 
