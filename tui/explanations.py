@@ -12,7 +12,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         title: The number as the screens call it.
-        formula: How it is computed.
+        formula: The computation, as a formula or in words.
         clock: The clock or the counter that it comes from.
         source: The pass or file that it comes from.
         included: The things that count, and those that do not.

@@ -168,7 +168,7 @@ def decoding_text(step: Progressed) -> str:
     return f"{words} {done} of {total}"
 
 
-def median_words(median_ms: float, half_width: float | None) -> str:
+def median_text(median_ms: float, half_width: float | None) -> str:
     """A median and, once there are enough steps to know it, how well it is known."""
     interval = "" if half_width is None else f" ±{percent(half_width)}"
     return f"median {milliseconds(median_ms)}{interval}"

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "its tables. What was finished is kept; OOM is a value. docs/studies.md has the format."
     )
     parser.epilog = examples(
-        ("sysbench-tui study list", "the experiments that are known"),
+        ("sysbench-tui study list", "the known experiments"),
         ("sysbench-tui study precision --variant small", "on a CPU"),
         ("sysbench-tui study e2e --only model=large --dry-run", "what it would take"),
         ("sysbench-tui study show e2e --format html -o e2e.html", ""),

@@ -14,7 +14,7 @@ from rich.text import Text
 from ....core.record.events import AnyEvent, PassEnded, PassStarted
 from ....core.tables.cells import literal
 from ...live.run_watch import LiveView
-from ...text import STAGE_WORDS, elapsed, median_words, outcome_glyph
+from ...text import STAGE_WORDS, elapsed, median_text, outcome_glyph
 
 REPAINT_SECONDS = 0.5
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -74,7 +74,7 @@ class LiveProgress:
             return f"{stage}: {what} {done} of {total}"
         if view.median_ms is None or view.current != "timing":
             return stage
-        return f"{stage}: step {view.step_count}, {median_words(view.median_ms, view.half_width)}"
+        return f"{stage}: step {view.step_count}, {median_text(view.median_ms, view.half_width)}"
 
     def _share(self) -> float:
         """The done share of the current pass, 0 where it is not known."""

@@ -19,7 +19,7 @@ from ....core.record.events import (
 )
 from ....core.tables.cells import literal
 from ....core.tables.context import settings_line
-from ...text import median_words, milliseconds
+from ...text import median_text, milliseconds
 
 QUIET_SECONDS = 2.0
 """Least seconds between two plain lines about steps."""
@@ -108,7 +108,7 @@ def describe(event: AnyEvent) -> str:
             return f"warm-up {state} after {event.steps} steps"
         case StepsTimed():
             steps = event.first_index + len(event.step_ms)
-            return f"step {steps}: {median_words(event.median_ms, event.half_width)}"
+            return f"step {steps}: {median_text(event.median_ms, event.half_width)}"
         case WorkStepped() if event.done == event.total:
             return f"{event.what} done"
         case Noticed():

@@ -40,7 +40,7 @@ class ExplainScreen(ModalScreen[None]):
         width = min(self.app.size.width, DIALOG_WIDTH) - DIALOG_EDGES
         lines = [line for key in self._keys for line in _paragraph(EXPLANATIONS[key], width)]
         if not lines:
-            lines = [Content("This tab shows what was written, no number of its own.")]
+            lines = [Content("This tab has no numbers to explain.")]
         self.query_one("#origins", Static).update(Content("\n").join(lines))
 
 

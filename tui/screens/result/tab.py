@@ -28,7 +28,7 @@ class ResultTab(Vertical):
         return bool(self.row.block) and getattr(self.record, self.row.block) is None
 
     def blank(self) -> Static:
-        """Why there is nothing to show."""
+        """The reason why there is nothing to show."""
         reason = blank_reason(self.record, self.row.block, self.row.filled_by)
         return Static(reason, classes="blank", markup=False)
 

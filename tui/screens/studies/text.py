@@ -94,8 +94,8 @@ def grid_cell(
     for status, cell in zip(statuses, cells, strict=True):
         if status == "oom":
             oom = report.ooms.get(cell.id) if report else None
-            asked = oom.requested_bytes if oom else None
-            return GridCell("oom", f"OOM {amount(asked)}" if asked else "OOM")
+            requested_bytes = oom.requested_bytes if oom else None
+            return GridCell("oom", f"OOM {amount(requested_bytes)}" if requested_bytes else "OOM")
     numbers = [number for cell in cells if (number := _number(report, cell, chosen)) is not None]
     shown = shown_value(report, cells[0], chosen)
     if numbers and shown:
