@@ -97,7 +97,7 @@ class StudyWatch:
         self._records |= records_of(self.directory, fresh, self._prune)
         return make_report(self.directory, self.study, self.cells, self._records)
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The last line that the runner printed; empty when it printed nothing."""
         try:
             lines = (self.directory.path / "runner.log").read_text(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""Exact mode from the Run screen: in the background, beside the closed form."""
+"""Exact mode from the Run screen: in the background, next to the closed form."""
 
 from __future__ import annotations
 

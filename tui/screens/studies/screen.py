@@ -176,8 +176,8 @@ class StudiesScreen(WorkScreen):
         self._ticks_to_start -= 1
         if watch.progress.is_live:
             self._ticks_to_start = 0
-        elif not self._ticks_to_start and (words := watch.last_words()):
-            self.notify(words, title="The study did not start", severity="error", markup=False)
+        elif not self._ticks_to_start and (line := watch.last_log_line()):
+            self.notify(line, title="The study did not start", severity="error", markup=False)
 
     def _fill(self) -> None:
         """Read new records and compute tables in a thread; one reader at a time."""

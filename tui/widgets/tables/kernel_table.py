@@ -38,7 +38,7 @@ class KernelTable(TableView):
         self._looks = looks
         self._perturbed = perturbed
 
-    def room_beside(self, column: str) -> int:
+    def extra_cells(self, column: str) -> int:
         if column == "category":
             return SWATCH_WIDTH
         return perturbed_room(column, perturbed=self._perturbed)

@@ -114,7 +114,7 @@ class TableView(DataTable[Text]):
         rows = tuple(self.table.rows[index] for index in self.matching)
         return table_as_markdown(msgspec.structs.replace(self.table, rows=rows))
 
-    def room_beside(self, column: str) -> int:
+    def extra_cells(self, column: str) -> int:
         """Cells that `cell` adds to the text of a column."""
         return 0
 
@@ -141,7 +141,7 @@ class TableView(DataTable[Text]):
         for name in names:
             place = table.index(name)
             widest = max((len(texts[place]) for texts in self._texts), default=0)
-            widths[name] = max(len(heading_of(table, name)) + 2, widest + self.room_beside(name))
+            widths[name] = max(len(heading_of(table, name)) + 2, widest + self.extra_cells(name))
         if self._flexible in widths:
             wanted = widths[self._flexible]
             least = max(FLEXIBLE_LEAST, int(room * FLEXIBLE_SHARE))

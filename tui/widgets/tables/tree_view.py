@@ -108,7 +108,7 @@ class TreeView(TableView):
             return Text(f"{'  ' * depth}{mark} {text}", style=_style(node))
         return perturbed_cell(column, text, perturbed=self._perturbed)
 
-    def room_beside(self, column: str) -> int:
+    def extra_cells(self, column: str) -> int:
         if column == "where":
             return max((2 * depth for depth, _ in self._visible), default=0) + 2
         return perturbed_room(column, perturbed=self._perturbed)

@@ -62,7 +62,7 @@ class SummaryTab(ResultTab):
                 yield Facts("Out of memory", refusal(pass_and_oom[1]), id="refusal")
             with Horizontal(classes="side"):
                 yield Facts("Figures", figures(record), id="figures")
-                with Vertical(id="beside"):
+                with Vertical(id="right"):
                     yield Facts("Passes", passes(record))
                     if trust := list(trust_lines(record)):
                         yield Facts("Trust", trust)
