@@ -148,6 +148,6 @@ def _markdown(report: Report) -> Iterator[str]:
         if lines:
             yield from ("", f"## {title}", "")
             yield from (f"- {escaped(line)}" for line in lines)
-    for table in (report.environment, report.commands):
-        if table.rows:
-            yield from ("", f"## {escaped(table.title)}", "", table_as_markdown(table))
+    for extra in (report.environment, report.commands):
+        if extra.rows:
+            yield from ("", f"## {escaped(extra.title)}", "", table_as_markdown(extra))
