@@ -139,9 +139,11 @@ def _until(history: History, count: int, notes: Notes, refusal: OomEvent | None)
     """The residents after the first ``count`` events, the step still open.
 
     The replay ends the step at NEVER: memory still alive is a temporary of the step, which
-    would have freed it, and not kept between steps.
+    would have freed it, and not kept between steps. Of what the refused product itself had
+    taken, its result would have outlived it and its workspace would not: they cannot be told
+    apart, and both are temporaries.
     """
-    columns = ("time_ns", "address", "change", "stack")
+    columns = ("time_ns", "address", "change", "stack", "product")
     before = replace(history, **{name: getattr(history, name)[:count] for name in columns})
     step = notes.phases[-1].step
     last_ns = max(int(before.time_ns[-1]) if count else 0, notes.phases[-1].time_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -73,6 +74,12 @@ class TestWhatWasAlive:
         assert (alive.op, alive.module) == ("aten::mm", "blocks.3")
         assert sum(one.bytes for one in alive.origins) == 1300
         assert [one.bytes for one in alive.largest] == [1000, 300]
+
+    def test_what_a_product_had_taken_when_it_was_refused_more_is_a_temporary(self) -> None:
+        # The exception passes through the product, so that all of it goes before that ends.
+        refused = replace(history(*self.UNWOUND), product=np.array([-1, 0, 0, 0, 0]))
+        alive = snapshot_at_oom(recording(refused, 1400), NOTES)
+        assert rows(alive) == {"parameters": 1000, "temporaries (forward)": 300}
 
     def test_the_timeline_ends_with_the_refusal(self) -> None:
         alive = snapshot_at_oom(recording(history(*self.UNWOUND), 1400), NOTES)
