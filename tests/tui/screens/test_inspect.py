@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import sqlite3
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -49,10 +51,37 @@ async def opened(pilot: Pilot[None], app: SysbenchApp, path: Path) -> InspectScr
     return screen
 
 
+def decoders_of(path: Path) -> list[psutil.Process]:
+    """Processes that decode a file; tests before this one may have left children of theirs."""
+    return [child for child in psutil.Process().children() if str(path) in arguments_of(child)]
+
+
 def decoder_of(path: Path) -> psutil.Process:
-    """The process that decodes a file; tests before this one may have left children of theirs."""
-    (child,) = (one for one in psutil.Process().children() if str(path) in arguments_of(one))
+    (child,) = decoders_of(path)
     return child
+
+
+@contextmanager
+def slowed_decoder(path: Path) -> Iterator[None]:
+    """Let the decoder of a file run a tenth of the time, so that it is still there when the
+    screen of a busy machine is painted."""
+    over = threading.Event()
+
+    def throttle() -> None:
+        while not over.wait(0.01):
+            for child in decoders_of(path):
+                with suppress(psutil.Error):
+                    child.suspend()
+                    over.wait(0.09)
+                    child.resume()
+
+    thread = threading.Thread(target=throttle)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def arguments_of(process: psutil.Process) -> list[str]:
@@ -158,17 +187,18 @@ async def test_every_view_of_a_foreign_trace_can_be_shown(
 
 async def test_escape_ends_the_decoding_and_its_process(app: SysbenchApp, tmp_path: Path) -> None:
     path = long_trace(tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, app, path)
-        bar = screen.query_one(ProgressBar)
-        await until(pilot, lambda: bar.total is not None)
-        assert screen.query_one("#decoding").display
-        assert "esc cancels" in text_of(screen, "#stage")
-        child = decoder_of(path)
-        await pilot.press("escape")
-        await until(pilot, lambda: not child.is_running())
-        await until(pilot, lambda: "cancelled" in text_of(screen, "#message"))
-        assert screen.query_one("#file", Input).value == str(path)
+    with slowed_decoder(path):
+        async with app.run_test(size=(80, 24)) as pilot:
+            screen = await opened(pilot, app, path)
+            bar = screen.query_one(ProgressBar)
+            await until(pilot, lambda: bar.total is not None)
+            assert screen.query_one("#decoding").display
+            assert "esc cancels" in text_of(screen, "#stage")
+            child = decoder_of(path)
+            await pilot.press("escape")
+            await until(pilot, lambda: not child.is_running())
+            await until(pilot, lambda: "cancelled" in text_of(screen, "#message"))
+            assert screen.query_one("#file", Input).value == str(path)
 
 
 async def test_the_rows_of_an_export_fill_the_bar(app: SysbenchApp, nsys_export: Path) -> None:
@@ -190,11 +220,12 @@ async def test_the_rows_of_an_export_fill_the_bar(app: SysbenchApp, nsys_export:
 
 async def test_leaving_the_app_ends_the_decoding(app: SysbenchApp, tmp_path: Path) -> None:
     path = long_trace(tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, app, path)
-        bar = screen.query_one(ProgressBar)
-        await until(pilot, lambda: bar.total is not None)
-        child = decoder_of(path)
+    with slowed_decoder(path):
+        async with app.run_test(size=(80, 24)) as pilot:
+            screen = await opened(pilot, app, path)
+            bar = screen.query_one(ProgressBar)
+            await until(pilot, lambda: bar.total is not None)
+            child = decoder_of(path)
     assert ended(child)
 
 
