@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import pickle
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -48,6 +49,13 @@ OOM_RUN = (
     *("run", "--set", "model=tiny", "--set", "batch=32", "--set", "context=512"),
     *("--memory-limit", "300MiB", "--set", "threads=1", "--passes", "timing,memory", "--json"),
 )
+
+
+def pytest_configure() -> None:
+    """Take interrupts again: a shell ignores them for what it starts in the background, programs
+    inherit that, and some tests interrupt programs."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
