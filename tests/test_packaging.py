@@ -126,6 +126,15 @@ def test_only_the_worker_loads_torch(module: str) -> None:
     assert not {"torch", "pandas"} & loaded_by(f"import {module}")
 
 
+def test_the_first_screen_loads_nothing_slow() -> None:
+    loaded = loaded_by("import sysbench.tui.app, sysbench.tui.screens.run.screen")
+    assert not {"email", "numpy", "psutil"} & loaded
+
+
+def test_the_list_of_runs_loads_no_numpy() -> None:
+    assert "numpy" not in loaded_by("import sysbench.core.runs.library")
+
+
 def test_the_engine_loads_nothing_of_the_screens() -> None:
     loaded = loaded_by(
         "import sysbench.core.runs.api, sysbench.core.machine.doctor.checks;"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..machine.environment import device_name, threads, torch_version
+from ..record.environment import device_name, threads, torch_version
 from ..record.record import Record
 from ..spec.fields import differing_keys, keys_deciding, unused_keys
 from ..spec.spec import DIMENSION_NAMES

@@ -17,11 +17,11 @@ from ..analysis.rules.findings import findings_of
 from ..errors import DamagedFileError
 from ..estimate.closed_form import Prediction, predict, why_not_predicted
 from ..machine.devices import nvml_index
-from ..machine.environment import merged
 from ..machine.peaks import roof_of
 from ..machine.telemetry.sample import Sample
 from ..machine.telemetry.summary import summarise
 from ..record.blocks import PASSES
+from ..record.environment import merged
 from ..record.events import (
     AnyEvent,
     DeviceDescribed,

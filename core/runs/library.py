@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ..errors import DamagedFileError
-from ..machine.environment import device_name
+from ..record.environment import device_name
 from ..record.record import Record
 from ..spec.fields import FIELDS
 from ..spec.spec import subject

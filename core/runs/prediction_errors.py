@@ -10,7 +10,8 @@ import msgspec
 from ..errors import DamagedFileError
 from ..formatting import format_bytes, percent
 from ..machine.devices import sample_of
-from ..machine.environment import cpu_model, device_name
+from ..machine.environment import cpu_model
+from ..record.environment import device_name
 from ..record.memory import prediction_error
 from ..record.record import Record
 from ..spec.spec import RunSpec

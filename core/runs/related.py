@@ -7,7 +7,7 @@ import msgspec
 from ..analysis.compare import BreakEven, break_even
 from ..analysis.kernels.questions import GEMM_STEPS
 from ..errors import SysbenchError
-from ..machine.environment import device_name
+from ..record.environment import device_name
 from ..record.record import Record
 from ..spec.command_line import command_line
 from ..spec.fields import COMPILE_KEYS, keys_deciding

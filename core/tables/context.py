@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..formatting import counted
-from ..machine.environment import device_name, threads, torch_version
+from ..record.environment import device_name, threads, torch_version
 from ..record.record import Finding, PassRecord, Record
 from ..spec.spec import NUMERIC_WORKLOADS
 from .table import Cell, Column, Table, facts, fields_of, is_number, tabulate

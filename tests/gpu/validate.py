@@ -26,7 +26,7 @@ import msgspec
 from sysbench.core import Record, RunSpec, SysbenchError, run
 from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.machine.devices import resolve_device
-from sysbench.core.machine.environment import device_name
+from sysbench.core.record.environment import device_name
 from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.report.report import Report, report_of
 from sysbench.core.studies.run.grid import Cell, expand, with_overrides, with_variant

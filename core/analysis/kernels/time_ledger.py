@@ -16,12 +16,7 @@ from ..trace.activities import Activities, device_activities, host_activities
 from ..trace.events import NONE, HostEvents, Kind, Trace
 from ..trace.intervals import Cover, Times, exclusive
 from ..trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
-
-HOST_LATE = "host had not launched yet"
-ON_SYNC = "waiting on a sync"
-BETWEEN = "between launched kernels"
-UNKNOWN = "launch of the next kernel not recorded"
-OUTSIDE_OPERATORS = "host outside operators (Python, dispatch)"
+from .idle_causes import BETWEEN, HOST_LATE, ON_SYNC, OUTSIDE_OPERATORS, UNKNOWN
 
 LAUNCH = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset|Enqueue")
 SYNC = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$")

@@ -5,6 +5,7 @@ Every recorded instant is one column of the ledger, of the card and of the pools
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -13,13 +14,19 @@ import msgspec
 import numpy as np
 
 from ...errors import DamagedFileError
-from ...record.memory import DeviceMemory, Pool
+from ...estimate.closed_form import ROWS
+from ...record.memory import (
+    LIBRARY_WORKSPACE,
+    DeviceMemory,
+    Pool,
+)
 from ...record.record import LedgerRow, Memory
+from ..trace.scopes import LOSS
 from .card import CardReading, Segments, card_rows
 from .history import History, OomEvent, pair
 from .lists import draw_timeline, largest_alive, module_table, origins_alive
 from .owners import Notes
-from .predicted import rows_as_predicted
+from .predicted import NOT_PREDICTED
 from .residents import Residents, replay
 from .snapshot import Snapshot
 
@@ -273,3 +280,32 @@ def _describe_device(snapshot: Snapshot, device: int, is_described: bool) -> Dev
         baseline_blocks=int(np.count_nonzero(allocations.born < 0)),
         is_described=is_described,
     )
+
+
+LOGITS, TEMPORARIES = "logits and loss", "temporaries"
+
+
+def rows_as_predicted(residents: Residents, instant: int, total: int) -> list[LedgerRow]:
+    """The bytes alive at an instant in the rows of a prediction, without library workspace.
+
+    Bytes of no such row, such as a workspace kept between steps or the rounding of blocks, make
+    the last row, so that all sum to ``total``.
+    """
+    allocations, attribution = residents.allocations, residents.attribution
+    amounts: Counter[str] = Counter()
+    # Instant i follows event i - 1, and `alive_at` counts events.
+    for index in np.flatnonzero(allocations.alive_at(instant - 1)).tolist():
+        if attribution.category[index] != LIBRARY_WORKSPACE:
+            name = _predicted_row(attribution.category[index], attribution.module[index])
+            amounts[name] += int(allocations.bytes[index])
+    amounts[NOT_PREDICTED] += total - amounts.total()
+    return [LedgerRow(name, amounts[name]) for name in (*ROWS, NOT_PREDICTED) if amounts[name]]
+
+
+def _predicted_row(category: str, module: str) -> str:
+    is_passing = category.startswith(TEMPORARIES) or category == "activations"
+    if category == "outputs" or (is_passing and module == LOSS):
+        return LOGITS
+    if category.startswith(TEMPORARIES):
+        return TEMPORARIES
+    return category if category in ROWS else NOT_PREDICTED

@@ -6,19 +6,15 @@ resident. The name of the closed form distinguishes them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from ...estimate.closed_form import ROWS, Prediction, predict, why_not_predicted
 from ...record.memory import LIBRARY_WORKSPACE, ClosedForm, ReconciledRow, prediction_error
 from ...record.record import LedgerRow, Memory
 from ...spec.spec import RunSpec
-from ..trace.scopes import LOSS
-from .residents import Residents
 
 MATCH_WITHIN = 0.25
 """Largest relative error of a match; beyond it temporaries and logits dominate the peak."""
@@ -180,32 +176,3 @@ def _row_by_row(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
 
 def _row(name: str, predicted: int, measured: int) -> ReconciledRow:
     return ReconciledRow(name, predicted, measured, prediction_error(predicted, measured))
-
-
-LOGITS, TEMPORARIES = "logits and loss", "temporaries"
-
-
-def rows_as_predicted(residents: Residents, instant: int, total: int) -> list[LedgerRow]:
-    """The bytes alive at an instant in the rows of a prediction, without library workspace.
-
-    Bytes of no such row, such as a workspace kept between steps or the rounding of blocks, make
-    the last row, so that all sum to ``total``.
-    """
-    allocations, attribution = residents.allocations, residents.attribution
-    amounts: Counter[str] = Counter()
-    # Instant i follows event i - 1, and `alive_at` counts events.
-    for index in np.flatnonzero(allocations.alive_at(instant - 1)).tolist():
-        if attribution.category[index] != LIBRARY_WORKSPACE:
-            name = _predicted_row(attribution.category[index], attribution.module[index])
-            amounts[name] += int(allocations.bytes[index])
-    amounts[NOT_PREDICTED] += total - amounts.total()
-    return [LedgerRow(name, amounts[name]) for name in (*ROWS, NOT_PREDICTED) if amounts[name]]
-
-
-def _predicted_row(category: str, module: str) -> str:
-    is_passing = category.startswith(TEMPORARIES) or category == "activations"
-    if category == "outputs" or (is_passing and module == LOSS):
-        return LOGITS
-    if category.startswith(TEMPORARIES):
-        return TEMPORARIES
-    return category if category in ROWS else NOT_PREDICTED

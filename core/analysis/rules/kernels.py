@@ -6,7 +6,7 @@ from math import fsum
 
 from ...formatting import percent, signed_percent
 from ...record.record import Finding, Kernels, Record
-from ..kernels.time_ledger import HOST_LATE, ON_SYNC
+from ..kernels.idle_causes import HOST_LATE, ON_SYNC
 from .rule import Rule
 
 PERTURBATION_LIMIT = 0.10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formatting import counted, format_bytes, percent, signed_percent
-from ...machine.environment import threads
+from ...record.environment import threads
 from ...record.memory import Oom
 from ...record.record import Finding, PassRecord, Record
 from ..memory.oom import asked_by, held, out_of_memory, place, refused, what_fits

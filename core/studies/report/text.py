@@ -10,7 +10,12 @@ import msgspec
 
 from ...errors import SysbenchError
 from ...formatting import counted
-from ...machine.environment import device_name, instruction_set, threads, torch_version
+from ...record.environment import (
+    device_name,
+    instruction_set,
+    threads,
+    torch_version,
+)
 from ...record.record import Record
 from ...spec.command_line import as_typed
 from ...spec.fields import differing_keys, field_named

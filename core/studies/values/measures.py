@@ -9,8 +9,8 @@ from ...analysis.kernels.attention import is_product, is_softmax
 from ...analysis.kernels.questions import by_name
 from ...errors import SpecError
 from ...estimate.sizes import Sizes
-from ...machine.environment import device_name
-from ...machine.environment import instruction_set as instructions_of
+from ...record.environment import device_name
+from ...record.environment import instruction_set as instructions_of
 from ...record.record import Allocation, KernelRow, Record
 from ...spec.spec import RunSpec
 from ...tables.table import Cell

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from ...analysis.memory.block import describe_memory
-from ...analysis.memory.oom import snapshot_at_oom
+from ...analysis.memory.oom_snapshot import snapshot_at_oom
 from ...analysis.memory.owners import Notes
 from ...errors import SysbenchError
 from ...record.events import Noticed, ResultReported, StageEntered, StepCounted, WorkStepped

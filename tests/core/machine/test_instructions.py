@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from sysbench.core.machine.environment import instruction_set
 from sysbench.core.machine.instructions import (
     LADDER,
     LIMITS,
@@ -17,6 +16,7 @@ from sysbench.core.machine.instructions import (
     has_own_products,
     onednn_instructions,
 )
+from sysbench.core.record.environment import instruction_set
 from sysbench.core.runs.directory import RunDirectory
 
 AVX512 = {"sse4_1", "avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq"}

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.machine.environment import device_name
+from sysbench.core.record.environment import device_name
 from sysbench.core.record.record import Record
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.prediction_errors import (

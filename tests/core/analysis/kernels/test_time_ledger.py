@@ -11,17 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import (
+from sysbench.core.analysis.kernels.idle_causes import (
     BETWEEN,
     HOST_LATE,
     ON_SYNC,
     OUTSIDE_OPERATORS,
     UNKNOWN,
-    TimeLedger,
-    Window,
-    time_ledger,
 )
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import TimeLedger, Window, time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.record import Kernels
 

@@ -19,9 +19,9 @@ from sysbench.core.analysis.memory.oom import (
     describe_oom,
     held,
     refused,
-    snapshot_at_oom,
     what_fits,
 )
+from sysbench.core.analysis.memory.oom_snapshot import snapshot_at_oom
 from sysbench.core.analysis.memory.owners import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.estimate.closed_form import predict

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.time_ledger import HOST_LATE, ON_SYNC
+from sysbench.core.analysis.kernels.idle_causes import HOST_LATE, ON_SYNC
 from sysbench.core.analysis.nsys.export import NsysExport, read_export
 from sysbench.core.analysis.trace.scopes import GRAD_ACCUMULATE, STEPS_RANGE
 from sysbench.core.record.nsys import NvtxRange

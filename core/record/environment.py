@@ -1,0 +1,47 @@
+"""Facts of the machine as a record's environment holds them. Nothing is measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Environment = Mapping[str, Any]
+
+
+def device_name(environment: Environment) -> str | None:
+    """Name of the measured device: the GPU, else the CPU."""
+    return _fact(environment, "device", "name") or _fact(environment, "cpu", "model")
+
+
+def torch_version(environment: Environment) -> str | None:
+    """Version of torch in the worker."""
+    return _fact(environment, "torch", "version")
+
+
+def threads(environment: Environment) -> int | None:
+    """Host threads of operators; None before a worker reported them."""
+    count = _fact(environment, "settings", "threads")
+    return None if count is None else int(count)
+
+
+def instruction_set(environment: Environment) -> str | None:
+    """Instruction sets of torch's kernels and of oneDNN's, where known; None on a GPU."""
+    kernels = _fact(environment, "torch", "cpu_capability")
+    onednn = _fact(environment, "torch", "onednn_instructions")
+    names = [*([kernels] if kernels else []), *([f"oneDNN {onednn}"] if onednn else [])]
+    return ", ".join(names) or None
+
+
+def merged(environment: Environment, facts: Environment) -> dict[str, Any]:
+    """The environment with more facts in its groups; later ones win."""
+    groups = dict(environment)
+    for group, values in facts.items():
+        before = groups.get(group)
+        groups[group] = {**before, **values} if isinstance(before, Mapping) else values
+    return groups
+
+
+def _fact(environment: Environment, group: str, key: str) -> str | None:
+    values = environment.get(group)
+    value = values.get(key) if isinstance(values, Mapping) else None
+    return None if value is None else str(value)
