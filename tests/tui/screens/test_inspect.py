@@ -115,7 +115,8 @@ async def test_a_trace_opens_as_the_kernels_of_a_result(
         kernels = tiny_run.record().kernels
         assert kernels is not None
         assert len(screen.tab.table.matching) == len(kernels.rows) + len(kernels.idle) + 1
-        assert screen.tab.table.has_focus
+        table = screen.tab.table
+        await until(pilot, lambda: table.has_focus)
         assert screen.command().endswith(f"inspect {tiny_run.trace_path}")
 
 

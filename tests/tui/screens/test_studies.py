@@ -89,7 +89,7 @@ async def test_enter_opens_the_run_of_a_cell(app: SysbenchApp, directory: StudyD
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(app, pilot, "half")
         await pilot.press("enter")
-        assert screen.focused is screen.grid
+        await until(pilot, lambda: screen.focused is screen.grid)
         await pilot.press("down", "right", "enter")
         assert app.screen is screen  # that cell was not run
         keys = list(screen.query(FooterKey))

@@ -54,7 +54,7 @@ async def test_one_key_and_a_click_turn_the_views(app: SysbenchApp, own_run: Run
             seen.append((tab.view, type(tab.active)))
             shown = [one for one in tab.query_one("#views").children if one.display]
             assert shown == [tab.active]
-            assert app.focused is tab.active
+            await until(pilot, lambda: app.focused is tab.active)
             assert tab.active.size.height >= 6
             await pilot.press("v")
             await pilot.pause()

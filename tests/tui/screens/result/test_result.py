@@ -145,7 +145,7 @@ async def test_the_memory_cursor_tells_what_lives(app: SysbenchApp, own_run: Run
         tab = await open_tab(pilot, app, own_run, "memory")
         assert isinstance(tab, MemoryTab)
         view = tab.query_one(TimelineView)
-        assert app.focused is view
+        await until(pilot, lambda: app.focused is view)
         at_peak = str(tab.query_one("#at-cursor", Static).content)
         assert "parameters" in at_peak and "activations" in at_peak
         await pilot.press("home")
