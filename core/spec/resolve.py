@@ -1,21 +1,10 @@
-"""Resolution of typed settings to a spec that can be measured on this machine."""
+"""Resolution of a checked spec to one that can be measured on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ..errors import SpecError
 from ..machine.devices import resolve_device
-from .spec import RunSpec, parse_spec
-
-
-def prepare(settings: Mapping[str, object]) -> RunSpec:
-    """A checked spec whose device exists here.
-
-    Raises:
-        SpecError: Names the field, its value and what is allowed.
-    """
-    return resolved(parse_spec(settings))
+from .spec import RunSpec
 
 
 def resolved(spec: RunSpec) -> RunSpec:
