@@ -48,10 +48,20 @@ class RunStarted(Event, frozen=True):
 
 
 class PassStarted(Event, frozen=True):
-    """A fresh worker process was started for one pass."""
+    """A fresh worker process was started for one pass.
+
+    The rest is of the timing pass, which may run in several rounds: the number of the round, from
+    1, and its place in the comparison that it is measured for; see
+    `sysbench.core.record.timing.Round`.
+    """
 
     name: str
     pid: int
+    round: int = 1
+    experiment: str = ""
+    block: int | None = None
+    position: int | None = None
+    side: str = ""
 
 
 class StageEntered(Event, frozen=True):
@@ -173,17 +183,31 @@ class Noticed(Event, frozen=True):
 
 
 class PassEnded(Event, frozen=True):
-    """A pass is over; ``detail`` is a readable sentence on its outcome."""
+    """A pass is over, or one round of it; ``detail`` is a readable sentence on its outcome.
+
+    ``cpu_percent`` and ``own_cpu_percent`` are the shares of all of the host's cores that were
+    busy, and that the worker's processes took, in the measured part of a timing pass.
+    """
 
     name: str
     outcome: Outcome
     detail: str
     seconds: float
     exit_code: int | None
+    round: int = 1
+    cpu_percent: float | None = None
+    own_cpu_percent: float | None = None
+
+
+class RoundDisturbed(Event, frozen=True):
+    """A round of the timing pass does not count, for the reason ``why``; empty: it does again."""
+
+    round: int
+    why: str
 
 
 class RunEnded(Event, frozen=True):
-    """The run is over; ``record.json`` is complete."""
+    """The run is over; ``record.json`` is complete. A round that is added later ends it again."""
 
     status: Outcome
 
@@ -205,6 +229,7 @@ AnyEvent = (
     | TelemetrySampled
     | Noticed
     | PassEnded
+    | RoundDisturbed
     | RunEnded
 )
 

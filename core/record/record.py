@@ -25,52 +25,15 @@ from .memory import Timeline as Timeline
 from .nsys import NsysFacts
 from .numerics import Numerics as Numerics
 from .roof import Roof
+from .timing import Round as Round
 from .timing import Spread as Spread
+from .timing import Timing as Timing
 
 SCHEMA = 1
 
 
 class Block(msgspec.Struct, frozen=True):
     """A part of the record. Unknown keys of a newer version are ignored."""
-
-
-class Timing(Block, frozen=True):
-    """The timing pass: steps and phases timed without a profiler.
-
-    ``clock`` is ``cuda-events`` (time on the device between phase boundaries) or ``host``.
-    ``issue`` is the host's time to enqueue a step, ``wall`` the host's time per step over
-    each synchronised batch; both null on the CPU, where the host clock is the only one.
-
-    ``model_flops`` count attention in full, ``causal_model_flops`` without its masked half;
-    ``mfu`` and ``causal_mfu`` are these per second over the dense peak of the precision,
-    which ``roof`` holds, and ``mfu_formula`` is the arithmetic with its numbers. Of several
-    ranks ``step`` and its phases are the slowest one's, step by step, ``tokens_per_second`` is
-    all ranks' and the FLOPs are one rank's.
-    """
-
-    clock: Literal["cuda-events", "host"]
-    step: Spread
-    phases: dict[str, Spread]
-    issue: Spread | None
-    wall_ms: float | None
-    first_step_ms: float
-    warmup_ms: list[float]
-    warmup_settled: bool
-    samples_ms: list[float]
-    phase_samples_ms: dict[str, list[float]]
-    stop_reason: str
-    settled: bool
-    tokens_per_second: float | None
-    model_flops: float | None
-    tflops: float | None
-    mfu: float | None
-    causal_model_flops: float | None = None
-    causal_mfu: float | None = None
-    mfu_formula: str = ""
-    roof: Roof | None = None
-    loss_first: float | None = None
-    loss_last: float | None = None
-    missing: dict[str, str] = {}
 
 
 class KernelRow(Block, frozen=True):

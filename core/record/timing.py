@@ -1,8 +1,13 @@
-"""Statistics of one series of times: a part of several blocks of the record."""
+"""The record's timing block: its series of times, and the rounds that they come from."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+from .events import Outcome
+from .roof import Roof
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -35,3 +40,109 @@ class Spread(msgspec.Struct, frozen=True):
         if not self.median_ms:
             return 0.0
         return (self.ci_high_ms - self.ci_low_ms) / 2 / self.median_ms
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One fresh process that timed the run's spec once: the unit of a verdict.
+
+    ``index`` counts from 1 in the order of starting. ``median_ms``, the round's figure, is the
+    median of its ``steps`` steps; ``ci_low_ms`` and ``ci_high_ms`` are the 95 % order-statistic
+    interval of that median inside this process; ``phases`` are medians too. All are null or empty
+    where the process reported no timing.
+
+    ``sm_clock_mhz`` and ``temperature_celsius`` are medians over the measured part, and
+    ``clock_reasons`` what held the clock then. ``tenants`` are other processes on the device while
+    this one lived, as ``name (pid)``. ``cpu_percent`` is the share of all of the host's cores that
+    was busy in the measured part, ``own_cpu_percent`` the part of it that the round's own processes
+    took; null where the measured part was too short to tell.
+
+    ``disturbed`` is empty, or the reason why the round does not count. ``experiment``, ``block``,
+    ``position`` (from 0 in its block) and ``side`` are those of the comparison that it was
+    measured for.
+    """
+
+    index: int
+    started_ns: int
+    outcome: Outcome
+    median_ms: float | None = None
+    ci_low_ms: float | None = None
+    ci_high_ms: float | None = None
+    steps: int = 0
+    first_step_ms: float | None = None
+    settled: bool = False
+    loss_first: float | None = None
+    loss_last: float | None = None
+    phases: dict[str, float] = {}
+    samples_ms: list[float] = []
+    sm_clock_mhz: float | None = None
+    temperature_celsius: float | None = None
+    cpu_percent: float | None = None
+    own_cpu_percent: float | None = None
+    clock_reasons: list[str] = []
+    tenants: list[str] = []
+    disturbed: str = ""
+    experiment: str = ""
+    block: int | None = None
+    position: int | None = None
+    side: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the round has a figure that may be used: finished, and not disturbed."""
+        return self.outcome == "finished" and self.median_ms is not None and not self.disturbed
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the interval inside the process, as a share of the median; null without one."""
+        if not self.median_ms or self.ci_low_ms is None or self.ci_high_ms is None:
+            return None
+        return (self.ci_high_ms - self.ci_low_ms) / 2 / self.median_ms
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """The timing pass: steps and phases timed without a profiler.
+
+    ``clock`` is ``cuda-events`` (time on the device between phase boundaries) or ``host``.
+    ``issue`` is the host's time to enqueue a step, ``wall`` the host's time per step over
+    each synchronised batch; both null on the CPU, where the host clock is the only one.
+
+    ``model_flops`` count attention in full, ``causal_model_flops`` without its masked half;
+    ``mfu`` and ``causal_mfu`` are these per second over the dense peak of the precision,
+    which ``roof`` holds, and ``mfu_formula`` is the arithmetic with its numbers. Of several
+    ranks ``step`` and its phases are the slowest one's, step by step, ``tokens_per_second`` is
+    all ranks' and the FLOPs are one rank's.
+
+    ``rounds`` are the processes of a run that was timed by several, those that do not count
+    included; empty for one process, which is its own only round. With two or more that count,
+    ``interval_of`` is ``rounds``: ``step`` and ``phases`` are then of the rounds' medians (``n`` is
+    the number of rounds), ``steps`` is of all single steps of those rounds, rates follow from the
+    new median, and everything else is of one process: the counting round whose median is the
+    middle one, the lower of two.
+    """
+
+    clock: Literal["cuda-events", "host"]
+    step: Spread
+    phases: dict[str, Spread]
+    issue: Spread | None
+    wall_ms: float | None
+    first_step_ms: float
+    warmup_ms: list[float]
+    warmup_settled: bool
+    samples_ms: list[float]
+    phase_samples_ms: dict[str, list[float]]
+    stop_reason: str
+    settled: bool
+    tokens_per_second: float | None
+    model_flops: float | None
+    tflops: float | None
+    mfu: float | None
+    causal_model_flops: float | None = None
+    causal_mfu: float | None = None
+    mfu_formula: str = ""
+    roof: Roof | None = None
+    loss_first: float | None = None
+    loss_last: float | None = None
+    missing: dict[str, str] = {}
+    rounds: list[Round] = []
+    interval_of: Literal["steps", "rounds"] = "steps"
+    steps: Spread | None = None

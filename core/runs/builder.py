@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..analysis.costs.roofline import with_mfu, with_roof
+from ..analysis.costs.roofline import nsys_under_roof, under_roof, with_mfu
 from ..analysis.memory.oom import describe_oom
 from ..analysis.memory.predicted import reconciled
 from ..analysis.rules.findings import findings_of
@@ -21,7 +21,7 @@ from ..machine.peaks import roof_of
 from ..machine.telemetry.sample import Sample
 from ..machine.telemetry.summary import summarise
 from ..record.blocks import PASSES
-from ..record.environment import merged
+from ..record.environment import device_name, merged, torch_version
 from ..record.events import (
     AnyEvent,
     DeviceDescribed,
@@ -30,15 +30,19 @@ from ..record.events import (
     PassEnded,
     PassStarted,
     ResultReported,
+    RoundDisturbed,
     RunEnded,
+    RunStarted,
     StageEntered,
     TelemetrySampled,
 )
 from ..record.memory import Oom, OomSnapshot
-from ..record.record import Distributed, Kernels, Nsys, PassRecord, Record, Telemetry, Timing
+from ..record.record import Distributed, PassRecord, Record, Telemetry, Timing
 from ..record.roof import Roof
+from ..record.timing import Round
 from ..spec.spec import RunSpec
 from .directory import Header, RunDirectory
+from .rounds import Attempt, RoundLog
 
 LOG_TAIL_LINES = 60
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
@@ -59,27 +63,30 @@ class RecordBuilder:
         self.environment = environment
         self.status: Outcome | None = None
         self.ended_ns: int | None = None
-        self.passes: dict[str, PassRecord] = {}
-        self.blocks: dict[str, Any] = {}
-        self._current = ""
+        self.started = False
+        self.resumed = False
+        self._before: Outcome | None = None
+        self._passes: dict[str, PassRecord] = {}
+        self._blocks: dict[str, Any] = {}
+        self._rounds = RoundLog(header.repeat)
+        self._open: PassStarted | None = None
+        self._last_ns = 0
         self._oom: OutOfMemory | None = None
         self._alive: OomSnapshot | None = None
         self._samples: list[Sample] = []
-        self._measured: tuple[int, int] | None = None
         self._worker_pids: set[int] = set()
 
     def add(self, event: AnyEvent) -> None:
         """Take one more event into account."""
         match event:
+            case RunStarted():
+                self.started = True
             case PassStarted():
-                self._current, self._oom, self._alive = event.name, None, None
-                self._worker_pids.add(event.pid)
+                self._start_pass(event)
             case DeviceDescribed():
-                self.environment = merged(self.environment, event.facts)
-            case StageEntered() if self._current == "timing" and event.stage == "measure":
-                self._measured = (event.t_ns, 2**63 - 1)
-            case StageEntered() if self._current == "timing" and self._measured:
-                self._measured = (self._measured[0], event.t_ns)
+                self._describe(event)
+            case StageEntered() if self._attempt:
+                self._attempt.enter(event)
             case OutOfMemory():
                 self._oom = event
             case ResultReported():
@@ -88,44 +95,136 @@ class RecordBuilder:
                 self._samples.append(msgspec.convert(event.sample, Sample))
             case PassEnded():
                 self._end_pass(event)
+            case RoundDisturbed():
+                self._rounds.disturb(event.round, event.why)
             case RunEnded():
                 self.status, self.ended_ns = event.status, event.t_ns
             case _:
                 pass
+        self._last_ns = event.t_ns
+
+    @property
+    def next_round(self) -> int:
+        """Number of the next round of the timing pass, from 1."""
+        return self._rounds.next_index
+
+    @property
+    def _attempt(self) -> Attempt | None:
+        """The round under way; None in another pass and between passes."""
+        if self._open is None or self._open.name != "timing":
+            return None
+        return self._rounds.attempts[self._open.round]
+
+    def resume(self) -> None:
+        """The run goes on: its end so far was none."""
+        self._close_torn()
+        self._reopen()
+        self.resumed = self.started
+
+    def abandon(self) -> None:
+        """No supervisor works on the run any more, whether it wrote an end or not."""
+        self._close_torn()
+        self.status = self.status or self._before or "killed"
+
+    def _close_torn(self) -> None:
+        """Close a pass without an end: its supervisor was killed, and its worker with it."""
+        if self._open is not None:
+            self._end_pass(
+                PassEnded(
+                    t_ns=self._last_ns,
+                    name=self._open.name,
+                    outcome="killed",
+                    detail="its supervisor was killed",
+                    seconds=(self._last_ns - self._open.t_ns) / 1e9,
+                    exit_code=None,
+                    round=self._open.round,
+                )
+            )
+
+    def _reopen(self) -> None:
+        if self.status is not None:
+            self._before, self.status, self.ended_ns = self.status, None, None
+
+    def status_of_all(self) -> Outcome:
+        """Status of a resumed run that ends again: a round that was added makes none worse."""
+        rows = self._pass_records(self._all_blocks(self._all_rounds()))
+        is_whole = len(rows) == len(self.header.passes)
+        finished = sum(one.outcome == "finished" for one in self._all_rounds())
+        bad = [row.outcome for row in rows if row.outcome != "finished"]
+        if is_whole and not bad and finished >= self.header.repeat:
+            return "finished"
+        return self._before or (bad[0] if bad else "killed")
+
+    def _start_pass(self, event: PassStarted) -> None:
+        self._close_torn()
+        self._reopen()
+        self._open, self._oom, self._alive = event, None, None
+        self._worker_pids.add(event.pid)
+        if event.name == "timing":
+            self._rounds.start(event)
+
+    def _describe(self, event: DeviceDescribed) -> None:
+        """Merge facts on device and torch; a round on other ones than the run's does not count."""
+        there = merged(self.environment, event.facts)
+        if self._attempt is not None and self._attempt.started.round > 1:
+            for fact in (device_name, torch_version):
+                before, now = fact(self.environment), fact(there)
+                if before and now != before:
+                    self._attempt.disturbed = f"measured with {now}, earlier rounds with {before}"
+                    return
+        self.environment = there
 
     def _take_block(self, event: ResultReported) -> None:
         if event.block == "oom":
             self._alive = msgspec.convert(event.data, OomSnapshot)
             return
         block = msgspec.convert(event.data, _TYPES[event.block])
-        self.blocks[event.block] = block
+        blocks = self._attempt.blocks if self._attempt else self._blocks
+        blocks[event.block] = block
         if isinstance(block, Distributed):
             self._worker_pids.update(row.pid for row in block.rows)
 
     def _end_pass(self, event: PassEnded) -> None:
-        if event.name == "timing" and self._measured:
-            self._measured = (self._measured[0], min(self._measured[1], event.t_ns))
-        self.passes[event.name] = PassRecord(
+        record = PassRecord(
             name=event.name,
             outcome=event.outcome,
             detail=event.detail,
             seconds=event.seconds,
-            step_ms=self._step_ms(event.name),
-            log_tail=last_lines(self.run.log_path(event.name)),
+            log_tail=last_lines(self.run.log_path(event.name, event.round)),
             oom=self._described_oom(),
         )
+        if event.name == "timing":
+            self._rounds.end(event, record)
+        self._passes[event.name] = record
+        self._open = None
+
+    def _all_rounds(self) -> list[Round]:
+        return self._rounds.rounds(self._samples, self._device_index(), self._own_pids())
+
+    def _all_blocks(self, rounds: list[Round]) -> dict[str, Any]:
+        return self._rounds.blocks(rounds) | self._blocks
+
+    def _pass_records(self, blocks: dict[str, Any]) -> list[PassRecord]:
+        rows = dict(self._passes)
+        if (timing := self._rounds.pass_record()) is not None:
+            rows["timing"] = timing
+        return [
+            msgspec.structs.replace(row, step_ms=_step_ms(row.name, blocks))
+            for row in rows.values()
+        ]
+
+    def _device_index(self) -> int | None:
+        if not self._samples:
+            return None
+        return nvml_index(self.header.spec.device, self._samples[0].devices)
+
+    def _own_pids(self) -> frozenset[int]:
+        return frozenset(self._worker_pids)
 
     def _described_oom(self) -> Oom | None:
         if self._oom is None:
             return None
         return describe_oom(self._oom, self._alive, self.header.spec)
-
-    def _step_ms(self, name: str) -> float | None:
-        row = PASSES.get(name)
-        if row is None or not row.step_ms or row.block not in self.blocks:
-            return None
-        step_ms: float | None = attrgetter(row.step_ms)(self.blocks[row.block])
-        return step_ms
 
     def record(self) -> Record:
         """The record of everything so far, findings included."""
@@ -135,6 +234,9 @@ class RecordBuilder:
         roof, no_roof = roof_of(
             spec.device, spec.precision, peak_key, self.environment, self.header.peak
         )
+        rounds = self._all_rounds()
+        blocks = self._all_blocks(rounds)
+        passes = self._pass_records(blocks)
         record = Record(
             id=self.header.id,
             identity=spec.identity,
@@ -145,46 +247,48 @@ class RecordBuilder:
             parameters=prediction.parameters,
             environment=self.environment,
             prediction=_kept(prediction, spec),
-            passes=list(self.passes.values()),
-            **self.blocks,
-            telemetry=self._telemetry(spec),
-            missing=self._missing(spec),
+            passes=passes,
+            **blocks,
+            telemetry=self._telemetry(rounds),
+            missing=self._missing(blocks, passes),
         )
         timing = _with_mfu(record.timing, spec, roof, no_roof, prediction)
         record = msgspec.structs.replace(
             record,
             timing=timing,
-            kernels=_under_roof(record.kernels, timing, roof, no_roof),
+            kernels=under_roof(record.kernels, timing, roof, no_roof),
             memory=record.memory and reconciled(record.memory, spec, prediction),
-            nsys=_nsys_under_roof(record.nsys, timing, roof, no_roof),
+            nsys=nsys_under_roof(record.nsys, timing, roof, no_roof),
         )
         return msgspec.structs.replace(record, findings=findings_of(record))
 
-    def _telemetry(self, spec: RunSpec) -> Telemetry | None:
+    def _telemetry(self, rounds: list[Round]) -> Telemetry | None:
         if not self._samples:
             return None
         return summarise(
             self._samples,
-            device_index=nvml_index(spec.device, self._samples[0].devices),
-            between=self._measured,
-            own_pids=frozenset(self._worker_pids),
+            device_index=self._device_index(),
+            between=self._rounds.measured(rounds),
+            own_pids=self._own_pids(),
         )
 
-    def _missing(self, spec: RunSpec) -> dict[str, str]:
+    def _missing(self, blocks: dict[str, Any], passes: list[PassRecord]) -> dict[str, str]:
+        spec = self.header.spec
+        details = {row.name: row.detail for row in passes}
         missing: dict[str, str] = {}
         for row in PASSES.values():
-            if row.block in self.blocks:
+            if row.block in blocks:
                 continue
             if row.name not in self.header.passes:
                 missing[row.block] = f"the {row.name} pass was not asked for"
-            elif row.name in self.passes:
-                missing[row.block] = self.passes[row.name].detail
+            elif row.name in details:
+                missing[row.block] = details[row.name]
             else:
                 missing[row.block] = f"the {row.name} pass did not run"
-        if "compile" not in self.blocks:
+        if "compile" not in blocks:
             off = spec.compile == "off"
             missing["compile"] = "compile is off" if off else "the timing pass has no result"
-        if "distributed" not in self.blocks:
+        if "distributed" not in blocks:
             alone = "there is one rank only"
             failed = missing.get("timing", "the timing pass has no result")
             missing["distributed"] = alone if spec.ranks == 1 else failed
@@ -193,6 +297,14 @@ class RecordBuilder:
         if not self._samples:
             missing["telemetry"] = "no sample was taken"
         return missing
+
+
+def _step_ms(name: str, blocks: dict[str, Any]) -> float | None:
+    row = PASSES.get(name)
+    if row is None or not row.step_ms or row.block not in blocks:
+        return None
+    step_ms: float | None = attrgetter(row.step_ms)(blocks[row.block])
+    return step_ms
 
 
 def _with_mfu(
@@ -204,28 +316,6 @@ def _with_mfu(
         missing = timing.missing | {"mfu": "the model's FLOPs are of one model on one device"}
         return msgspec.structs.replace(timing, missing=missing)
     return with_mfu(timing, roof, no_roof, prediction.causal_step_flops)
-
-
-def _under_roof(
-    kernels: Kernels | None, timing: Timing | None, roof: Roof | None, no_roof: str
-) -> Kernels | None:
-    """The table with shares of the roof, and its step over the bare one where that was timed."""
-    if kernels is None:
-        return None
-    kernels = with_roof(kernels, roof, no_roof)
-    if timing is None:
-        return kernels
-    perturbation = kernels.step_ms / timing.step.median_ms
-    return msgspec.structs.replace(kernels, perturbation=perturbation)
-
-
-def _nsys_under_roof(
-    nsys: Nsys | None, timing: Timing | None, roof: Roof | None, no_roof: str
-) -> Nsys | None:
-    if nsys is None:
-        return None
-    kernels = _under_roof(nsys.kernels, timing, roof, no_roof)
-    return msgspec.structs.replace(nsys, kernels=kernels)
 
 
 def _kept(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
@@ -242,15 +332,22 @@ def replay(run: RunDirectory) -> Record:
     Raises:
         DamagedFileError: Not even ``run.json`` can be read.
     """
-    builder = RecordBuilder(run, run.header(), _known_environment(run))
-    last_ns = 0
+    builder, last_ns = _replayed(run)
+    return msgspec.structs.replace(builder.record(), ended_ns=last_ns)
+
+
+def _replayed(run: RunDirectory) -> tuple[RecordBuilder, int | None]:
+    """The events so far, and the time of the last one."""
+    builder = RecordBuilder(run, run.header(), known_environment(run))
+    last_ns = None
     for event in run.tail().read():
         builder.add(event)
         last_ns = event.t_ns
-    return msgspec.structs.replace(builder.record(), ended_ns=last_ns or None)
+    return builder, last_ns
 
 
-def _known_environment(run: RunDirectory) -> dict[str, Any]:
+def known_environment(run: RunDirectory) -> dict[str, Any]:
+    """The environment of the run's record; empty without one that can be read."""
     try:
         return run.record().environment
     except DamagedFileError:
@@ -259,6 +356,9 @@ def _known_environment(run: RunDirectory) -> dict[str, Any]:
 
 def load_record(run: RunDirectory) -> Record:
     """The record of a run; if its supervisor died before the end, rebuilt and kept.
+
+    A pass that it left without an end is ``killed``, and so is the run, unless it had ended before:
+    a round that was added changes nothing about that.
 
     Raises:
         DamagedFileError: The run cannot be read at all.
@@ -272,11 +372,11 @@ def load_record(run: RunDirectory) -> Record:
     except DamagedFileError:
         if not run.header_path.is_file():
             raise
-    record = replay(run)
+    builder, last_ns = _replayed(run)
     if live:
-        return msgspec.structs.replace(record, ended_ns=None)
-    if record.status == "running":
-        record = msgspec.structs.replace(record, status="killed")
+        return builder.record()
+    builder.abandon()
+    record = msgspec.structs.replace(builder.record(), ended_ns=last_ns)
     run.write_record(record)
     return record
 

@@ -18,7 +18,7 @@ from ..machine.peaks import Peak
 from ..record.blocks import PassName
 from ..record.events import AnyEvent, EventTail, encode_event
 from ..record.record import Record, decode_record, encode_record
-from ..spec.passes import check_passes
+from ..spec.passes import check_passes, check_repeat
 from ..spec.spec import RunSpec, subject
 from ..storage import home, lock_holder, write_atomically
 
@@ -27,7 +27,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The decisions made before the run began: ``run.json``.
 
     ``peak`` is the user's figure for the device. It affects no measurement, so it is no part of
-    the spec and of its identity: only MFU and shares of the roof follow from it.
+    the spec and of its identity: only MFU and shares of the roof follow from it. ``repeat`` is the
+    number of rounds of the timing pass, each in its own process.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     passes: list[PassName]
     spec: RunSpec
     peak: Peak | None = None
+    repeat: int = 1
 
 
 class RunDirectory:
@@ -42,7 +44,7 @@ class RunDirectory:
 
     ``run.json`` what to measure · ``events.jsonl`` every fact, append-only ·
     ``record.json`` the result so far · ``supervisor.lock`` held while it is live ·
-    ``<pass>/log.txt`` and the pass's artifacts.
+    ``<pass>/log.txt`` and the pass's artifacts · ``timing/log.K.txt`` of round K of the timing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,9 +84,14 @@ class RunDirectory:
         """Folder of a pass's log and artifacts."""
         return self.path / name
 
-    def log_path(self, name: str) -> Path:
-        """Output of a pass's worker, stdout and stderr together."""
-        return self.pass_folder(name) / "log.txt"
+    def round_folder(self, number: int) -> Path:
+        """Folder of a round of the timing pass; the first one's is the pass's."""
+        folder = self.pass_folder("timing")
+        return folder if number == 1 else folder / f"round-{number}"
+
+    def log_path(self, name: str, number: int = 1) -> Path:
+        """Output of a pass's worker, stdout and stderr together; of that round of the pass."""
+        return self.pass_folder(name) / ("log.txt" if number == 1 else f"log.{number}.txt")
 
     def header(self) -> Header:
         """Read ``run.json``.
@@ -132,18 +139,28 @@ def create_run(
     root: Path | None = None,
     *,
     peak: Peak | None = None,
+    repeat: int = 1,
 ) -> RunDirectory:
     """Make a new run directory under ``root`` (default: the home) with its header.
 
     Raises:
-        SpecError: The spec's workload has no use for one of the passes.
+        SpecError: The spec's workload has no use for one of the passes, or the run cannot be
+            repeated so often.
     """
     check_passes(spec, passes)
+    check_repeat(repeat, passes)
     created_ns = time.time_ns()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
     label = re.sub(r"[^A-Za-z0-9.]+", "-", subject(msgspec.to_builtins(spec)))
     run = RunDirectory(_new_folder(runs_folder(root), f"{stamp}-{label}"))
-    header = Header(id=run.id, created_ns=created_ns, passes=list(passes), spec=spec, peak=peak)
+    header = Header(
+        id=run.id,
+        created_ns=created_ns,
+        passes=list(passes),
+        spec=spec,
+        peak=peak,
+        repeat=repeat,
+    )
     write_atomically(run.header_path, msgspec.json.format(msgspec.json.encode(header), indent=2))
     return run
 
@@ -201,7 +218,8 @@ class EventLog:
     """Writes whole lines; the kernel has them when `append` returns.
 
     A reserve file is freed before the end of the run is written, so that a full disk can still
-    hold the record of that end.
+    hold the record of that end. A line that a crash tore is ended first, so that it spoils no
+    other.
     """
 
     def __init__(self, run: RunDirectory) -> None:
@@ -212,6 +230,7 @@ class EventLog:
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         # A full disk at this point is found by the first event.
         with suppress(OSError):
+            self._end_torn_line()
             self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
         return self
 
@@ -223,6 +242,13 @@ class EventLog:
     ) -> None:
         self.release_reserve()
         os.close(self._file)
+
+    def _end_torn_line(self) -> None:
+        with self._path.open("rb") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    os.write(self._file, b"\n")
 
     def append(self, event: AnyEvent) -> None:
         """Add one line.

@@ -15,6 +15,10 @@ Report = Callable[[AnyEvent], None]
 """Sends one fact to the supervisor."""
 
 
+CACHE_FOLDER = "inductor-cache"
+"""In a timing pass's folder: the compiler's cache of a run that compiles with an empty one."""
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One pass over one spec.
 

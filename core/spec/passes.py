@@ -30,6 +30,22 @@ def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
         raise SpecError("passes", name, allowed)
 
 
+MOST_ROUNDS = 100
+"""Rounds that one command may ask for."""
+
+
+def check_repeat(repeat: int, passes: Sequence[PassName]) -> None:
+    """Check that these passes can be measured in so many rounds.
+
+    Raises:
+        SpecError: Not a number of rounds, or several without the timing pass.
+    """
+    if not 1 <= repeat <= MOST_ROUNDS:
+        raise SpecError("repeat", repeat, f"rounds of the timing pass, 1 to {MOST_ROUNDS}")
+    if repeat > 1 and "timing" not in passes:
+        raise SpecError("repeat", repeat, "rounds are of the timing pass, which is not asked for")
+
+
 def _only(names: Sequence[str]) -> str:
     """``timing, the only pass``."""
     return f"{' and '.join(names)}, the only {'pass' if len(names) == 1 else 'passes'}"

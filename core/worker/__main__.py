@@ -21,7 +21,7 @@ from ..machine.children import die_with_input
 from ..machine.processes import die_with_parent
 from ..record.blocks import PASSES
 from ..record.events import AnyEvent, Noticed, StageEntered, encode_event
-from ..runs.job import Job, Report
+from ..runs.job import CACHE_FOLDER, Job, Report
 from ..runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE
 from ..spec.spec import RunSpec
 
@@ -124,9 +124,11 @@ def _run_ranks(job: Job, report: Report) -> int:
 def _run(job: Job, report: Report, parent: int) -> int:
     report(StageEntered(stage="import"))
     if job.spec.compile != "off" and job.spec.compile_cache == "cold":
-        # A cache for this run. Only the timing pass starts with it empty, so its seconds are cold.
-        folder = job.path.resolve().with_name("timing") / "inductor-cache"
-        os.environ[INDUCTOR_CACHE_VARIABLE] = str(folder)
+        # A cache for this run. Only the timing pass starts with it empty, so its seconds are cold;
+        # each of its rounds has a folder, and with it an empty cache, of its own.
+        folder = job.path.resolve()
+        timing = folder if job.name == "timing" else folder.with_name("timing")
+        os.environ[INDUCTOR_CACHE_VARIABLE] = str(timing / CACHE_FOLDER)
     # Late, so that the first event is out before the second that importing torch takes.
     from .boot import Measure, measured
     from .limits import leftover_allocation_notice

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from ...formatting import format_count
-from ...record.record import KernelRow, Kernels, Timing
+from ...record.record import KernelRow, Kernels, Nsys, Timing
 from ...record.roof import Roof
 from ..kernels.attention import is_product
 from .operators import COUNTED_CATEGORIES
@@ -130,6 +130,29 @@ def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float
         roof=roof,
         missing=missing,
     )
+
+
+def under_roof(
+    kernels: Kernels | None, timing: Timing | None, roof: Roof | None, no_roof: str
+) -> Kernels | None:
+    """The table with shares of the roof, and its step over the bare one where that was timed."""
+    if kernels is None:
+        return None
+    kernels = with_roof(kernels, roof, no_roof)
+    if timing is None:
+        return kernels
+    perturbation = kernels.step_ms / timing.step.median_ms
+    return msgspec.structs.replace(kernels, perturbation=perturbation)
+
+
+def nsys_under_roof(
+    nsys: Nsys | None, timing: Timing | None, roof: Roof | None, no_roof: str
+) -> Nsys | None:
+    """The nsys block with its kernels as `under_roof` makes them."""
+    if nsys is None:
+        return None
+    kernels = under_roof(nsys.kernels, timing, roof, no_roof)
+    return msgspec.structs.replace(nsys, kernels=kernels)
 
 
 def group_of(row: KernelRow) -> str:

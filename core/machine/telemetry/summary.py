@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
+
+import msgspec
 
 from ...record.record import Telemetry
 from .sample import DeviceSample, Sample
@@ -30,7 +32,7 @@ Answers = list[tuple[int, DeviceSample]]
 def summarise(
     samples: Sequence[Sample],
     device_index: int | None,
-    between: tuple[int, int] | None = None,
+    between: Sequence[tuple[int, int]] = (),
     own_pids: frozenset[int] = frozenset(),
     *,
     interval_seconds: float = 0.5,
@@ -45,18 +47,16 @@ def summarise(
     Args:
         samples: In the order they were taken.
         device_index: The run's device as NVML counts; None for a run on the CPU.
-        between: First and last ``t_ns`` that count; None counts all samples.
+        between: First and last ``t_ns`` of each part that counts; without one all samples do.
         own_pids: Processes of the run itself, which are not "other".
         interval_seconds: How often samples were asked for.
     """
-    low, high = between or (0, 2**63)
-    counted = [sample for sample in samples if low <= sample.t_ns <= high]
-    answers = [
-        (sample.t_ns, device)
-        for sample in counted
-        for device in sample.devices
-        if device.index == device_index and not device.lost
+    counted = [
+        sample
+        for sample in samples
+        if not between or any(_within(sample, times) for times in between)
     ]
+    answers = _answers(counted, device_index)
     series = _host_series(counted) | _device_series(f"device{device_index}", answers)
     empty = {key: "not reported, or too few samples" for key in series if not series[key]}
     reasons = [reason for _, device in answers for reason in device.clock_reasons or ()]
@@ -68,6 +68,68 @@ def summarise(
         other_processes=_others(answers, own_pids),
         missing=empty | _absence(counted, device_index, answers),
     )
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """The device while one process measured on it.
+
+    Attributes:
+        sm_clock_mhz: Median over the measured part, as the temperature; None without a sample.
+        clock_reasons: Reasons for a lower clock in the measured part, in words.
+        tenants: Other processes seen on the device while the process lived, as ``name (pid)``. The
+            driver is asked for them every few seconds: a shorter visit may go unseen.
+    """
+
+    sm_clock_mhz: float | None
+    temperature_celsius: float | None
+    clock_reasons: list[str]
+    tenants: list[str]
+
+
+def conditions(
+    samples: Sequence[Sample],
+    device_index: int | None,
+    *,
+    lived: tuple[int, int],
+    measured: tuple[int, int],
+    own_pids: frozenset[int],
+) -> Conditions:
+    """Clocks, temperature and tenants of a device around one measurement.
+
+    Args:
+        samples: In the order they were taken.
+        device_index: As NVML counts; None for a run on the CPU, where nothing is known.
+        lived: First and last ``t_ns`` of the process that measured.
+        measured: First and last ``t_ns`` of its measured part.
+        own_pids: Processes of the run itself, which are no tenants.
+    """
+    alive = _answers([sample for sample in samples if _within(sample, lived)], device_index)
+    counted = [device for t_ns, device in alive if measured[0] <= t_ns <= measured[1]]
+    reasons = [reason for device in counted for reason in device.clock_reasons or ()]
+    return Conditions(
+        sm_clock_mhz=_median(device.sm_clock_mhz for device in counted),
+        temperature_celsius=_median(device.temperature_celsius for device in counted),
+        clock_reasons=list(dict.fromkeys(reasons)),
+        tenants=[f"{row['name']} ({row['pid']})" for row in _others(alive, own_pids)],
+    )
+
+
+def _within(sample: Sample, times: tuple[int, int]) -> bool:
+    return times[0] <= sample.t_ns <= times[1]
+
+
+def _answers(samples: Sequence[Sample], device_index: int | None) -> Answers:
+    return [
+        (sample.t_ns, device)
+        for sample in samples
+        for device in sample.devices
+        if device.index == device_index and not device.lost
+    ]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _host_series(samples: list[Sample]) -> Series:

@@ -50,7 +50,7 @@ def test_a_series_counts_what_was_reported_and_nothing_else(values: list[float |
 )
 def test_only_samples_between_the_two_instants_count(times: list[int], a: int, b: int) -> None:
     low, high = sorted((a, b))
-    summary = summarise([sample(t) for t in times], None, (low, high))
+    summary = summarise([sample(t) for t in times], None, [(low, high)])
     inside = [t for t in times if low <= t <= high]
     assert summary.samples == len(inside)
     if inside:

@@ -1,0 +1,351 @@
+"""One run under way: its passes, each in a worker that is watched, and its record."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from ..errors import DamagedFileError
+from ..formatting import format_bytes
+from ..machine.environment import describe_host
+from ..machine.telemetry.host import CpuUse
+from ..machine.telemetry.sample import Sample
+from ..machine.telemetry.sampler import Sampler
+from ..record.blocks import PASSES, PassName
+from ..record.events import (
+    AnyEvent,
+    Noticed,
+    Outcome,
+    OutOfMemory,
+    PassEnded,
+    PassStarted,
+    ResultReported,
+    RunEnded,
+    RunStarted,
+    StageEntered,
+    TelemetrySampled,
+    WorkerFailed,
+)
+from .builder import RecordBuilder, known_environment
+from .directory import EventLog, Header, RunDirectory
+from .job import CACHE_FOLDER, Job
+from .prediction_errors import keep_error
+from .worker_process import WorkerProcess
+
+HANG_VARIABLE = "SYSBENCH_HANG_SECONDS"
+HANG_SECONDS = 300.0
+COMPILE_HANG_SECONDS = 1800.0
+POLL_SECONDS = 0.2
+
+
+class Cancellation(threading.Event):
+    """Set it, from any thread or a signal handler, to end the run as ``cancelled``."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A round's place in the comparison that it is measured for; see `Round`."""
+
+    experiment: str = ""
+    block: int | None = None
+    position: int | None = None
+    side: str = ""
+
+
+class Supervision:
+    """One run under way, or one that is resumed for another round."""
+
+    def __init__(
+        self, run: RunDirectory, header: Header, log: EventLog, cancel: Cancellation
+    ) -> None:
+        self.run = run
+        self.header = header
+        self.log = log
+        self.cancel = cancel
+        self.builder = RecordBuilder(run, header, known_environment(run) or describe_host())
+        self.samples: queue.SimpleQueue[Sample] = queue.SimpleQueue()
+        self.outcomes: list[Outcome] = []
+        self.disk_full = False
+        self._noticed: set[str] = set()
+
+    def emit(self, event: AnyEvent) -> Iterator[AnyEvent]:
+        """Write an event, fold it into the record, hand it on."""
+        try:
+            self.log.append(event)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            self.disk_full = True
+        self.builder.add(event)
+        yield event
+
+    def notice_once(self, message: str) -> Iterator[AnyEvent]:
+        """Log a message the first time only."""
+        if message not in self._noticed:
+            self._noticed.add(message)
+            yield from self.emit(Noticed(message=message))
+
+    def start(self) -> Iterator[AnyEvent]:
+        """The run's first event, and its record before anything is measured."""
+        spec = self.header.spec
+        yield from self.emit(
+            RunStarted(
+                run=self.run.id,
+                pid=os.getpid(),
+                identity=spec.identity,
+                passes=list(self.header.passes),
+                spec=msgspec.to_builtins(spec),
+            )
+        )
+        self._keep_record()
+
+    def resume(self) -> None:
+        """Take in what the run has been so far."""
+        for event in self.run.tail().read():
+            self.builder.add(event)
+        self.builder.resume()
+
+    def run_passes(self) -> Iterator[AnyEvent]:
+        """Every pass in its own worker, the rounds of the timing pass one after another."""
+        yield from self._with_telemetry(self._passes())
+
+    def run_round(self, place: Place) -> Iterator[AnyEvent]:
+        """One more round of the timing pass; meanwhile the record is ``running``."""
+        self._keep_record()
+        yield from self._with_telemetry(self._run_pass("timing", self.builder.next_round, place))
+
+    def _passes(self) -> Iterator[AnyEvent]:
+        for name in self.header.passes:
+            for number in range(1, 1 + (self.header.repeat if name == "timing" else 1)):
+                if self.cancel.is_set() or self.disk_full or not self._worth_running(name):
+                    break
+                yield from self._run_pass(name, number)
+                self._keep_record()
+
+    def _with_telemetry(self, passes: Iterator[AnyEvent]) -> Iterator[AnyEvent]:
+        sampler = Sampler(self.samples.put)
+        sampler.start()
+        try:
+            yield from passes
+        finally:
+            sampler.stop()
+        if sampler.error is not None:
+            yield from self.emit(Noticed(message=f"telemetry stopped: {sampler.error}"))
+
+    def _worth_running(self, name: PassName) -> bool:
+        """After a failure the other passes would fail alike; after an OOM some still inform."""
+        if {"failed", "cuda-error", "disk-full"} & set(self.outcomes):
+            return False
+        return "oom" not in self.outcomes or PASSES[name].after_oom
+
+    def _run_pass(
+        self, name: PassName, number: int = 1, place: Place | None = None
+    ) -> Iterator[AnyEvent]:
+        began = time.monotonic()
+        folder = self.run.round_folder(number) if number > 1 else self.run.pass_folder(name)
+        try:
+            folder.mkdir(exist_ok=True, parents=True)
+            job = Job(spec=self.header.spec, name=name, folder=str(folder))
+            worker = WorkerProcess(job, self.run.log_path(name, number))
+        except OSError as error:
+            self.outcomes.append(_outcome_of_os_error(error))
+            yield from self.emit(
+                _pass_ended(name, self.outcomes[-1], str(error), began, None, round=number)
+            )
+            return
+        try:
+            kept = msgspec.structs.asdict(place) if place else {}
+            yield from self.emit(PassStarted(name=name, pid=worker.pid, round=number, **kept))
+            watch = _Watch(worker.pid if name == "timing" else None)
+            yield from self._follow(worker, watch)
+            code = None if watch.forced else worker.wait()
+        finally:
+            worker.close()
+        outcome, detail = watch.verdict(code)
+        if self.disk_full:
+            outcome, detail = "disk-full", "the disk is full: free space and run again"
+        self.outcomes.append(outcome)
+        if number > 1:
+            # Only the first round's cache is of use, to the trace pass.
+            shutil.rmtree(folder / CACHE_FOLDER, ignore_errors=True)
+        yield from self.emit(
+            _pass_ended(name, outcome, detail, began, code, round=number, **watch.processors)
+        )
+
+    def _follow(self, worker: WorkerProcess, watch: _Watch) -> Iterator[AnyEvent]:
+        """Hand on the worker's events until it ends, hangs, or the run is cancelled."""
+        while not worker.ended:
+            try:
+                for event in worker.events(POLL_SECONDS):
+                    watch.see(event)
+                    yield from self.emit(event)
+            except DamagedFileError as error:
+                watch.force("failed", f"the worker broke the protocol: {error}")
+            while not self.samples.empty():
+                sample = msgspec.to_builtins(self.samples.get())
+                yield from self.emit(TelemetrySampled(sample=sample))
+            if self.cancel.is_set():
+                watch.force("cancelled", "stopped on request")
+            elif self.disk_full:
+                watch.force("disk-full", "the disk is full")
+            elif not self.run.path.is_dir():
+                watch.force("failed", "its directory was deleted")
+            elif watch.is_silent():
+                watch.force("hung", f"nothing was heard for {watch.patience():.0f} s "
+                            f"in stage {watch.stage}")  # fmt: skip
+            if watch.forced:
+                worker.kill()
+                return
+
+    def end(self, status: Outcome | None = None) -> Iterator[AnyEvent]:
+        """The run's last event and its final record."""
+        if self.builder.resumed:
+            status = self.builder.status_of_all()
+        elif status is None:
+            bad = [outcome for outcome in self.outcomes if outcome != "finished"]
+            status = bad[0] if bad else "finished"
+            if self.disk_full:
+                status = "disk-full"
+            elif self.cancel.is_set() and not bad:
+                status = "cancelled"
+        self.log.release_reserve()
+        event = RunEnded(status=status)
+        self.builder.add(event)
+        self._keep_record()
+        with suppress(OSError):  # the record has the end already
+            self.log.append(event)
+            keep_error(self.builder.record())
+        yield event
+
+    def _keep_record(self) -> None:
+        if not self.run.path.is_dir():
+            return  # the run was deleted
+        try:
+            self.run.write_record(self.builder.record())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            self.disk_full = True
+
+
+class _Watch:
+    """The last facts of one worker, from which its outcome is judged."""
+
+    def __init__(self, timed_pid: int | None = None) -> None:
+        self.stage = "start"
+        self.processors: dict[str, float | None] = {}
+        self._timed_pid = timed_pid
+        self._use: CpuUse | None = None
+        self.forced: Outcome | None = None
+        self._detail = ""
+        self._oom: OutOfMemory | None = None
+        self._failure: WorkerFailed | None = None
+        self._has_result = False
+        self._heard = time.monotonic()
+
+    def see(self, event: AnyEvent) -> None:
+        self._heard = time.monotonic()
+        match event:
+            case StageEntered():
+                self.stage = event.stage
+                if event.stage == "measure" and self._timed_pid is not None:
+                    self._use = CpuUse(self._timed_pid)
+            case OutOfMemory():
+                self._oom = event
+            case WorkerFailed():
+                self._failure = event
+            case ResultReported():
+                self._has_result = True
+                if event.block == "timing" and self._use is not None:
+                    busy, own = self._use.percent()
+                    self.processors = {"cpu_percent": busy, "own_cpu_percent": own}
+            case _:
+                pass
+
+    def patience(self) -> float:
+        """Seconds of silence that mean a hang; compiling may rightly be silent for long."""
+        override = os.environ.get(HANG_VARIABLE)
+        if override:
+            return float(override)
+        return COMPILE_HANG_SECONDS if self.stage == "compile" else HANG_SECONDS
+
+    def is_silent(self) -> bool:
+        return time.monotonic() - self._heard > self.patience()
+
+    def force(self, outcome: Outcome, detail: str) -> None:
+        """End the pass for this reason; the first one counts."""
+        if self.forced is None:
+            self.forced, self._detail = outcome, detail
+
+    def verdict(self, code: int | None) -> tuple[Outcome, str]:
+        """Outcome of the pass, and its sentence."""
+        if self.forced is not None:
+            return self.forced, self._detail
+        if self._oom is not None:
+            return "oom", _describe_oom(self._oom)
+        if self._failure is not None:
+            return _outcome_of_failure(self._failure), _describe_failure(self._failure)
+        if code is not None and code < 0:
+            return "killed", f"killed by {_signal_name(-code)} in stage {self.stage}"
+        if code == 0 and self._has_result:
+            return "finished", "finished"
+        return "failed", f"the worker ended with code {code} and no result; see its log"
+
+
+def _describe_oom(event: OutOfMemory) -> str:
+    requested = "an unknown amount"
+    if event.requested_bytes is not None:
+        requested = format_bytes(event.requested_bytes)
+    free = ""
+    if event.free_bytes is not None:
+        free = f", {format_bytes(event.free_bytes)} free"
+    return f"{_of_rank(event.rank)}out of memory: {requested} asked for in {event.phase}{free}"
+
+
+def _describe_failure(failure: WorkerFailed) -> str:
+    first_line = failure.message.strip().splitlines()[0]
+    kind = "" if failure.killed else f"{failure.kind}: "
+    return f"{_of_rank(failure.rank)}{kind}{first_line}"
+
+
+def _of_rank(rank: int | None) -> str:
+    return "" if rank is None else f"rank {rank}: "
+
+
+def _outcome_of_failure(failure: WorkerFailed) -> Outcome:
+    if failure.killed:
+        return "killed"
+    if failure.is_cuda_error:
+        return "cuda-error"
+    # The worker names the errno in `kind`, since messages are translated.
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if any(failure.kind.endswith(f"({number})") for number in numbers):
+        return "disk-full"
+    return "failed"
+
+
+def _outcome_of_os_error(error: OSError) -> Outcome:
+    return "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "failed"
+
+
+def _signal_name(number: int) -> str:
+    hint = " (a person, or the kernel out of memory)" if number == signal.SIGKILL else ""
+    return f"{signal.Signals(number).name}{hint}"
+
+
+def _pass_ended(
+    name: str, outcome: Outcome, detail: str, began: float, code: int | None, **more: Any
+) -> PassEnded:
+    seconds = time.monotonic() - began
+    return PassEnded(
+        name=name, outcome=outcome, detail=detail, seconds=seconds, exit_code=code, **more
+    )

@@ -1,0 +1,241 @@
+"""Rounds of a run with real processes: several, added later, torn, killed, two at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sysbench.core.errors import DeviceBusyError, NotFoundError, SpecError
+from sysbench.core.record.events import AnyEvent, PassStarted, RunEnded, StepsTimed
+from sysbench.core.record.record import Record, Timing
+from sysbench.core.runs.builder import load_record, replay
+from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.runs.library import Library
+from sysbench.core.runs.supervisor import Cancellation, add_round, disturb_round, supervise
+from sysbench.core.spec.spec import RunSpec
+
+SHORT = RunSpec(device="cpu", steps=12, warmup=1, step="inference", threads=1, batch=1, context=16)
+ENDLESS = SHORT.changed(steps=1_000_000)
+
+ADD_ENDLESS_ROUND = """
+import sys
+from pathlib import Path
+from sysbench.core.record.events import StepsTimed
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.supervisor import add_round
+for event in add_round(RunDirectory(Path(sys.argv[1])), experiment="e"):
+    if isinstance(event, StepsTimed):
+        print("measuring", flush=True)
+"""
+
+
+def measured(spec: RunSpec = SHORT, repeat: int = 1) -> RunDirectory:
+    run = create_run(spec, ["timing"], repeat=repeat)
+    consume(supervise(run))
+    return run
+
+
+def consume(events: Iterator[AnyEvent]) -> list[AnyEvent]:
+    return list(events)
+
+
+def timing_of(run: RunDirectory) -> Timing:
+    timing = load_record(run).timing
+    assert timing is not None
+    return timing
+
+
+def outcomes(record: Record) -> list[str]:
+    return [] if record.timing is None else [one.outcome for one in record.timing.rounds]
+
+
+@pytest.fixture(autouse=True)
+def home(sysbench_home: Path) -> Path:
+    return sysbench_home
+
+
+def test_a_run_of_three_rounds_is_three_processes_and_their_medians() -> None:
+    run = create_run(SHORT, ["timing"], repeat=3)
+    started = [event for event in supervise(run) if isinstance(event, PassStarted)]
+    assert [event.round for event in started] == [1, 2, 3]
+    assert len({event.pid for event in started}) == 3
+    timing = timing_of(run)
+    medians = sorted(one.median_ms or 0.0 for one in timing.rounds)
+    assert (timing.interval_of, timing.step.n) == ("rounds", 3)
+    assert timing.step.median_ms == medians[1]
+    assert (timing.step.ci_low_ms, timing.step.ci_high_ms) == (medians[0], medians[2])
+    assert timing.steps is not None
+    assert timing.steps.n == 36
+    assert len(timing.samples_ms) == 12
+    assert run.log_path("timing", 3).is_file()
+    record = load_record(run)
+    assert record.status == "finished"
+    assert [row.step_ms for row in record.passes] == [timing.step.median_ms]
+    assert replay(run) == record
+
+
+def test_a_round_is_added_to_a_finished_run_with_its_place() -> None:
+    run = measured()
+    single = timing_of(run)
+    assert single.rounds == []
+    events = consume(add_round(run, experiment="e1", block=2, position=3, side="B"))
+    assert isinstance(events[-1], RunEnded)
+    assert events[-1].status == "finished"
+    first, second = timing_of(run).rounds
+    assert (first.index, first.median_ms) == (1, single.step.median_ms)
+    assert first.samples_ms == single.samples_ms
+    assert (second.index, second.experiment, second.block) == (2, "e1", 2)
+    assert (second.position, second.side) == (3, "B")
+    assert load_record(run).status == "finished"
+
+
+def test_the_first_round_of_a_fresh_run_may_be_an_added_one() -> None:
+    run = create_run(SHORT, ["timing"])
+    consume(add_round(run, experiment="e1", block=0, position=0, side="A"))
+    timing = timing_of(run)
+    assert [one.experiment for one in timing.rounds] == ["e1"]
+    assert timing.interval_of == "steps"
+    assert load_record(run).status == "finished"
+
+
+def killed_in_a_round(run: RunDirectory) -> None:
+    """Kill the supervisor with SIGKILL while the round that it added measures."""
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", ADD_ENDLESS_ROUND, str(run.path)], stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    with child.stdout:
+        assert child.stdout.readline() == b"measuring\n"
+    child.kill()
+    child.wait()
+
+
+def set_steps(run: RunDirectory, steps: int) -> None:
+    """Have later rounds of a run take so many steps, which no command can."""
+    header = run.header()
+    changed = msgspec.structs.replace(header, spec=header.spec.changed(steps=steps))
+    run.header_path.write_bytes(msgspec.json.encode(changed))
+
+
+def test_a_supervisor_killed_in_a_round_leaves_a_readable_run_and_the_next_round_goes_on() -> None:
+    run = measured()
+    before = timing_of(run)
+    set_steps(run, 1_000_000)
+    killed_in_a_round(run)
+    with run.events_path.open("ab") as file:
+        file.write(b'{"event":"PassEnded","na')  # and its last line is torn
+    torn = load_record(run)
+    assert torn.status == "finished"
+    assert outcomes(torn) == ["finished", "killed"]
+    assert torn.timing is not None
+    assert torn.timing.step == before.step
+    assert [entry.status for entry in Library().entries()] == ["finished"]
+    set_steps(run, SHORT.steps)
+    consume(add_round(run))
+    after = load_record(run)
+    assert outcomes(after) == ["finished", "killed", "finished"]
+    assert after.timing is not None
+    assert after.timing.step.n == 2
+    assert [one.experiment for one in after.timing.rounds] == ["", "e", ""]
+    assert (after.status, after.passes[0].outcome) == ("finished", "finished")
+    tail = run.tail()
+    consume(tail.read())
+    assert tail.skipped == 1
+
+
+def test_a_killed_worker_costs_its_round_and_no_other() -> None:
+    run = create_run(SHORT, ["timing"], repeat=3)
+    for event in supervise(run):
+        if isinstance(event, PassStarted) and event.round == 2:
+            os.kill(event.pid, signal.SIGKILL)
+    record = load_record(run)
+    assert outcomes(record) == ["finished", "killed", "finished"]
+    assert record.status == "killed"  # three rounds were asked for, two are there
+    assert record.passes[0].detail == "2 of 3 rounds finished"
+    assert record.timing is not None
+    assert record.timing.step.n == 2
+    consume(add_round(run))
+    assert load_record(run).status == "finished"
+
+
+def test_cancelling_keeps_the_rounds_that_finished() -> None:
+    run = create_run(SHORT, ["timing", "memory"], repeat=5)
+    cancel = Cancellation()
+    for event in supervise(run, cancel=cancel):
+        if isinstance(event, PassStarted) and event.round == 3:
+            cancel.set()
+    record = load_record(run)
+    assert record.status == "cancelled"
+    assert outcomes(record) == ["finished", "finished", "cancelled"]
+    assert record.timing is not None
+    assert record.timing.interval_of == "rounds"
+    assert record.missing["memory"] == "the memory pass did not run"
+
+
+def test_two_rounds_cannot_be_added_at_once_and_the_refused_one_leaves_no_trace() -> None:
+    run = measured()
+    events = add_round(run)
+    next(events)
+    with pytest.raises(DeviceBusyError, match=str(os.getpid())):
+        consume(add_round(RunDirectory(run.path)))
+    with pytest.raises(DeviceBusyError):
+        disturb_round(RunDirectory(run.path), 1, "")
+    consume(events)
+    assert outcomes(load_record(run)) == ["finished", "finished"]
+
+
+def test_a_busy_device_refuses_a_round_and_leaves_the_run_as_it_was() -> None:
+    run, other = measured(), create_run(ENDLESS, ["timing"])
+    before = load_record(run)
+    holding = supervise(other)
+    next(event for event in holding if isinstance(event, StepsTimed))
+    with pytest.raises(DeviceBusyError):
+        consume(add_round(run, wait=False))
+    assert isinstance(holding, Generator)
+    holding.close()
+    after = load_record(run)
+    assert (after.status, after.timing) == (before.status, before.timing)
+
+
+def test_a_disturbed_round_stays_listed_and_does_not_count() -> None:
+    run = measured(repeat=3)
+    disturb_round(run, 2, "another process took 80 % of the processors")
+    timing = timing_of(run)
+    assert [one.counts for one in timing.rounds] == [True, False, True]
+    assert timing.step.n == 2
+    assert load_record(run).status == "finished"
+    disturb_round(run, 2, "")
+    assert timing_of(run).step.n == 3
+    with pytest.raises(NotFoundError):
+        disturb_round(run, 4, "there is none")
+
+
+def test_the_processors_of_a_round_are_the_hosts_and_its_own() -> None:
+    run = create_run(SHORT.changed(steps=1000), ["timing"])
+    consume(add_round(run, experiment="e"))
+    (one,) = timing_of(run).rounds
+    assert one.cpu_percent is not None
+    assert one.own_cpu_percent is not None
+    # One thread: never more than one of the cores, and the host's share contains it.
+    assert 0 < one.own_cpu_percent <= 1.1 * 100 / (os.cpu_count() or 1)
+    assert one.own_cpu_percent <= 1.1 * one.cpu_percent
+
+
+@pytest.mark.parametrize("repeat", [0, -1, 101])
+def test_only_one_to_a_hundred_rounds_can_be_asked_for(repeat: int) -> None:
+    with pytest.raises(SpecError, match="1 to 100"):
+        create_run(SHORT, ["timing"], repeat=repeat)
+
+
+def test_rounds_need_the_timing_pass() -> None:
+    with pytest.raises(SpecError, match="timing pass"):
+        create_run(SHORT, ["memory"], repeat=2)
+    with pytest.raises(SpecError, match="timing pass"):
+        consume(add_round(create_run(SHORT, ["memory"])))
