@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from sysbench.core.record.record import Record, Spread, Timing
+from sysbench.core.record.record import Record, Round, Spread, Timing
 from sysbench.core.spec.spec import RunSpec
 
 
@@ -69,3 +71,29 @@ def record(spec: RunSpec | None = None, **fields: Any) -> Record:
         "environment": {},
     }
     return Record(**values | fields)
+
+
+def rounds(medians_ms: Sequence[float], **fields: Any) -> list[Round]:
+    """Finished processes of a run, a median each; ``experiment`` makes ABBA blocks of them."""
+    rows = []
+    for n, median in enumerate(medians_ms):
+        place = {"block": n // 2, "position": n % 2} if "experiment" in fields else {}
+        values: dict[str, Any] = {
+            "index": n + 1,
+            "started_ns": n,
+            "outcome": "finished",
+            "median_ms": median,
+            "steps": 30,
+        }
+        rows.append(Round(**values | place | fields))
+    return rows
+
+
+def record_of_rounds(
+    medians_ms: Sequence[float], spec: RunSpec | None = None, **fields: Any
+) -> Record:
+    """A run that was timed by so many processes; one process is a run without rounds."""
+    median = statistics.median(medians_ms)
+    several = {"rounds": rounds(medians_ms, **fields), "interval_of": "rounds"}
+    block = timing(spread(median), **(several if len(medians_ms) > 1 or fields else {}))
+    return record(spec, timing=block, environment={"cpu": {"model": "one"}})

@@ -27,7 +27,7 @@ CHANGED = {
     ),
 }
 
-ADDED = {"library_workspace_bytes", "timing.rounds", "timing.interval_of", "timing.steps"}
+ADDED = {"library_workspace_bytes", "timing.rounds", "timing.interval_of", "timing.steps", "timing.loss_start"}
 """Keys that JSON has gained since, a dotted one in that block only; none is renamed or removed."""
 
 

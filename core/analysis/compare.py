@@ -12,7 +12,8 @@ from ..record.record import Record
 from ..spec.fields import differing_keys, keys_deciding, unused_keys
 from ..spec.spec import DIMENSION_NAMES
 from .memory.difference import MemoryDifference, memory_difference
-from .verdict import Verdict, step_change
+from .verdict.records import NOTHING_KNOWN, Known, verdict_of
+from .verdict.verdict import SMALLEST, Verdict, Word
 
 _PROCEDURE = keys_deciding("procedure")
 
@@ -39,11 +40,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         a: Id of the first run.
         b: Id of the run that is judged.
-        verdict: Verdict on the step time; ``why`` has its reason.
-        change: B's median over A's, minus one; null without two timings.
-        change_low: The lowest change by the 95 % intervals: B's lower over A's upper end …
-        change_high: … and the highest, B's upper over A's lower. The difference between two
-            processes of the same spec is not in these intervals.
+        verdict: Word of the verdict on the step time; ``why`` has its evidence.
+        change: B's step time over A's, minus one; null without two timings.
+        change_low: Lower end of its interval; null where the evidence is too thin for one.
+        change_high: Upper end.
+        step: The verdict in full.
         phases: ``step`` first, then each phase.
         a_peak_bytes: Peak allocated of A, null without a memory pass.
         b_peak_bytes: Peak allocated of B.
@@ -54,11 +55,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     a: str
     b: str
-    verdict: Verdict
+    verdict: Word
     why: str
     change: float | None
     change_low: float | None
     change_high: float | None
+    step: Verdict
     phases: list[PhaseChange]
     a_peak_bytes: int | None
     b_peak_bytes: int | None
@@ -67,26 +69,28 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryDifference | None = None
 
 
-def compare(a: Record, b: Record) -> Comparison:
-    """Judge run B against run A."""
-    change = low = high = None
+def compare(
+    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = SMALLEST
+) -> Comparison:
+    """Judge run B against run A.
+
+    Args:
+        a: The run to judge against.
+        b: The run that is judged.
+        known: The machine's noise, from its other runs.
+        smallest: Smallest difference that matters, as a share.
+    """
     differences = differing(a, b)
-    verdict: Verdict
-    if a.timing and b.timing:
-        step = step_change(a.timing.step, b.timing.step)
-        verdict, why = step.verdict, step.why
-        change, low, high = step.change, step.low, step.high
-    else:
-        untimed = " and ".join(record.id for record in (a, b) if record.timing is None)
-        verdict, why = "AMBIGUOUS", f"no timing in {untimed}"
+    step = verdict_of(a, b, known, smallest=smallest)
     return Comparison(
         a=a.id,
         b=b.id,
-        verdict=verdict,
-        why=why,
-        change=change,
-        change_low=low,
-        change_high=high,
+        verdict=step.verdict,
+        why=step.why,
+        change=step.change,
+        change_low=step.low,
+        change_high=step.high,
+        step=step,
         phases=_phases(a, b),
         a_peak_bytes=a.memory.peak_allocated_bytes if a.memory else None,
         b_peak_bytes=b.memory.peak_allocated_bytes if b.memory else None,
@@ -183,7 +187,7 @@ def break_even(record: Record, eager: Record | None, how: str) -> BreakEven:
     )
     if saved_ms <= 0:
         return _never(medians, "never: compiled steps are not shorter")
-    if step_change(eager_step, step).verdict != "FASTER":
+    if step.ci_high_ms >= eager_step.ci_low_ms:
         return _never(medians, "the two medians cannot be distinguished: their intervals overlap")
     seconds = {"cold": record.compile.cold_seconds, "warm": record.compile.warm_seconds}
     steps = {f"steps_{name}": _steps(value, saved_ms) for name, value in seconds.items()}

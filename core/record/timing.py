@@ -112,6 +112,10 @@ class Timing(msgspec.Struct, frozen=True):
     ranks ``step`` and its phases are the slowest one's, step by step, ``tokens_per_second`` is
     all ranks' and the FLOPs are one rank's.
 
+    ``loss_start`` is the loss of the very first step, before any update, which every run of the
+    same computation shares up to rounding; ``loss_first`` follows the warm-up, ``loss_last`` all
+    steps. They are null for steps without a loss.
+
     ``rounds`` are the processes of a run that was timed by several, those that do not count
     included; empty for one process, which is its own only round. With two or more that count,
     ``interval_of`` is ``rounds``: ``step`` and ``phases`` are then of the rounds' medians (``n`` is
@@ -142,6 +146,7 @@ class Timing(msgspec.Struct, frozen=True):
     roof: Roof | None = None
     loss_first: float | None = None
     loss_last: float | None = None
+    loss_start: float | None = None
     missing: dict[str, str] = {}
     rounds: list[Round] = []
     interval_of: Literal["steps", "rounds"] = "steps"

@@ -17,6 +17,12 @@ AttentionName = Literal[
 ]
 DtypeName = Literal["float32", "bfloat16", "float16"]
 """Attributes of the torch module."""
+UNIT_ROUNDOFF: dict[DtypeName, float] = {
+    "float32": 2.0**-24,
+    "bfloat16": 2.0**-8,
+    "float16": 2.0**-11,
+}
+"""Largest relative error of rounding to the nearest number of the format."""
 Kernel = Literal["naive", "sdpa", "flex"]
 """Code paths of the model; ``sdpa`` is torch's fused call, whichever backend answers it."""
 Backend = Literal["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH"]
@@ -62,6 +68,12 @@ class Precision:
     def compute(self) -> DtypeName:
         """Dtype of the inputs and results of matrix products."""
         return self.autocast or self.weights
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Largest relative error of rounding an operand of a matrix product."""
+        # TF32 has the significand of float16.
+        return UNIT_ROUNDOFF["float16" if self.tf32 else self.compute]
 
     @property
     def weight_bytes(self) -> int:

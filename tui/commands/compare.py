@@ -12,8 +12,9 @@ from .report.output import page_width, print_json, print_lines
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two runs."""
     parser.description = (
-        "Compare run B against run A: medians with their 95 % intervals, peak memory, and\n"
-        "every factor in which the two specs differ."
+        "Compare run B against run A: the verdict on the step time, peak memory, and every\n"
+        "factor in which the two specs differ. A verdict rests on processes, not on steps:\n"
+        "`run --repeat` measures several, `ab` measures both specs in turn."
     )
     parser.epilog = examples(("sysbench-tui compare 1204 1211", "parts of ids are enough"))
     parser.add_argument("a", metavar="A", help=RUN_HELP)
@@ -23,11 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Compare; 0 when both runs could be read: a slower run is an answer, not a failure."""
     from ...core.analysis.compare import compare
+    from ...core.runs.ab.known import known_noise
     from ...core.runs.builder import load_record
     from .report.comparison import comparison_lines
 
     a, b = (load_record(find_run(name)) for name in (arguments.a, arguments.b))
-    comparison = compare(a, b)
+    comparison = compare(a, b, known_noise(a, b))
     if arguments.json:
         print_json(comparison)
     else:

@@ -63,7 +63,7 @@ def measure(job: Job, report: Report) -> None:
 
 def timed(workload: Steppable, clock: Clock, report: Report) -> Timing:
     """Warm up, then time steps until the spec's stop rule holds."""
-    warmup_ms = _warm_up(workload, clock, report)
+    warmup_ms, loss_start = _warm_up(workload, clock, report)
     loss_first = workload.loss_value()
     report(StageEntered(stage="measure"))
     # Nothing built so far becomes garbage: frozen, it does not lengthen later collections.
@@ -71,25 +71,34 @@ def timed(workload: Steppable, clock: Clock, report: Report) -> Timing:
     gc.freeze()
     batches, reason = _measure_steps(workload, clock, report)
     timing = _result(workload.spec, clock, warmup_ms, batches, reason)
-    losses = {"loss_first": loss_first, "loss_last": workload.loss_value()}
+    losses = {
+        "loss_start": loss_start,
+        "loss_first": loss_first,
+        "loss_last": workload.loss_value(),
+    }
     return msgspec.structs.replace(timing, **losses)
 
 
-def _warm_up(workload: Steppable, clock: Clock, report: Report) -> list[float]:
-    """Run single synchronised steps until they agree, or as many as the spec asks for."""
+def _warm_up(workload: Steppable, clock: Clock, report: Report) -> tuple[list[float], float | None]:
+    """Run single synchronised steps until they agree, or as many as the spec asks for.
+
+    Returns their milliseconds, and the loss of the first one.
+    """
     wanted = workload.spec.warmup
     times: list[float] = []
+    loss_start = None
     compiles = workload.spec.compiles
     report(StageEntered(stage="compile" if compiles else "warmup"))
     while not _warm_enough(wanted, times):
         times.append(clock.time(workload.step, 1).wall_ms)
         if len(times) == 1:
+            loss_start = workload.loss_value()
             report(FirstStepTimed(step_ms=times[0]))
             if compiles:
                 report(StageEntered(stage="warmup"))
         report(WarmupStepTimed(index=len(times) - 1, step_ms=times[-1]))
     report(WarmupSettled(steps=len(times), settled=settled(times)))
-    return times
+    return times, loss_start
 
 
 def _warm_enough(wanted: int | str, times: list[float]) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from textual.widgets import Input, Static
 
 from sysbench.core.analysis.compare import compare
+from sysbench.core.analysis.verdict.records import verdict_of
+from sysbench.core.record.record import Record
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.library import Entry, entry_of
+from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.library.screen import LibraryScreen, comparison
 from sysbench.tui.screens.result.screen import ResultScreen
@@ -48,45 +51,38 @@ def text_of(a: Entry, b: Entry) -> str:
     return "\n".join(str(line) for line in comparison(a, b))
 
 
-def timed(entry: Entry, low: float, median: float, high: float) -> Entry:
-    half_width = (high - low) / 2 / median
-    return msgspec.structs.replace(
-        entry, median_ms=median, ci_low_ms=low, ci_high_ms=high, half_width=half_width
-    )
+def measured(*medians_ms: float, **changes: object) -> Record:
+    """A run of so many processes, one median each."""
+    return factories.record_of_rounds(medians_ms, RunSpec(device="cpu").changed(**changes))
 
 
-def test_overlapping_wide_intervals_decide_nothing() -> None:
-    wide = timed(ENTRY, 97.0, 100.0, 104.0)
-    text = text_of(wide, timed(ENTRY, 99.0, 101.0, 103.0))
-    assert "not decidable" in text and "overlap" in text
+def panel_of(a: Record, b: Record) -> str:
+    lines = comparison(entry_of(a), entry_of(b), verdict_of(a, b))
+    return "\n".join(str(line) for line in lines)
 
 
-def test_narrow_overlapping_intervals_are_the_same() -> None:
-    assert "the same" in text_of(timed(ENTRY, 99.5, 100, 100.5), timed(ENTRY, 100, 100.2, 101))
+def test_one_process_a_side_decides_nothing() -> None:
+    text = panel_of(measured(100.0), measured(50.0))
+    assert "not decidable yet" in text and "one process a side" in text
+    assert "faster" not in text and "sysbench-tui ab" in text
 
 
 def test_a_real_difference_has_a_direction_and_its_factors() -> None:
-    other = msgspec.structs.replace(timed(ENTRY, 79.0, 80.0, 81.0), id="b", precision="bf16")
-    text = text_of(ENTRY, other)
+    a = measured(100.0, 101.0, 99.0, 100.5)
+    b = measured(80.0, 81.0, 79.0, 80.5, precision="bf16")
+    text = panel_of(a, b)
     assert "▼ faster" in text and "-20.0 %" in text
     assert "precision: fp32 → bf16" in text
-    assert "▲ slower" in text_of(other, ENTRY)
+    assert "▲ slower" in panel_of(b, a)
 
 
-WORDS = {"FASTER": "faster", "SLOWER": "slower", "SAME": "the same", "AMBIGUOUS": "not decidable"}
-MEDIANS = st.tuples(*[st.floats(0.1, 1e4)] * 3).map(sorted)
+ROUNDS = st.lists(st.floats(0.1, 1e4), min_size=1, max_size=6)
 
 
-# Symmetric half widths would overlap here; the intervals themselves do not.
-@example([97.0, 100.0, 100.5], [101.0, 102.0, 103.0])
-@given(MEDIANS, MEDIANS)
+@given(ROUNDS, ROUNDS)
 def test_the_panel_gives_the_verdict_of_the_command(a: list[float], b: list[float]) -> None:
-    runs = [
-        factories.record(timing=factories.timing(factories.spread(median, low, high)))
-        for low, median, high in (a, b)
-    ]
-    first, second = (entry_of(run) for run in runs)
-    assert f"{WORDS[compare(*runs).verdict]}: " in text_of(first, second)
+    first, second = measured(*a), measured(*b)
+    assert compare(first, second).verdict in panel_of(first, second)
 
 
 def test_runs_without_a_median_are_compared_by_what_they_have() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ....core.analysis.compare import Comparison, Factor
-from ....core.formatting import signed_percent
+from ....core.analysis.verdict.verdict import headline
 from ....core.tables.cells import literal, one_figure
 from ....core.tables.memory import difference_tables
 from ....core.tables.table import Table
@@ -15,10 +15,11 @@ from .layout import Line, blank, prose, table_lines, titled
 
 LARGEST_CHANGES = 10
 _STYLES = {
-    "FASTER": "bold green",
-    "SLOWER": "bold red",
-    "SAME": "bold",
-    "AMBIGUOUS": "bold yellow",
+    "faster": "bold green",
+    "slower": "bold red",
+    "same": "bold",
+    "not decidable": "bold yellow",
+    "not the same computation": "bold yellow",
 }
 
 
@@ -31,12 +32,10 @@ def comparison_lines(comparison: Comparison, width: int) -> Iterator[Line]:
         yield from prose("Nothing differs: A and B are one run.", width)
         return
     style = _STYLES[comparison.verdict]
-    yield from prose(f"B is {comparison.verdict}: {_change(comparison)}", width, style=style)
-    yield from prose(
-        "One process each: how much two processes of one spec differ is not in the interval.",
-        width,
-        style="dim",
-    )
+    yield from prose(f"B is {headline(comparison.step)}", width, style=style)
+    for reason in (comparison.why, comparison.step.next):
+        if reason:
+            yield from prose(literal(reason), width, style="dim")
     if len(comparison.factors) > 1:
         yield blank()
         warning = (
@@ -61,16 +60,6 @@ def comparison_lines(comparison: Comparison, width: int) -> Iterator[Line]:
                 more = len(table.rows) - len(shown.rows)
                 title = f"{table.title}; {more} smaller ones are left out" if more else table.title
                 yield from titled(title, table_lines(shown, width))
-
-
-def _change(comparison: Comparison) -> str:
-    if comparison.change is None or comparison.change_low is None or comparison.change_high is None:
-        return literal(comparison.why)
-    return (
-        f"{signed_percent(comparison.change)} step time, "
-        f"{signed_percent(comparison.change_low)} to {signed_percent(comparison.change_high)} "
-        f"by the intervals; {comparison.why}"
-    )
 
 
 def _factors(factors: list[Factor]) -> Table:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import msgspec
-from textual import getters, on
+from textual import getters, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Input, Static
 
-from ....core.analysis.verdict import step_change
+from ....core.analysis.verdict.records import verdict_of
+from ....core.analysis.verdict.verdict import Verdict, headline
 from ....core.errors import SysbenchError
 from ....core.formatting import counted
+from ....core.runs.ab.known import known_noise
+from ....core.runs.builder import load_record
 from ....core.runs.directory import RunDirectory
 from ....core.runs.library import SPEC_COLUMNS, Entry, Library
 from ....core.tables.table import Table
@@ -24,7 +27,6 @@ from ...text import (
     milliseconds,
     outcome_glyph,
     outcome_text,
-    signed_percent,
 )
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.tables.table_view import TableView
@@ -177,9 +179,28 @@ class LibraryScreen(WorkScreen):
         panel = self.query_one("#comparison", Static)
         panel.display = bool(pair)
         if len(pair) == 2:
-            panel.update(Content("\n").join(comparison(*pair)))
+            a, b = pair
+            panel.update(Content("\n").join(comparison(a, b)))
+            self._judge(a, b)
         elif pair:
             panel.update("A is marked. Mark another run with space to compare.")
+
+    @work(thread=True, group="library.judge", exclusive=True)
+    def _judge(self, a: Entry, b: Entry) -> None:
+        """Read both records and the library's noise, then show the verdict."""
+        try:
+            first, second = (load_record(self._library.open(entry.id)) for entry in (a, b))
+            known = known_noise(first, second, self._library.root)
+        except SysbenchError as error:
+            self.app.call_from_thread(self.notify, str(error), severity="error", markup=False)
+            return
+        self.app.call_from_thread(self._show_verdict, a, b, verdict_of(first, second, known))
+
+    def _show_verdict(self, a: Entry, b: Entry, verdict: Verdict) -> None:
+        """Show the verdict unless other runs were marked meanwhile."""
+        if self.marked == [a.id, b.id]:
+            panel = self.query_one("#comparison", Static)
+            panel.update(Content("\n").join(comparison(a, b, verdict)))
 
     def copyable(self) -> tuple[str, str]:
         return "the runs in view as Markdown", self.table.markdown()
@@ -241,8 +262,8 @@ def step_time(entry: Entry) -> str:
     return f"{milliseconds(entry.median_ms)} {interval(entry.half_width)}".rstrip()
 
 
-def comparison(a: Entry, b: Entry) -> list[Content]:
-    """Two runs side by side: step times with intervals, peaks, the factors that differ."""
+def comparison(a: Entry, b: Entry, verdict: Verdict | None = None) -> list[Content]:
+    """Two runs side by side: step times with intervals, peaks, verdict, factors that differ."""
     lines = [
         Content.assemble(
             ("A ", "bold $accent"), f"{step_time(a):<22}{amount(a.peak_bytes):>10}  {a.id}"
@@ -251,9 +272,8 @@ def comparison(a: Entry, b: Entry) -> list[Content]:
             ("B ", "bold $accent"), f"{step_time(b):<22}{amount(b.peak_bytes):>10}  {b.id}"
         ),
     ]
-    before, after = _median_of(a), _median_of(b)
-    if before and after:
-        lines.append(_verdict(before, after))
+    if verdict is not None:
+        lines += _verdict(verdict)
     fields_a, fields_b = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
     differing = [
         f"{name}: {fields_a[name]} → {fields_b[name]}"
@@ -265,30 +285,18 @@ def comparison(a: Entry, b: Entry) -> list[Content]:
     return lines
 
 
-class _Median(msgspec.Struct, frozen=True):
-    """A `MedianTime` of the verdict engine."""
-
-    median_ms: float
-    ci_low_ms: float
-    ci_high_ms: float
-
-
-def _median_of(entry: Entry) -> _Median | None:
-    if not entry.median_ms or not entry.ci_low_ms or not entry.ci_high_ms:
-        return None
-    return _Median(entry.median_ms, entry.ci_low_ms, entry.ci_high_ms)
-
-
-_VERDICTS = {
-    "FASTER": ("▼ faster", "bold $success"),
-    "SLOWER": ("▲ slower", "bold $warning"),
-    "SAME": ("the same", "bold"),
-    "AMBIGUOUS": ("not decidable", "bold"),
+_STYLES = {
+    "faster": ("▼ ", "bold $success"),
+    "slower": ("▲ ", "bold $warning"),
+    "same": ("= ", "bold"),
+    "not decidable": ("? ", "bold"),
+    "not the same computation": ("≠ ", "bold $error"),
 }
 
 
-def _verdict(a: _Median, b: _Median) -> Content:
+def _verdict(verdict: Verdict) -> list[Content]:
     """B against A, as `compare` judges it."""
-    change = step_change(a, b)
-    difference = f"{b.median_ms - a.median_ms:+.4g} ms ({signed_percent(change.change)})"
-    return Content.assemble(f"B − A = {difference}  ", _VERDICTS[change.verdict], f": {change.why}")
+    glyph, style = _STYLES[verdict.verdict]
+    lines = [Content.assemble("B is ", (f"{glyph}{headline(verdict)}", style))]
+    reasons = [verdict.why, *([verdict.next] if verdict.next else [])]
+    return [*lines, *(Content.assemble((reason, "$foreground 60%")) for reason in reasons)]

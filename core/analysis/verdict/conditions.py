@@ -1,0 +1,155 @@
+"""Conditions of the rounds behind a verdict: order, drift, clocks, neighbours, side by side."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from ...formatting import percent, signed_percent
+from ...record.timing import Round
+from ..statistics import median_interval
+
+_LEAST_BLOCKS = 6  # fewer medians have no 95 % interval
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """One condition.
+
+    Attributes:
+        name: Such as ``drift``.
+        a: Figure of A's rounds, where it is one of a side.
+        b: Figure of B's.
+        text: What was seen, or why nothing can be said.
+        warns: Whether it may have moved the verdict.
+    """
+
+    name: str
+    a: str = ""
+    b: str = ""
+    text: str
+    warns: bool = False
+
+
+def conditions_of(a: Sequence[Round], b: Sequence[Round]) -> list[Condition]:
+    """The conditions of both sides' rounds in one experiment, those that do not count included.
+
+    Args:
+        a: Rounds of A.
+        b: Rounds of B.
+    """
+    counted = sorted(
+        (row for row in (*a, *b) if row.counts), key=lambda row: (row.block or 0, row.position or 0)
+    )
+    blocks: dict[int, list[Round]] = {}
+    for row in counted:
+        if row.block is not None:
+            blocks.setdefault(row.block, []).append(row)
+    whole = [rows for rows in blocks.values() if len(rows) == 4]
+    return [
+        _order(whole),
+        _drift(whole),
+        _clocks(a, b),
+        _throttling(a, b),
+        _tenants(a, b),
+        _load(a, b),
+        _left_out(a, b),
+    ]
+
+
+def _order(blocks: Sequence[Sequence[Round]]) -> Condition:
+    """Second rounds of the pairs over first ones; a block has its sides once in either order."""
+    changes = [
+        statistics.fmean((_log(rows[1]) - _log(rows[0]), _log(rows[3]) - _log(rows[2])))
+        for rows in blocks
+    ]
+    return _change("order", changes, "the second round of a pair against the first")
+
+
+def _drift(blocks: Sequence[Sequence[Round]]) -> Condition:
+    levels = [statistics.fmean(_log(row) for row in rows) for rows in blocks]
+    changes = [after - before for before, after in pairwise(levels)]
+    return _change("drift", changes, "from one block to the next")
+
+
+def _change(name: str, changes: list[float], what: str) -> Condition:
+    if not changes:
+        return Condition(name=name, text="no pair of rounds to tell it from")
+    middle = signed_percent(math.expm1(statistics.median(changes)), 2)
+    if len(changes) < _LEAST_BLOCKS:
+        return Condition(name=name, text=f"{middle} {what}, from {len(changes)} only: not tested")
+    low, high = median_interval(changes)
+    ends = f"{signed_percent(math.expm1(low), 2)} to {signed_percent(math.expm1(high), 2)}"
+    return Condition(name=name, text=f"{middle} ({ends}) {what}", warns=low > 0 or high < 0)
+
+
+def _clocks(a: Sequence[Round], b: Sequence[Round]) -> Condition:
+    return _sides("SM clock", a, b, lambda row: row.sm_clock_mhz, lambda value: f"{value:.0f} MHz")
+
+
+def _load(a: Sequence[Round], b: Sequence[Round]) -> Condition:
+    return _sides("other load", a, b, others_load, lambda value: percent(value, 0))
+
+
+def _sides(
+    name: str,
+    a: Sequence[Round],
+    b: Sequence[Round],
+    figure: Callable[[Round], float | None],
+    shown: Callable[[float], str],
+) -> Condition:
+    """Median of a figure over either side's counting rounds."""
+    values = [
+        [value for row in rows if row.counts and (value := figure(row)) is not None]
+        for rows in (a, b)
+    ]
+    if not all(values):
+        return Condition(name=name, text="not measured")
+    left, right = (shown(statistics.median(side)) for side in values)
+    return Condition(name=name, a=left, b=right, text="median of the rounds")
+
+
+def others_load(row: Round) -> float | None:
+    """Share of all cores that other processes took; None where it was not measured."""
+    if row.cpu_percent is None or row.own_cpu_percent is None:
+        return None
+    return max(0.0, row.cpu_percent - row.own_cpu_percent) / 100
+
+
+def _throttling(a: Sequence[Round], b: Sequence[Round]) -> Condition:
+    sides = [_counts_by_name(row.clock_reasons for row in rows) for rows in (a, b)]
+    return _named("throttling", sides, "rounds in which the clock was held, by reason")
+
+
+def _tenants(a: Sequence[Round], b: Sequence[Round]) -> Condition:
+    sides = [_counts_by_name(row.tenants for row in rows) for rows in (a, b)]
+    return _named("other tenants", sides, "rounds in which they were on the device")
+
+
+def _named(name: str, sides: list[str], text: str) -> Condition:
+    if not any(sides):
+        return Condition(name=name, text="none seen")
+    return Condition(name=name, a=sides[0], b=sides[1], text=text, warns=sides[0] != sides[1])
+
+
+def _counts_by_name(names_by_round: Iterable[Sequence[str]]) -> str:
+    """``power cap 3, thermal 1``."""
+    counts = Counter(name for names in names_by_round for name in names)
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common())
+
+
+def _left_out(a: Sequence[Round], b: Sequence[Round]) -> Condition:
+    reasons = [row.disturbed or row.outcome for row in (*a, *b) if not row.counts]
+    if not reasons:
+        return Condition(name="left out", text="no round")
+    left = [str(sum(not row.counts for row in rows)) for rows in (a, b)]
+    text = "; ".join(dict.fromkeys(reasons))
+    return Condition(name="left out", a=left[0], b=left[1], text=f"rounds repeated: {text}")
+
+
+def _log(row: Round) -> float:
+    return math.log(row.median_ms or math.nan)

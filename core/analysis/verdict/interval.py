@@ -1,0 +1,200 @@
+"""Change of the step time from A to B with its interval, by the kind of evidence there is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
+
+import msgspec
+
+from .bounds import FALSE_RATE, MOST_BLOCKS, block_bound, rank_bound
+
+Basis = Literal["interleaved rounds", "separate rounds", "known spread", "none"]
+"""Evidence of a verdict: rounds in ABBA blocks, rounds of two runs, spread of earlier runs."""
+
+LEAST_KNOWN = 5
+"""Processes of one spec from which their spread is taken as known."""
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Step medians of the two rounds of either side in one ABBA block, milliseconds."""
+
+    a: tuple[float, float]
+    b: tuple[float, float]
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """B's step time over A's, minus one.
+
+    Attributes:
+        change: Hodges-Lehmann estimate on the logarithms; of two single runs their quotient.
+        low: Lower end of the interval that misses the true change in at most 5 % of
+            comparisons; null while the rounds are too few for one.
+        high: Its upper end.
+        basis: Evidence that the interval rests on.
+        rounds_a: Processes of A that count.
+        rounds_b: Processes of B that count.
+        spread: Standard deviation between processes as a share; null where it is not known.
+        source: Sentence part that names the evidence.
+    """
+
+    change: float
+    low: float | None = None
+    high: float | None = None
+    basis: Basis
+    rounds_a: int = 1
+    rounds_b: int = 1
+    spread: float | None = None
+    source: str
+
+
+def interleaved(blocks: Sequence[Block]) -> Interval:
+    """Interval of the change from ABBA blocks, valid at every look.
+
+    Its ends are order statistics of the within-block log differences, four a block: the
+    changes that the sequential rank test of `bounds` does not reject. Looks after more than
+    `MOST_BLOCKS` blocks use the first ones.
+
+    Raises:
+        ValueError: No block, or a time that is not above zero.
+    """
+    counted = blocks[:MOST_BLOCKS]
+    differences = sorted(math.log(b / a) for block in counted for a in block.a for b in block.b)
+    if not differences:
+        raise ValueError("no blocks to judge")
+    bound = block_bound(len(counted))
+    low = high = None
+    if bound is not None:
+        middle = 2 * len(counted)
+        low, high = differences[middle - bound], differences[middle + bound - 1]
+    return Interval(
+        change=math.expm1(statistics.median(differences)),
+        low=None if low is None else math.expm1(low),
+        high=None if high is None else math.expm1(high),
+        basis="interleaved rounds",
+        rounds_a=2 * len(counted),
+        rounds_b=2 * len(counted),
+        spread=_deviation(residuals(counted)),
+        source=f"{2 * len(counted)} interleaved processes a side",
+    )
+
+
+def residuals(blocks: Sequence[Block]) -> list[float]:
+    """Log deviations of the rounds from their block and side, scaled to one round's noise.
+
+    A block's mean and the common effect are estimated from the same rounds; the scale makes up
+    for these degrees of freedom.
+    """
+    logs = [([math.log(x) for x in block.a], [math.log(x) for x in block.b]) for block in blocks]
+    if not logs:
+        return []
+    effect = statistics.fmean(statistics.fmean(b) - statistics.fmean(a) for a, b in logs)
+    scale = math.sqrt(4 * len(logs) / max(1, 3 * len(logs) - 1))
+    deviations = []
+    for a, b in logs:
+        level = statistics.fmean([*a, *(value - effect for value in b)])
+        deviations += [scale * (value - level) for value in a]
+        deviations += [scale * (value - effect - level) for value in b]
+    return deviations
+
+
+def separate(a: Sequence[float], b: Sequence[float], *, drift: float = 0.0) -> Interval:
+    """Interval of the change from rounds that were not interleaved, by Mann and Whitney's test.
+
+    The machine may have changed between the two sides: no test on these rounds can see that.
+
+    Args:
+        a: Step medians of A's rounds, milliseconds.
+        b: Of B's.
+        drift: Change between batches of rounds that is known of this machine, as a share; the
+            interval is wider by it.
+
+    Raises:
+        ValueError: A side without rounds.
+    """
+    if not a or not b:
+        raise ValueError("both sides need rounds")
+    differences = sorted(math.log(y / x) for x in a for y in b)
+    bound = rank_bound(len(a), len(b))
+    low = high = None
+    if bound is not None:
+        low, high = differences[bound], differences[-1 - bound]
+    slack = math.log1p(drift)
+    return Interval(
+        change=math.expm1(statistics.median(differences)),
+        low=None if low is None else math.expm1(low - slack),
+        high=None if high is None else math.expm1(high + slack),
+        basis="separate rounds",
+        rounds_a=len(a),
+        rounds_b=len(b),
+        spread=_pooled(a, b)[0],
+        source=f"{len(a)} processes of A, then {len(b)} of B, not interleaved",
+    )
+
+
+def from_known_spread(
+    a_ms: float,
+    b_ms: float,
+    known_a: Sequence[float] = (),
+    known_b: Sequence[float] = (),
+    *,
+    floor: float = 0.0,
+) -> Interval:
+    """Interval of the change of one process a side, by the spread of earlier ones.
+
+    Change ± q s, with s the pooled standard deviation of the logarithms and q Tukey's
+    studentized range over all known processes, because a person picks the pair among them.
+    Without `LEAST_KNOWN` processes of a side it has no ends.
+
+    Args:
+        a_ms: Median of A's process, milliseconds.
+        b_ms: Of B's.
+        known_a: Medians of all processes of A's spec on this machine, A's own among them.
+        known_b: Of B's spec.
+        floor: Least standard deviation that this machine shows between processes, as a share.
+    """
+    change = b_ms / a_ms - 1
+    groups = [known for known in (known_a, known_b) if len(known) >= LEAST_KNOWN]
+    if not groups:
+        return Interval(change=change, basis="none", source="one process a side")
+    deviation, freedom = _pooled(*groups)
+    deviation = max(deviation, math.log1p(floor))
+    count = sum(len(group) for group in groups) + (2 - len(groups))
+    reach = _studentized_range(count, freedom) * deviation
+    middle = math.log1p(change)
+    processes = sum(len(group) for group in groups)
+    return Interval(
+        change=change,
+        low=math.expm1(middle - reach),
+        high=math.expm1(middle + reach),
+        basis="known spread",
+        spread=deviation,
+        source=f"one process a side, and the spread of {processes} processes known here "
+        f"(±{100 * deviation:.2g} %)",
+    )
+
+
+@cache
+def _studentized_range(count: int, freedom: int) -> float:
+    """Quantile that Tukey's range of so many values exceeds at `FALSE_RATE`."""
+    from scipy.stats import studentized_range  # half a second, which few commands need
+
+    return float(studentized_range.ppf(1 - FALSE_RATE, count, freedom))
+
+
+def _pooled(*groups: Sequence[float]) -> tuple[float, int]:
+    """Pooled standard deviation of the logarithms, and its degrees of freedom."""
+    squares, freedom = 0.0, 0
+    for group in groups:
+        logs = [math.log(value) for value in group]
+        level = statistics.fmean(logs)
+        squares += sum((value - level) ** 2 for value in logs)
+        freedom += len(logs) - 1
+    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    return math.sqrt(statistics.fmean(value * value for value in values)) if values else None

@@ -1,0 +1,116 @@
+"""Power of the sequential test on interleaved rounds: what so many rounds can tell here.
+
+Blocks are independent, so the chance to decide follows exactly from the distribution of one
+block's statistic. That distribution is drawn from rounds that were measured, or from a normal
+one of a known spread.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+from .bounds import MOST_BLOCKS, block_bound, walk_on
+from .interval import Block
+
+WANTED_POWER = 0.8
+"""Chance to find a difference from which rounds are called enough for it."""
+ROUNDS_A_BLOCK = 4
+_DRAWS = 20_000
+_FEW = 8  # fewer residuals say little about their distribution's shape
+
+
+def normal_residuals(spread: float, count: int = 199) -> list[float]:
+    """Log residuals of a normal distribution, evenly spaced in probability.
+
+    Args:
+        spread: Standard deviation between rounds, as a share.
+        count: How many.
+    """
+    normal = statistics.NormalDist(0, max(math.log1p(spread), 1e-12))
+    return [normal.inv_cdf((n + 0.5) / count) for n in range(count)]
+
+
+def power_after(residuals: Sequence[float], difference: float, blocks: int) -> list[float]:
+    """Chance that a true change has been found after 1, 2 … ``blocks`` blocks.
+
+    Args:
+        residuals: Log deviations of rounds, as `sysbench.core.analysis.verdict.interval.residuals`
+            has them; fewer than 8 stand for a normal distribution of their spread.
+        difference: The true change, as a share; its sign has no effect on the power.
+        blocks: At most `MOST_BLOCKS`.
+    """
+    return _found(_block_step(residuals, abs(math.log1p(difference))), 0, 0, blocks)
+
+
+def smallest_difference(residuals: Sequence[float], blocks: int) -> float | None:
+    """Least slowdown that so many blocks find with `WANTED_POWER`, as a share.
+
+    None if the blocks are too few to find any.
+    """
+    if block_bound(blocks) is None:
+        return None
+    low, high = 0.0, 1e-6
+    while power_after(residuals, high, blocks)[-1] < WANTED_POWER:
+        low, high = high, 2 * high
+        if high > 1e3:
+            return None
+    while high - low > 0.01 * high:
+        middle = (low + high) / 2
+        enough = power_after(residuals, middle, blocks)[-1] >= WANTED_POWER
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def more_rounds(blocks: Sequence[Block], residuals: Sequence[float], difference: float) -> int:
+    """Rounds, of both sides together, after which a true change of this size is decided.
+
+    With `WANTED_POWER`, going on from the blocks there are, the change having the sign that they
+    show. `MOST_BLOCKS` blocks less those there are is the most that is returned.
+    """
+    total = round(sum(_statistic(block) for block in blocks))
+    step = _block_step(residuals, abs(math.log1p(difference)))
+    room = MOST_BLOCKS - len(blocks)
+    found = _found(step, abs(total), len(blocks), room)
+    enough = (n for n, power in enumerate(found, 1) if power >= WANTED_POWER)
+    return ROUNDS_A_BLOCK * next(enough, room)
+
+
+def _statistic(block: Block) -> float:
+    """Pairs of the block in which B is longer, minus the two expected; a tie counts half."""
+    return sum((b > a) + (b == a) / 2 for a in block.a for b in block.b) - 2
+
+
+def _found(step: dict[int, float], start: int, done: int, more: int) -> list[float]:
+    walk: dict[int, float] = {start: 1.0}
+    chances, decided = [], 0.0
+    for blocks in range(done + 1, done + more + 1):
+        walk = walk_on(walk, step)
+        bound = block_bound(blocks)
+        if bound is not None:
+            # Only a find in the right direction is one.
+            decided += sum(share for total, share in walk.items() if total >= bound)
+            walk = {total: share for total, share in walk.items() if abs(total) < bound}
+        chances.append(decided)
+    return chances
+
+
+def _block_step(residuals: Sequence[float], effect: float) -> dict[int, float]:
+    """Distribution of one block's statistic when B's logarithms are higher by ``effect``."""
+    values = list(residuals)
+    if len(values) < _FEW:
+        spread = math.sqrt(statistics.fmean(v * v for v in values)) if values else 0.0
+        values = normal_residuals(math.expm1(spread))
+    # One seed for every effect, so that the power rises with the effect without jitter.
+    draw = random.Random(0).choices
+    picks = draw(values, k=ROUNDS_A_BLOCK * _DRAWS)
+    counts: dict[int, float] = {}
+    for n in range(0, len(picks), ROUNDS_A_BLOCK):
+        a1, a2, b1, b2 = picks[n : n + ROUNDS_A_BLOCK]
+        b1, b2 = b1 + effect, b2 + effect
+        longer = (b1 > a1) + (b1 > a2) + (b2 > a1) + (b2 > a2) - 2
+        # The same residual drawn twice is a tie without an effect: half of it each way.
+        counts[longer] = counts.get(longer, 0.0) + 1 / _DRAWS
+    return counts

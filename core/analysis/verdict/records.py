@@ -1,0 +1,168 @@
+"""The verdict on two runs, from the best evidence that their records hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from ...formatting import percent, significant
+from ...record.record import Record, Timing
+from ...record.timing import Round
+from ...spec.choices import precision_named
+from ...spec.fields import keys_deciding
+from .interval import Block, Interval, from_known_spread, interleaved, residuals, separate
+from .power import more_rounds
+from .verdict import SMALLEST, Verdict, judge
+
+_SIDES_TO_BLOCK = 2  # rounds of one side in an ABBA block
+_LEAST_LOSS_ERROR = 1e-4
+_FREE_OF_LOSS = {
+    *keys_deciding("procedure", "conditions"),
+    *("precision", "attention", "compile", "step", "optimizer", "clip", "checkpoint"),
+}
+"""Keys of a spec that leave the first step's loss as it is, up to rounding."""
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about a machine's noise from outside the two records.
+
+    Attributes:
+        a_ms: Step medians of all processes of A's spec measured here, A's own among them.
+        b_ms: Of B's spec.
+        floor: Standard deviation between processes that this machine shows at least, as a share.
+        drift: Change between batches of rounds that it shows, as a share.
+    """
+
+    a_ms: tuple[float, ...] = ()
+    b_ms: tuple[float, ...] = ()
+    floor: float = 0.0
+    drift: float = 0.0
+
+
+NOTHING_KNOWN = Known()
+
+
+def verdict_of(
+    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = SMALLEST
+) -> Verdict:
+    """Judge the step time of run B against that of run A.
+
+    The evidence is, in this order, rounds interleaved in one experiment, rounds of both runs,
+    and one process a side with a spread that is known of earlier ones.
+
+    Args:
+        a: The run that B is judged against.
+        b: The run that is judged.
+        known: What the machine's other runs say.
+        smallest: Smallest difference that matters, as a share.
+    """
+    if a.timing is None or b.timing is None:
+        untimed = " and ".join(record.id for record in (a, b) if record.timing is None)
+        return Verdict(verdict="not decidable", why=f"no timing in {untimed}", smallest=smallest)
+    if not (a.timing.step.median_ms > 0 and b.timing.step.median_ms > 0):
+        return Verdict(verdict="not decidable", why="a step took no time", smallest=smallest)
+    blocks = blocks_of(a.timing.rounds, b.timing.rounds)
+    verdict = _judged(a.timing, b.timing, blocks, known, smallest)
+    other_work = other_computation(a, b)
+    if other_work:
+        return msgspec.structs.replace(
+            verdict, verdict="not the same computation", why=other_work, next="", more_rounds=None
+        )
+    return _with_next(verdict, a, b)
+
+
+def _judged(
+    a: Timing, b: Timing, blocks: Sequence[Block], known: Known, smallest: float
+) -> Verdict:
+    if blocks:
+        needed = more_rounds(blocks, residuals(blocks), smallest)
+        return judge(interleaved(blocks), smallest=smallest, more_rounds=needed)
+    return judge(_apart(a, b, known), smallest=smallest)
+
+
+def _with_next(verdict: Verdict, a: Record, b: Record) -> Verdict:
+    """The verdict with the command that would decide it, where nothing else is known to."""
+    if verdict.verdict != "not decidable" or verdict.next:
+        return verdict
+    command = f"sysbench-tui ab {a.id} {b.id}"
+    return msgspec.structs.replace(verdict, next=f"`{command}` measures both in turn until it is")
+
+
+def _apart(a: Timing, b: Timing, known: Known) -> Interval:
+    rounds_a, rounds_b = counted_ms(a), counted_ms(b)
+    if min(len(rounds_a), len(rounds_b)) > 1:
+        return separate(rounds_a, rounds_b, drift=known.drift)
+    return from_known_spread(
+        a.step.median_ms,
+        b.step.median_ms,
+        known.a_ms or rounds_a,
+        known.b_ms or rounds_b,
+        floor=known.floor,
+    )
+
+
+def counted_ms(timing: Timing) -> list[float]:
+    """Step medians of the processes that count, milliseconds; a run without rounds is one."""
+    if not timing.rounds:
+        return [timing.step.median_ms]
+    return [row.median_ms for row in timing.rounds if row.median_ms and row.counts]
+
+
+def blocks_of(a: Sequence[Round], b: Sequence[Round]) -> list[Block]:
+    """The complete ABBA blocks of the last experiment that measured both runs, in their order.
+
+    Repeated rounds take the place of disturbed ones; a block that lacks a round is left out.
+    """
+    shared = {row.experiment for row in a} & {row.experiment for row in b} - {""}
+    if not shared:
+        return []
+    last = max((row for row in a if row.experiment in shared), key=lambda row: row.started_ns)
+    times_a, times_b = (_by_block(rows, last.experiment) for rows in (a, b))
+    return [
+        Block((times_a[n][0], times_a[n][1]), (times_b[n][0], times_b[n][1]))
+        for n in sorted(times_a.keys() & times_b.keys())
+        if len(times_a[n]) == len(times_b[n]) == _SIDES_TO_BLOCK
+    ]
+
+
+def _by_block(rows: Sequence[Round], experiment: str) -> dict[int, list[float]]:
+    blocks: dict[int, list[float]] = {}
+    for row in rows:
+        in_block = row.experiment == experiment and row.block is not None
+        if in_block and row.counts and row.median_ms and row.block is not None:
+            blocks.setdefault(row.block, []).append(row.median_ms)
+    return blocks
+
+
+def other_computation(a: Record, b: Record) -> str:
+    """How the first losses of the two runs contradict that both compute the same; or empty.
+
+    Losses are compared where every key that decides them is equal, at the tolerance of the
+    coarser precision: four times its unit roundoff, and 1e-4 at least.
+    """
+    if a.timing is None or b.timing is None:
+        return ""
+    loss_a, loss_b = a.timing.loss_start, b.timing.loss_start
+    if loss_a is None or loss_b is None or (math.isnan(loss_a) and math.isnan(loss_b)):
+        return ""
+    if any(
+        a.spec.get(key) != b.spec.get(key)
+        for key in {*a.spec, *b.spec}
+        if key not in _FREE_OF_LOSS and not key.startswith("compile_")
+    ):
+        return ""
+    roundoff = max(_roundoff(record) for record in (a, b))
+    tolerance = max(_LEAST_LOSS_ERROR, 4 * roundoff)
+    error = abs(loss_b - loss_a) / max(abs(loss_a), 1e-12)
+    if error <= tolerance:
+        return ""
+    return (
+        f"the first step's loss is {significant(loss_a, 6)} in A and {significant(loss_b, 6)} "
+        f"in B: {percent(error, 2)} apart, rounding explains {percent(tolerance, 2)}"
+    )
+
+
+def _roundoff(record: Record) -> float:
+    return precision_named(str(record.spec.get("precision", "fp32"))).unit_roundoff

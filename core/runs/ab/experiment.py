@@ -1,0 +1,206 @@
+"""An experiment on disk: two specs compared by interleaved rounds.
+
+``experiment.json`` the plan · ``ending.json`` how it ended, written last ·
+``experiment.lock`` held while it runs. The rounds lie in the two runs of the library, so that
+their directories are the truth and a killed experiment goes on where it was.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from ...analysis.verdict.verdict import SMALLEST, Verdict
+from ...errors import DamagedFileError, NotFoundError
+from ...spec.spec import RunSpec
+from ...storage import home, lock_holder, write_atomically
+from ..directory import RunDirectory, create_run, find_run
+
+T = TypeVar("T")
+Side = Literal["A", "B"]
+Ending = Literal["decided", "out-of-time", "out-of-rounds", "failed", "cancelled", "killed"]
+"""``failed``: a round did not finish; ``killed``: no ending was written."""
+ORDERS: tuple[tuple[Side, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
+"""Orders of a block; both cancel a linear drift."""
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of an experiment: ``experiment.json``.
+
+    Attributes:
+        a: Id of the run that collects A's rounds.
+        b: Id of B's run.
+        seed: Seed of the blocks' orders.
+        smallest: Smallest difference that matters, as a share.
+        gate: Slowdown that a gate allows, as a share; null without a gate.
+        max_minutes: Time after which no further block starts.
+    """
+
+    id: str
+    created_ns: int
+    a: str
+    b: str
+    seed: int
+    smallest: float = SMALLEST
+    gate: float | None = None
+    max_minutes: float = 15.0
+
+    def order(self, block: int) -> tuple[Side, ...]:
+        """The sides of a block's four rounds, drawn at random for each block."""
+        return random.Random(f"{self.seed}/{block}").choice(ORDERS)
+
+    def run_of(self, side: Side) -> str:
+        """Id of that side's run."""
+        return self.a if side == "A" else self.b
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """End of an experiment: ``ending.json``. ``detail`` is a readable sentence."""
+
+    ending: Ending
+    detail: str
+    verdict: Verdict
+    seconds: float
+
+
+class ExperimentDirectory:
+    """One experiment on disk.
+
+    Attributes:
+        id: Also the name of the folder.
+        root: The home that its runs lie under.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self.root = path.parent.parent
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "experiment.lock"
+
+    def experiment(self) -> Experiment:
+        """The plan.
+
+        Raises:
+            DamagedFileError: Absent or unreadable.
+        """
+        return _decoded(self.path / "experiment.json", Experiment)
+
+    def ended(self) -> Ended | None:
+        """The end, or None while there is none.
+
+        Raises:
+            DamagedFileError: It is there and cannot be read.
+        """
+        path = self.path / "ending.json"
+        return _decoded(path, Ended) if path.exists() else None
+
+    def write_end(self, ended: Ended) -> None:
+        """Keep the end; a resumed experiment replaces it."""
+        _write(self.path / "ending.json", ended)
+
+    def write_plan(self, experiment: Experiment) -> None:
+        """Replace the plan."""
+        _write(self.path / "experiment.json", experiment)
+
+    def run(self, side: Side) -> RunDirectory:
+        """The run of a side; raises NotFoundError if it was deleted."""
+        return find_run(self.experiment().run_of(side), self.root)
+
+    def is_live(self) -> bool:
+        """Whether a process works on it."""
+        return lock_holder(self.lock_path) is not None
+
+
+def experiments_folder(root: Path | None = None) -> Path:
+    """The folder that holds all experiments."""
+    return (root or home()) / "experiments"
+
+
+def create_experiment(
+    spec_a: RunSpec,
+    spec_b: RunSpec,
+    *,
+    smallest: float = SMALLEST,
+    gate: float | None = None,
+    max_minutes: float = 15.0,
+    seed: int | None = None,
+    root: Path | None = None,
+) -> ExperimentDirectory:
+    """Make an experiment and the two runs, still without rounds, that it fills.
+
+    Args:
+        spec_a: The spec to judge against, resolved.
+        spec_b: The spec that is judged, resolved.
+        smallest: Smallest difference that matters, as a share.
+        gate: Slowdown that a gate allows, as a share.
+        max_minutes: Time after which no further block starts.
+        seed: Of the order; None draws one.
+        root: Home (default: the user's).
+
+    Raises:
+        SpecError: A spec has no steps to time.
+    """
+    run_a = create_run(spec_a, ["timing"], root)
+    run_b = create_run(spec_b, ["timing"], root)
+    created_ns = time.time_ns()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
+    path = experiments_folder(root) / f"{stamp}-{secrets.token_hex(2)}"
+    path.mkdir(parents=True)
+    directory = ExperimentDirectory(path)
+    directory.write_plan(
+        Experiment(
+            id=directory.id,
+            created_ns=created_ns,
+            a=run_a.id,
+            b=run_b.id,
+            seed=secrets.randbits(32) if seed is None else seed,
+            smallest=smallest,
+            gate=gate,
+            max_minutes=max_minutes,
+        )
+    )
+    return directory
+
+
+def list_experiments(root: Path | None = None) -> list[ExperimentDirectory]:
+    """All experiments, newest first."""
+    folder = experiments_folder(root)
+    if not folder.is_dir():
+        return []
+    paths = [path for path in folder.iterdir() if (path / "experiment.json").is_file()]
+    return [ExperimentDirectory(path) for path in sorted(paths, reverse=True)]
+
+
+def find_experiment(text: str, root: Path | None = None) -> ExperimentDirectory:
+    """The experiment with that id, a unique part of one, or ``last``.
+
+    Raises:
+        NotFoundError: None, or several.
+    """
+    every = list_experiments(root)
+    if text == "last" and every:
+        return every[0]
+    matches = [row for row in every if row.id == text] or [row for row in every if text in row.id]
+    if len(matches) == 1:
+        return matches[0]
+    problem = "is ambiguous" if matches else f"is not under {experiments_folder(root)}"
+    raise NotFoundError(f"experiment {text!r} {problem}")
+
+
+def _write(path: Path, value: msgspec.Struct) -> None:
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def _decoded(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedFileError(f"{path}: {error}") from error

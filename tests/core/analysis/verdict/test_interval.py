@@ -1,0 +1,124 @@
+"""Intervals hold the true change as often as they promise, whatever the noise is."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench.core.analysis.verdict.interval import (
+    Block,
+    from_known_spread,
+    interleaved,
+    residuals,
+    separate,
+)
+
+times = st.floats(0.1, 1e4)
+pairs = st.tuples(times, times)
+block_lists = st.lists(st.builds(Block, pairs, pairs), min_size=3, max_size=12)
+rounds = st.lists(times, min_size=4, max_size=12)
+
+
+@given(block_lists)
+def test_swapping_the_sides_turns_the_interval_round(blocks: list[Block]) -> None:
+    there = interleaved(blocks)
+    back = interleaved([Block(block.b, block.a) for block in blocks])
+    assert there.low is not None and there.high is not None
+    assert back.low is not None and back.high is not None
+    assert there.low <= there.change <= there.high
+    assert (1 + back.low) * (1 + there.high) == pytest.approx(1)
+    assert (1 + back.high) * (1 + there.low) == pytest.approx(1)
+
+
+@given(block_lists, st.floats(0.5, 2), st.lists(st.floats(0.5, 2), min_size=12, max_size=12))
+def test_a_slowdown_moves_the_interval_and_a_level_of_a_block_does_not(
+    blocks: list[Block], factor: float, levels: list[float]
+) -> None:
+    plain = interleaved(blocks)
+    moved = interleaved(
+        [
+            Block(
+                (level * block.a[0], level * block.a[1]),
+                (level * factor * block.b[0], level * factor * block.b[1]),
+            )
+            for block, level in zip(blocks, levels, strict=False)
+        ]
+    )
+    for before, after in ((plain.low, moved.low), (plain.high, moved.high)):
+        assert before is not None and after is not None
+        assert 1 + after == pytest.approx(factor * (1 + before), rel=1e-9)
+
+
+@given(rounds, rounds, st.floats(0, 0.2))
+def test_drift_widens_the_interval_of_separate_rounds(
+    a: list[float], b: list[float], drift: float
+) -> None:
+    plain, wide = separate(a, b), separate(a, b, drift=drift)
+    assert plain.low is not None and wide.low is not None
+    assert plain.high is not None and wide.high is not None
+    assert 1 + wide.low == pytest.approx((1 + plain.low) / (1 + drift))
+    assert 1 + wide.high == pytest.approx((1 + plain.high) * (1 + drift))
+
+
+def test_three_rounds_a_side_have_no_interval_and_four_have() -> None:
+    few, enough = separate([1, 2, 3], [4, 5, 6]), separate([1, 2, 3, 4], [5, 6, 7, 8])
+    assert few.low is None and few.change > 0
+    assert enough.low is not None and enough.low > 0
+
+
+def test_no_pair_of_eight_processes_of_one_spec_differs() -> None:
+    # The widest possible range of eight values in units of their own deviation, and others.
+    draw = random.Random(1)
+    samples = [[1.0] * 4 + [1.05] * 4, [0.95, *[1.0] * 6, 1.05]]
+    samples += [[math.exp(draw.gauss(0, 0.02)) for _ in range(8)] for _ in range(6)]
+    for sample in samples:
+        for a, b in permutations(sample, 2):
+            interval = from_known_spread(a, b, sample, sample)
+            assert interval.low is not None and interval.high is not None
+            assert interval.low <= 0 <= interval.high
+
+
+def test_one_process_a_side_alone_has_no_interval() -> None:
+    interval = from_known_spread(100, 50, [100, 101, 99, 100])
+    assert interval.change == -0.5
+    assert interval.low is None and interval.high is None and interval.basis == "none"
+
+
+def test_known_spread_decides_what_is_far_outside_of_it() -> None:
+    sample = [100.0, 101, 99, 100.5, 99.5, 100.2, 99.8, 100.1]
+    interval = from_known_spread(100, 50, sample)
+    assert interval.high is not None and interval.high < -0.4
+    assert interval.basis == "known spread" and "8 processes" in interval.source
+
+
+def test_a_floor_is_the_least_spread() -> None:
+    sample = [100.0] * 6
+    tight, floored = (from_known_spread(100, 101, sample, floor=floor) for floor in (0, 0.02))
+    assert tight.low == pytest.approx(0.01) and floored.low is not None and floored.low < 0
+
+
+def test_residuals_have_the_spread_of_the_rounds() -> None:
+    draw = random.Random(2)
+
+    def noisy(level: float) -> float:
+        return level * math.exp(draw.gauss(0, 0.03))
+
+    blocks = []
+    for n in range(200):
+        level = 100 + 10 * n  # blocks drift, and B is 10 % slower
+        a, b = (noisy(level), noisy(level)), (noisy(1.1 * level), noisy(1.1 * level))
+        blocks.append(Block(a, b))
+    spread = interleaved(blocks).spread
+    assert spread == pytest.approx(0.03, rel=0.05)
+    assert len(residuals(blocks)) == 800
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0])
+def test_times_must_be_above_zero(bad: float) -> None:
+    with pytest.raises((ValueError, ZeroDivisionError)):
+        interleaved([Block((bad, 1.0), (1.0, 1.0))])

@@ -1,0 +1,96 @@
+"""The evidence behind a verdict is the best that two records hold."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sysbench.core.analysis.verdict.records import (
+    Known,
+    blocks_of,
+    counted_ms,
+    other_computation,
+    verdict_of,
+)
+from sysbench.core.record.record import Record
+from sysbench.core.spec.spec import RunSpec
+
+from .... import factories
+
+EIGHT = (74.1, 75.9, 71.8, 77.6, 73.3, 78.9, 72.5, 76.0)
+"""Medians of one spec in eight processes, milliseconds; each was known to ±1.4 to 5.5 % inside."""
+
+
+def with_losses(spec: RunSpec, loss: float | None) -> Record:
+    step = factories.spread(1.0)
+    return factories.record(spec, timing=factories.timing(step, loss_start=loss))
+
+
+def test_no_pair_of_eight_runs_of_one_spec_is_called_different() -> None:
+    runs = [factories.record_of_rounds([median]) for median in EIGHT]
+    for known in (Known(), Known(a_ms=EIGHT, b_ms=EIGHT)):
+        words = {verdict_of(a, b, known).verdict for a in runs for b in runs}
+        assert words <= {"not decidable", "same"}
+
+
+def test_interleaved_rounds_come_before_separate_ones() -> None:
+    a = factories.record_of_rounds([10, 10.1, 9.9, 10, 10.2, 9.8], experiment="x")
+    b = factories.record_of_rounds([11, 11.1, 10.9, 11, 11.2, 10.8], experiment="x")
+    verdict = verdict_of(a, b)
+    assert (verdict.basis, verdict.verdict) == ("interleaved rounds", "slower")
+    other = factories.record_of_rounds([11, 11.1, 10.9, 11, 11.2, 10.8], experiment="y")
+    assert verdict_of(a, other).basis == "separate rounds"
+
+
+def test_known_spread_is_used_and_named_for_one_process_a_side() -> None:
+    a, b = (factories.record_of_rounds([ms]) for ms in (100.0, 60.0))
+    verdict = verdict_of(a, b, Known(a_ms=(100.0, 101, 99, 100.5, 99.5)))
+    assert (verdict.basis, verdict.verdict) == ("known spread", "faster")
+    assert "5 processes known here" in verdict.why
+
+
+def test_disturbed_rounds_do_not_count_and_repeats_take_their_place() -> None:
+    rounds = factories.rounds([10, 50, 10.1], experiment="x")
+    rows = [
+        factories.rounds([10], experiment="x")[0],
+        *factories.rounds([50], experiment="x", position=1, disturbed="a neighbour came"),
+        *factories.rounds([10.1], experiment="x", position=1),
+    ]
+    assert [row.counts for row in rows] == [True, False, True]
+    assert len(blocks_of(rounds[:2], rows)) == 1
+    assert blocks_of(rounds[:2], rows)[0].b == (10, 10.1)
+
+
+def test_a_block_that_lacks_a_round_is_left_out() -> None:
+    a = factories.rounds([10, 10, 10, 10], experiment="x")
+    assert len(blocks_of(a, a[:3])) == 1
+    assert blocks_of(a, []) == []
+
+
+def test_a_run_without_rounds_is_one_process() -> None:
+    timing = factories.record_of_rounds([42.0]).timing
+    assert timing is not None and counted_ms(timing) == [42.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "loss", "differs"),
+    [
+        ({}, 9.2104, False),
+        ({}, 9.2204, True),
+        ({"precision": "bf16"}, 9.2204, False),  # rounding explains it
+        ({"precision": "bf16"}, 9.8, True),
+        ({"attention": "sdpa", "compile": "default"}, 9.2105, False),
+        ({"batch": 8}, 9.8, False),  # other work has another loss
+        ({}, math.nan, True),
+        ({}, None, False),
+    ],
+)
+def test_losses_of_the_same_work_must_agree(
+    change: dict[str, object], loss: float | None, differs: bool
+) -> None:
+    spec = RunSpec(device="cpu")
+    a, b = with_losses(spec, 9.2104), with_losses(spec.changed(**change), loss)
+    assert bool(other_computation(a, b)) is differs
+    word = verdict_of(a, b).verdict
+    assert (word == "not the same computation") is differs
