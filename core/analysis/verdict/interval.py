@@ -77,28 +77,43 @@ def interleaved(blocks: Sequence[Block]) -> Interval:
         basis="interleaved rounds",
         rounds_a=2 * len(counted),
         rounds_b=2 * len(counted),
-        spread=_deviation(residuals(counted)),
+        spread=_within_blocks(counted),
         source=f"{2 * len(counted)} interleaved processes a side",
     )
 
 
 def residuals(blocks: Sequence[Block]) -> list[float]:
-    """Log deviations of the rounds from their block and side, scaled to one round's noise.
+    """Log deviations of the rounds from their side, in the order of measuring.
 
-    A block's mean and the common effect are estimated from the same rounds; the scale makes up
-    for these degrees of freedom.
+    A block does not say which side came first; that it was A changes no power.
     """
-    logs = [([math.log(x) for x in block.a], [math.log(x) for x in block.b]) for block in blocks]
-    if not logs:
-        return []
-    effect = statistics.fmean(statistics.fmean(b) - statistics.fmean(a) for a, b in logs)
-    scale = math.sqrt(4 * len(logs) / max(1, 3 * len(logs) - 1))
-    deviations = []
+    logs = [(_logs(block.a), _logs(block.b)) for block in blocks]
+    effect = _mean_effect(logs)
+    return [
+        deviation for (a1, a2), (b1, b2) in logs for deviation in (a1, b1 - effect, b2 - effect, a2)
+    ]
+
+
+def _within_blocks(blocks: Sequence[Block]) -> float | None:
+    """Standard deviation of rounds from their block's level and their side; null of one block."""
+    logs = [(_logs(block.a), _logs(block.b)) for block in blocks]
+    freedom = 3 * len(logs) - 1
+    if len(logs) < 2:
+        return None
+    effect, squares = _mean_effect(logs), 0.0
     for a, b in logs:
-        level = statistics.fmean([*a, *(value - effect for value in b)])
-        deviations += [scale * (value - level) for value in a]
-        deviations += [scale * (value - effect - level) for value in b]
-    return deviations
+        values = [*a, *(value - effect for value in b)]
+        level = statistics.fmean(values)
+        squares += sum((value - level) ** 2 for value in values)
+    return math.sqrt(squares / freedom)
+
+
+def _logs(pair: tuple[float, float]) -> tuple[float, float]:
+    return math.log(pair[0]), math.log(pair[1])
+
+
+def _mean_effect(logs: Sequence[tuple[tuple[float, float], tuple[float, float]]]) -> float:
+    return statistics.fmean(sum(b) - sum(a) for a, b in logs) / 2 if logs else 0.0
 
 
 def separate(a: Sequence[float], b: Sequence[float], *, drift: float = 0.0) -> Interval:
@@ -194,7 +209,3 @@ def _pooled(*groups: Sequence[float]) -> tuple[float, int]:
         squares += sum((value - level) ** 2 for value in logs)
         freedom += len(logs) - 1
     return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
-
-
-def _deviation(values: Sequence[float]) -> float | None:
-    return math.sqrt(statistics.fmean(value * value for value in values)) if values else None

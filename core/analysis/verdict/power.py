@@ -1,8 +1,9 @@
 """Power of the sequential test on interleaved rounds: what so many rounds can tell here.
 
-Blocks are independent, so the chance to decide follows exactly from the distribution of one
-block's statistic. That distribution is drawn from rounds that were measured, or from a normal
-one of a known spread.
+The chance to decide follows exactly from the distribution of one block's statistic, with blocks
+taken as independent. That distribution is counted over every four successive rounds that were
+measured, so that drift and neighbours are in it as they came, or over normal noise of a known
+spread.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 from .bounds import MOST_BLOCKS, block_bound, walk_on
@@ -18,27 +20,28 @@ from .interval import Block
 WANTED_POWER = 0.8
 """Chance to find a difference from which rounds are called enough for it."""
 ROUNDS_A_BLOCK = 4
-_DRAWS = 20_000
-_FEW = 8  # fewer residuals say little about their distribution's shape
+_FEW = 16  # fewer residuals say little about the shape of their distribution
 
 
-def normal_residuals(spread: float, count: int = 199) -> list[float]:
-    """Log residuals of a normal distribution, evenly spaced in probability.
+def normal_residuals(spread: float, count: int = 1999) -> list[float]:
+    """Log residuals of a normal distribution, evenly spaced in probability, in random order.
 
     Args:
         spread: Standard deviation between rounds, as a share.
         count: How many.
     """
     normal = statistics.NormalDist(0, max(math.log1p(spread), 1e-12))
-    return [normal.inv_cdf((n + 0.5) / count) for n in range(count)]
+    residuals = [normal.inv_cdf((n + 0.5) / count) for n in range(count)]
+    random.Random(0).shuffle(residuals)
+    return residuals
 
 
 def power_after(residuals: Sequence[float], difference: float, blocks: int) -> list[float]:
     """Chance that a true change has been found after 1, 2 … ``blocks`` blocks.
 
     Args:
-        residuals: Log deviations of rounds, as `sysbench.core.analysis.verdict.interval.residuals`
-            has them; fewer than 8 stand for a normal distribution of their spread.
+        residuals: Log deviations of rounds in the order of measuring; fewer than 16 stand for a
+            normal distribution of their spread.
         difference: The true change, as a share; its sign has no effect on the power.
         blocks: At most `MOST_BLOCKS`.
     """
@@ -101,16 +104,21 @@ def _block_step(residuals: Sequence[float], effect: float) -> dict[int, float]:
     """Distribution of one block's statistic when B's logarithms are higher by ``effect``."""
     values = list(residuals)
     if len(values) < _FEW:
-        spread = math.sqrt(statistics.fmean(v * v for v in values)) if values else 0.0
+        level = statistics.fmean(values) if values else 0.0
+        squares = sum((value - level) ** 2 for value in values)
+        spread = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
         values = normal_residuals(math.expm1(spread))
-    # One seed for every effect, so that the power rises with the effect without jitter.
-    draw = random.Random(0).choices
-    picks = draw(values, k=ROUNDS_A_BLOCK * _DRAWS)
-    counts: dict[int, float] = {}
-    for n in range(0, len(picks), ROUNDS_A_BLOCK):
-        a1, a2, b1, b2 = picks[n : n + ROUNDS_A_BLOCK]
-        b1, b2 = b1 + effect, b2 + effect
-        longer = (b1 > a1) + (b1 > a2) + (b2 > a1) + (b2 > a2) - 2
-        # The same residual drawn twice is a tie without an effect: half of it each way.
-        counts[longer] = counts.get(longer, 0.0) + 1 / _DRAWS
-    return counts
+    counts: Counter[int] = Counter()
+    for first in range(len(values) - ROUNDS_A_BLOCK + 1):
+        outer1, inner1, inner2, outer2 = values[first : first + ROUNDS_A_BLOCK]
+        # ABBA has A outside, BAAB has B there.
+        for shift in (effect, -effect):
+            counts[_longer((outer1, outer2), (inner1 + shift, inner2 + shift), shift)] += 1
+    total = counts.total()
+    return {statistic: count / total for statistic, count in counts.items()}
+
+
+def _longer(outer: tuple[float, float], inner: tuple[float, float], shift: float) -> int:
+    """Pairs in which B is longer, minus the two expected; a negative ``shift`` has B outside."""
+    inside_longer = sum(i > o for i in inner for o in outer) - 2
+    return inside_longer if shift >= 0 else -inside_longer

@@ -53,7 +53,8 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
         drift: Largest change between the first and the last part of the measurement that its
             rounds do not exclude, as a share.
         inside: Median half-width of the interval inside a process, as a share.
-        residuals: Log deviations of the rounds, for the power of later comparisons.
+        residuals: Log deviations of the rounds in the order of measuring, for the power of later
+            comparisons.
         sources: The noise by source.
         remedies: What was tried against it.
     """
