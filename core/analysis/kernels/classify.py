@@ -297,14 +297,14 @@ def classify_operator(name: str) -> str:
     fused = fused_category(name)
     if fused:
         return fused
-    plain = _plain(name)
+    plain = plain_operator(name)
     for category, rule in _OPERATOR_RULES:
         if rule.search(name if "::" in rule.pattern else plain):
             return category
     return next((category for category, word in WORDS.items() if word.fullmatch(plain)), "other")
 
 
-def _plain(name: str) -> str:
+def plain_operator(name: str) -> str:
     """``aten::_softmax_backward_data``, ``SoftmaxBackward0`` and ``aten::softmax`` to softmax."""
     _, _, last = name.rpartition("::")
     snake = CAMEL.sub("_", last).lower().strip("_")

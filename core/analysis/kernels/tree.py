@@ -146,10 +146,10 @@ class _Builder:
 
     def top(self, rows: Sequence[KernelRow]) -> list[TreeNode]:
         """The node of the model, and nodes of the rows that belong to none of its modules."""
-        inside = [row for row in rows if not _place_outside_modules(row)]
+        inside = [row for row in rows if not place_outside_modules(row)]
         groups: dict[str, list[KernelRow]] = {}
         for row in rows:
-            if place := _place_outside_modules(row):
+            if place := place_outside_modules(row):
                 groups.setdefault(place, []).append(row)
         nodes = [
             self.node(
@@ -201,7 +201,7 @@ class _Builder:
         return nodes
 
 
-def _place_outside_modules(row: KernelRow) -> str:
+def place_outside_modules(row: KernelRow) -> str:
     """The name of the node for a row that belongs to no module; empty for a row of a module."""
     if not row.linked:
         return UNLINKED

@@ -1,0 +1,75 @@
+"""The difference of two runs, two files, or a run and a file, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...formatting import signed_percent
+from ...record.record import Kernels, Record
+from .bytes import memory_difference_tree
+from .nodes import Difference
+from .summary import memory_summary, time_summary
+from .times import levels_of, time_difference
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side: the record, and its kernels with a row for every layer where there are."""
+
+    record: Record
+    layers: Kernels | None = None
+
+    @property
+    def kernels(self) -> Kernels | None:
+        """The kernels to compare: of the trace pass, else of the nsys pass."""
+        if self.layers or self.record.kernels:
+            return self.layers or self.record.kernels
+        return self.record.nsys.kernels if self.record.nsys else None
+
+
+def difference(a: Side, b: Side) -> Difference:
+    """B against A, row by row, in time and in memory."""
+    missing = {}
+    time = memory = None
+    summary: list[str] = []
+    notes: list[str] = []
+    if a.kernels and b.kernels:
+        time = time_difference(a.kernels, b.kernels)
+        summary += time_summary(time)
+        notes += _notes(a.kernels, b.kernels, a.record, b.record)
+    else:
+        missing["time"] = _without("table of kernels", A=a.kernels, B=b.kernels)
+    if a.record.memory and b.record.memory:
+        memory = memory_difference_tree(a.record.memory, b.record.memory)
+        summary.append(memory_summary(memory))
+    else:
+        missing["memory"] = _without("ledger of memory", A=a.record.memory, B=b.record.memory)
+    return Difference(summary=summary, time=time, memory=memory, notes=notes, missing=missing)
+
+
+def _without(what: str, **sides: object) -> str:
+    names = " and ".join(name for name, block in sides.items() if block is None)
+    return f"{names} has no {what}" if len(names) == 1 else f"{names} have no {what}"
+
+
+def _notes(a: Kernels, b: Kernels, *records: Record) -> Iterator[str]:
+    """What moves the rows besides the difference of the work."""
+    yield from levels_of(a, b).notes
+    if a.source != b.source:
+        yield f"A's rows are {a.source}, B's are {b.source}: the same work has other names"
+    if a.whole != b.whole:
+        yield f"A is a {a.whole}, B a {b.whole}, in which the number of steps is not known"
+    elif a.whole == "span":
+        yield "both are spans: how many steps are in them is not known"
+    moved = [
+        f"{name}'s step by {signed_percent(kernels.perturbation - 1)}"
+        for name, kernels in (("A", a), ("B", b))
+        if kernels.perturbation is not None
+    ]
+    if moved:
+        yield f"tracing moved {' and '.join(moved)}"
+    bare = [record.timing.step.median_ms for record in records if record.timing]
+    if len(bare) == len(records):
+        change_ms = bare[1] - bare[0]
+        yield f"the rows are of the traced step; the bare one changed by {change_ms:+.3f} ms"

@@ -1,0 +1,125 @@
+"""Kernels that a compiler made in one run alone, with the kernels of their operators in the other.
+
+A generated kernel does the work of several operators. A row of the other run belongs to the
+kernel with an operator of its own that is in the same phase and in the nearest module around
+the row; rows are never split, so every nanosecond stays where it was measured.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..memory.owners import WHOLE_MODEL
+from .rows import VIEWS, Row, may_be_one_phase, plain_word
+
+FUSED = "fused kernels"
+"""Category of generated kernels without a counterpart, and of what they replace."""
+
+
+@dataclass(eq=False)
+class _Fusion:
+    """Generated kernels of both runs, at one place, that have operators in common."""
+
+    module: str
+    phase: str
+    operators: tuple[str, ...]
+    words: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        shown = [name for name in self.operators if plain_word(name) not in VIEWS]
+        return f"fused: {' + '.join(shown or self.operators)}"
+
+
+def with_fusions(a: Sequence[Row], b: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Both sides' rows, those of unmatched generated kernels and their counterparts moved.
+
+    A moved row has the category `FUSED`, the fusion's module and phase, and its name in
+    ``part_of``. Generated kernels that both sides have by name stay where they are.
+    """
+    keys = [{row.key for row in side} for side in (a, b)]
+    left = [
+        [row for row in side if row.key not in others]
+        for side, others in zip((a, b), reversed(keys), strict=True)
+    ]
+    made = [[row for row in side if row.made_of] for side in left]
+    if not any(made):
+        return list(a), list(b)
+    owner = _fusions(*made)
+    for rows, others in zip(left, reversed(made), strict=True):
+        fusions = list({id(owner[id(row)]): owner[id(row)] for row in others}.values())
+        for row in rows:
+            if not row.made_of and (fusion := _best(row, fusions)):
+                owner[id(row)] = fusion
+    return [_moved(row, owner) for row in a], [_moved(row, owner) for row in b]
+
+
+def _moved(row: Row, owner: Mapping[int, _Fusion]) -> Row:
+    fusion = owner.get(id(row))
+    if fusion is None:
+        return row
+    return replace(
+        row, category=FUSED, module=fusion.module, phase=fusion.phase, part_of=fusion.name
+    )
+
+
+def _fusions(a: Sequence[Row], b: Sequence[Row]) -> dict[int, _Fusion]:
+    """The fusion of each generated kernel, by the row's id.
+
+    Kernels of one place are one fusion when they are of the same operators, or when they share
+    operators across the two runs: then none of them has a single counterpart.
+    """
+    places: defaultdict[tuple[str, str], tuple[list[Row], list[Row]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for side, rows in enumerate((a, b)):
+        for row in rows:
+            places[row.module, row.phase][side].append(row)
+    owner: dict[int, _Fusion] = {}
+    for (module, phase), sides in places.items():
+        for group in _connected(*sides):
+            operators = tuple(sorted({name for row in group for name in row.made_of}))
+            words = frozenset(word for row in group for word in row.work)
+            fusion = _Fusion(module, phase, operators, words)
+            owner |= {id(row): fusion for row in group}
+    return owner
+
+
+def _connected(a: Sequence[Row], b: Sequence[Row]) -> list[list[Row]]:
+    """Groups of rows that are linked, directly or through others."""
+    groups: list[list[tuple[int, Row]]] = []
+    for placed in [*((0, row) for row in a), *((1, row) for row in b)]:
+        linked = [group for group in groups if any(_are_linked(placed, one) for one in group)]
+        groups = [group for group in groups if group not in linked]
+        groups.append([placed, *(one for group in linked for one in group)])
+    return [[row for _, row in group] for group in groups]
+
+
+def _are_linked(one: tuple[int, Row], other: tuple[int, Row]) -> bool:
+    (side, row), (other_side, other_row) = one, other
+    if side == other_side:
+        return set(row.made_of) == set(other_row.made_of)
+    return not set(row.made_of).isdisjoint(other_row.made_of)
+
+
+def _best(row: Row, fusions: Sequence[_Fusion]) -> _Fusion | None:
+    """The fusion that has most likely taken the row's work; None where none can have."""
+    able = [
+        fusion
+        for fusion in fusions
+        if may_be_one_phase(row.phase, fusion.phase)
+        and _is_around(fusion.module, row.module)
+        and not fusion.words.isdisjoint(row.work)
+    ]
+    return min(able, key=lambda fusion: _distance(row, fusion)) if able else None
+
+
+def _distance(row: Row, fusion: _Fusion) -> tuple[int, int, int, str, str]:
+    depth = 0 if fusion.module in ("", WHOLE_MODEL) else 1 + fusion.module.count(".")
+    return -depth, -len(fusion.words & row.work), len(fusion.operators), fusion.name, fusion.module
+
+
+def _is_around(outer: str, module: str) -> bool:
+    return outer in ("", WHOLE_MODEL, module) or module.startswith(f"{outer}.")

@@ -1,0 +1,203 @@
+"""A difference in three lines: its biggest parts, idle time, and what is left."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...formatting import counted, format_bytes, shortened
+from ..kernels.classify import fused_operators
+from ..kernels.tree import UNLINKED
+from .nodes import AnyNode, ByteNode, TimeNode, walk
+
+EXPLAINED = 0.5
+"""Part of the change that the named parts make up at least."""
+OPPOSING = 0.1
+"""Part of the sum of all changes from which on one in the other direction is named."""
+MOST_PARTS = 4
+NAMES_SHOWN = 2
+LONGEST_NAME = 48
+NOT_TESTED = "One traced process each: not tested."
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows under one name: a category, or a module in all its categories."""
+
+    name: str
+    nodes: Sequence[TimeNode]
+
+    @property
+    def change(self) -> int:
+        return sum(node.change for node in self.nodes)
+
+
+def time_summary(root: TimeNode) -> list[str]:
+    """Three lines on the change of the traced step; they call no difference real.
+
+    The first names the biggest changes in the direction of the whole, until they make up half
+    of it: categories, or modules where those are fewer. The second is on idle time. The third
+    has the sum of all other rows, and what no row explains.
+    """
+    idle = _Group("idle", [node for node in root.children if node.kind == "idle"])
+    work = [node for node in root.children if node.kind == "category"]
+    by_category = [_Group(node.name, [node]) for node in work]
+    choices = [_leading([*groups, idle], root.change) for groups in (by_category, _by_module(work))]
+    # Of equally short choices the one that explains more; categories first.
+    named = min(filter(None, choices), key=lambda groups: (len(groups), -_size(groups)), default=[])
+    against = _opposing(by_category, root.change)
+    others = root.change - idle.change - sum(part.change for part in named if part is not idle)
+    return [_biggest(root, named, against), _idle(root, idle), _left(root, others)]
+
+
+def _size(groups: Sequence[_Group]) -> int:
+    return abs(sum(group.change for group in groups))
+
+
+def _by_module(categories: Sequence[TimeNode]) -> list[_Group]:
+    """Modules in all categories; empty where the level of modules is left out."""
+    nodes: defaultdict[str, list[TimeNode]] = defaultdict(list)
+    for category in categories:
+        for child in category.children:
+            if child.kind == "module":
+                nodes[child.name].append(child)
+    return [_Group(name, members) for name, members in nodes.items()]
+
+
+def _leading(groups: Sequence[_Group], change: int) -> list[_Group]:
+    """The biggest groups in the direction of the change that together make up half of it."""
+    chosen: list[_Group] = []
+    for group in sorted(groups, key=lambda group: -group.change if change > 0 else group.change):
+        if group.change * change <= 0 or len(chosen) == MOST_PARTS:
+            break
+        chosen.append(group)
+        if sum(group.change for group in chosen) / change >= EXPLAINED:
+            return chosen
+    return chosen
+
+
+def _opposing(groups: Sequence[_Group], change: int) -> _Group | None:
+    """The biggest group in the other direction, where it is large among all changes."""
+    every = sum(abs(group.change) for group in groups)
+    against = max(
+        groups, key=lambda group: abs(group.change) * (group.change * change < 0), default=None
+    )
+    if against is None or against.change * change >= 0:
+        return None
+    return against if abs(against.change) >= OPPOSING * every else None
+
+
+def _biggest(root: TimeNode, named: Sequence[_Group], against: _Group | None) -> str:
+    if not root.change:
+        return f"The traced {root.name} did not change: {milliseconds(root.a_ns)} on both sides."
+    text = "; ".join(
+        f"{shortened(part.name)} {signed(part.change)}{_events(part)}" for part in named
+    )
+    if against:
+        text += f"; against it {against.name} {signed(against.change)}{_events(against)}"
+    whole = f"{signed(root.change)} ({milliseconds(root.a_ns)} to {milliseconds(root.b_ns)})"
+    return f"Traced {root.name} {whole}: {text}."
+
+
+def _events(group: _Group) -> str:
+    """The kernels or operators that are only on one side, in parentheses."""
+    texts = []
+    for state in ("gone", "new"):
+        leaves = [node for root in group.nodes for node in _leaves(root) if node.state == state]
+        made = [node for node in leaves if fused_operators(node.name)]
+        if len(made) < len(leaves):
+            rows = counted(len(leaves) - len(made), "row")
+            texts.append(f"{rows} {state}: {_names(group, state)}")
+        if made:
+            texts.append(f"{counted(len(made), 'generated kernel')} {state}")
+    return f" ({'; '.join(texts)})" if texts else ""
+
+
+def _leaves(root: TimeNode) -> Iterator[TimeNode]:
+    return (node for _, node in walk(root) if not node.children)
+
+
+def _names(group: _Group, state: str) -> str:
+    """The operators with most of the time that is only on one side; kernels without one."""
+    totals: defaultdict[str, int] = defaultdict(int)
+    for root in group.nodes:
+        for node in _outermost(root, state):
+            totals[node.name] += abs(node.change)
+    names = sorted(totals, key=lambda name: (-totals[name], name))
+    shown = ", ".join(shortened(name, LONGEST_NAME) for name in names[:NAMES_SHOWN])
+    return f"{shown} …" if len(names) > NAMES_SHOWN else shown
+
+
+def _outermost(node: TimeNode, state: str) -> Iterator[TimeNode]:
+    """The operators or kernels of this state, those inside of another left out."""
+    if node.state == state and node.kind in ("operator", "kernel"):
+        if not fused_operators(node.name):
+            yield node
+        return
+    for child in node.children:
+        yield from _outermost(child, state)
+
+
+def _idle(root: TimeNode, idle: _Group) -> str:
+    causes = [cause for node in idle.nodes for cause in node.children if cause.change]
+    text = f"Idle {signed(idle.change)}"
+    if len(causes) > 1:
+        text += f": {', '.join(f'{cause.name} {signed(cause.change)}' for cause in causes)}"
+    communication = [node for node in root.children if node.name == "communication"]
+    if communication:
+        text += f". Communication {signed(communication[0].change)}"
+    return f"{text}."
+
+
+def _left(root: TimeNode, others: int) -> str:
+    kinds = ("unattributed", "rest")
+    unknown = [node for node in root.children if node.kind in kinds]
+    unlinked = [node for _, node in walk(root) if node.kind == "module" and node.name == UNLINKED]
+    unexplained = sum(node.change for node in [*unknown, *unlinked])
+    text = f"All other rows {signed(others)}"
+    text += f", of which {signed(unexplained)} unexplained" if unknown or unlinked else ""
+    return f"{text}. {NOT_TESTED}"
+
+
+def memory_summary(root: ByteNode) -> str:
+    """One line on the change of the peak: its biggest rows, until they make up half of it."""
+    if not root.change:
+        same = f"The peak did not change: {format_bytes(root.a_bytes)} on both sides"
+        moved = _biggest_first(root)
+        return f"{same}{', but ' + _bytes(moved[0]) if moved else ''}."
+    chosen: list[ByteNode] = []
+    for node in _biggest_first(root):
+        if node.change * root.change > 0 and len(chosen) < MOST_PARTS:
+            chosen.append(node)
+            if sum(part.change for part in chosen) / root.change >= EXPLAINED:
+                break
+    against = next((n for n in _biggest_first(root) if n.change * root.change < 0), None)
+    text = "; ".join(map(_bytes, chosen))
+    if against and abs(against.change) >= OPPOSING * sum(abs(n.change) for n in root.children):
+        text += f"; against it {_bytes(against)}"
+    sizes = f"{format_bytes(root.a_bytes)} to {format_bytes(root.b_bytes)}"
+    return f"Peak {signed_bytes(root.change)} ({sizes}): {text}."
+
+
+def _biggest_first(root: AnyNode) -> list[AnyNode]:
+    return sorted((node for node in root.children if node.change), key=lambda n: -abs(n.change))
+
+
+def _bytes(node: ByteNode) -> str:
+    return f"{node.name} {signed_bytes(node.change)}"
+
+
+def signed(ns: int) -> str:
+    """A change in milliseconds, with its sign."""
+    return f"{ns / 1e6:+.3f} ms"
+
+
+def milliseconds(ns: int) -> str:
+    """Milliseconds to the microsecond."""
+    return f"{ns / 1e6:.3f} ms"
+
+
+def signed_bytes(count: int) -> str:
+    """A change in bytes, with its sign."""
+    return f"{'+' if count >= 0 else ''}{format_bytes(count)}"
