@@ -11,6 +11,7 @@ from ..record.environment import device_name, threads, torch_version
 from ..record.record import Record
 from ..spec.fields import differing_keys, keys_deciding, unused_keys
 from ..spec.spec import DIMENSION_NAMES
+from .difference.nodes import Difference
 from .memory.difference import MemoryDifference, memory_difference
 from .verdict.records import NOTHING_KNOWN, Known, verdict_of
 from .verdict.verdict import SMALLEST, Verdict, Word
@@ -51,6 +52,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         factors: Differences that may be causes; with several the change has no single cause.
         procedure: Differences in the length of the measurement, which are no causes.
         memory: Differences at the peaks, null without two memory passes.
+        difference: The change of the traced step and of the peak, row by row; null where it was
+            not asked for.
     """
 
     a: str
@@ -67,12 +70,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     factors: list[Factor]
     procedure: list[Factor]
     memory: MemoryDifference | None = None
+    difference: Difference | None = None
 
 
 def compare(
     a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = SMALLEST
 ) -> Comparison:
-    """Judge run B against run A.
+    """Judge run B against run A. A file of another program has no settings that could differ.
 
     Args:
         a: The run to judge against.
@@ -80,7 +84,7 @@ def compare(
         known: The machine's noise, from its other runs.
         smallest: Smallest difference that matters, as a share.
     """
-    differences = differing(a, b)
+    differences = differing(a, b) if a.spec and b.spec else []
     step = verdict_of(a, b, known, smallest=smallest)
     return Comparison(
         a=a.id,

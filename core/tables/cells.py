@@ -14,6 +14,8 @@ KEYED = ("spec", "environment")
 """Tables whose quantities appear under the keys of the record and of ``--set``."""
 SIGNED_SHARE = "signed share"
 """The unit of a change: a share of one whose sign is always written."""
+SIGNED = "signed "
+"""Before a unit: a change, whose sign is always written."""
 _PER_CALL = ("mean_ns", "median_ns", "min_ns", "max_ns", "std_ns")
 _CHANGES = ("over_bare", "over_a", "drift", "error")
 _HEADINGS = {
@@ -74,12 +76,13 @@ def cells_as_text(table: Table) -> list[list[str]]:
     units = {name: unit_of(table, name) for name in table.columns}
     for name, unit in units.items():
         numbers = [abs(cell) for cell in table.column(name) if is_number(cell)]
-        largest[unit] = max([largest[unit], *numbers])
+        scale = unit.removeprefix(SIGNED)  # a change has the decimals of what changed
+        largest[scale] = max([largest[scale], *numbers])
     formats = table.formats or ("",) * len(table.columns)
     columns = [
         [_formatted(cell, written) for cell in table.column(name)]
         if written
-        else _texts(units[name], table.column(name), largest[units[name]])
+        else _texts(units[name], table.column(name), largest[units[name].removeprefix(SIGNED)])
         for name, written in zip(table.columns, formats, strict=True)
     ]
     return [list(row) for row in zip(*columns, strict=True)]
@@ -134,6 +137,9 @@ def _word(cell: str | float | bool) -> str:
 
 
 def _number(unit: str, value: float, largest: float) -> str:
+    if unit != SIGNED_SHARE and unit.startswith(SIGNED):
+        text = _number(unit.removeprefix(SIGNED), value, largest)
+        return f"+{text}" if value > 0 and text[0] != "<" else text
     if unit == "bytes":
         return format_bytes(value)
     if unit in ("share", "mfu", "roof"):

@@ -48,7 +48,7 @@ def test_the_rows_that_differ_are_told(
     told = capsys.readouterr().out
     assert "no timing in" in told
     assert "Medians" not in told
-    part = told[told.index("Ledgers at the two peaks") :]
+    part = told[told.index("The peak of memory, row by row") :]
     assert "1.00 MiB" in part
     assert "parameters" in part
     assert "Stacks at the two peaks" not in told

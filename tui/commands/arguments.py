@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ...core.formatting import parse_bytes
+from ...core.formatting import parse_bytes, parse_ratio
 
 RUN_HELP = "id of a run, a unique part of it, `last`, or the path of its directory"
 EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
@@ -64,3 +64,18 @@ def size_bytes(text: str) -> int:
         return parse_bytes(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
+def share_of_one(text: str) -> float:
+    """A share of one, written ``1%`` or ``0.01``.
+
+    Raises:
+        argparse.ArgumentTypeError: No share of one.
+    """
+    try:
+        share = parse_ratio(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a part of the whole, such as 1% or 0.01")
+    return share

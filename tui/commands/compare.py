@@ -1,37 +1,104 @@
-"""`compare`: run B against run A."""
+"""`compare`: run or file B against run or file A."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ...core.runs.directory import find_run
-from .arguments import RUN_HELP, examples
-from .report.output import page_width, print_json, print_lines
+from .arguments import RUN_HELP, add_table_formats, count, examples, share_of_one
+from .report.output import page_width, print_json, print_lines, write
+
+if TYPE_CHECKING:
+    from ...core.analysis.compare import Comparison
+    from ...core.tables.difference.tree import Cut
+    from .report.compare.sides import ReadSide
+    from .report.layout import Line
+
+DEPTH = 2
+LEAST = 0.02
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the two runs."""
+    """Add the two sides, and the part of the rows to show."""
     parser.description = (
-        "Compare run B against run A: the verdict on the step time, peak memory, and every\n"
-        "factor in which the two specs differ. A verdict rests on processes, not on steps:\n"
-        "`run --repeat` measures several, `ab` measures both specs in turn."
+        "Compare B against A: the verdict on the step time, peak memory, every factor in which\n"
+        "the two specs differ, and the change of the traced step and of the peak, row by row. A\n"
+        "verdict rests on processes, not on steps: `run --repeat` measures several, `ab` measures\n"
+        "both specs in turn. Each side is a run, or a file that `inspect` reads."
     )
-    parser.epilog = examples(("sysbench-tui compare 1204 1211", "parts of ids are enough"))
-    parser.add_argument("a", metavar="A", help=RUN_HELP)
-    parser.add_argument("b", metavar="B", help="the run that is compared against A")
+    parser.epilog = examples(
+        ("sysbench-tui compare 1204 1211", "parts of ids are enough"),
+        ("sysbench-tui compare 1204 1211 --depth 4 --min 0.1%", "down to the kernels"),
+        ("sysbench-tui compare before.json.gz after.json.gz", "two traces of anyone"),
+        ("sysbench-tui compare 1204 trace.json.gz --json | jq .difference.summary", ""),
+    )
+    parser.add_argument("a", metavar="A", help=f"{RUN_HELP}; or a file")
+    parser.add_argument("b", metavar="B", help="the run or file that is compared against A")
+    add_table_formats(parser)
+    parser.add_argument(
+        "--depth",
+        type=count,
+        metavar="N",
+        help=f"so many levels of rows: category, module, operator, kernel; category, phase, stack "
+        f"(default: {DEPTH}; of --csv and --md: all)",
+    )
+    parser.add_argument(
+        "--min",
+        type=share_of_one,
+        metavar="P",
+        help=f"sum up rows that make up less of all changes (default: {LEAST:.0%}%; of --csv and "
+        "--md: 0)",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Compare; 0 when both runs could be read: a slower run is an answer, not a failure."""
-    from ...core.analysis.compare import compare
-    from ...core.runs.ab.known import known_noise
-    from ...core.runs.builder import load_record
-    from .report.comparison import comparison_lines
+    """Compare; 0 when both sides could be read: a slower run is an answer, not a failure."""
+    import msgspec
 
-    a, b = (load_record(find_run(name)) for name in (arguments.a, arguments.b))
-    comparison = compare(a, b, known_noise(a, b))
+    from ...core.analysis.compare import compare
+    from ...core.analysis.difference.difference import difference
+    from ...core.analysis.verdict.records import NOTHING_KNOWN
+    from ...core.export.inspection import tables_as_markdown
+    from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
+    from ...core.runs.ab.known import known_noise
+    from ...core.tables.difference.tree import Cut, change_tables
+    from .report.compare.sides import read_side
+
+    a, b = read_side(arguments.a), read_side(arguments.b)
+    found = difference(a, b)
+    known = NOTHING_KNOWN if a.is_file or b.is_file else known_noise(a.record, b.record)
+    comparison = msgspec.structs.replace(compare(a.record, b.record, known), difference=found)
+    whole = bool(arguments.csv or arguments.md)
+    cut = Cut(
+        depth=(None if whole else DEPTH) if arguments.depth is None else arguments.depth,
+        least=(0.0 if whole else LEAST) if arguments.min is None else arguments.min,
+    )
     if arguments.json:
         print_json(comparison)
+    elif arguments.md:
+        write(tables_as_markdown(change_tables(found, cut)))
+    elif arguments.csv:
+        tables = change_tables(found, cut)
+        only = len(tables) == 1
+        write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     else:
-        print_lines(comparison_lines(comparison, page_width()))
+        print_lines(_lines(comparison, (a, b), cut, page_width()))
     return 0
+
+
+def _lines(
+    comparison: Comparison, sides: tuple[ReadSide, ReadSide], cut: Cut, width: int
+) -> Iterator[Line]:
+    from ...core.tables.trust import is_perturbed
+    from .report.compare.difference import difference_lines
+    from .report.comparison import comparison_lines, file_lines, memory_lines
+
+    if any(side.is_file for side in sides):
+        yield from file_lines(comparison, width)
+    else:
+        yield from comparison_lines(comparison, width)
+    if comparison.a != comparison.b and comparison.difference is not None:
+        perturbed = any(side.kernels and is_perturbed(side.kernels) for side in sides)
+        yield from difference_lines(comparison.difference, cut, width, perturbed=perturbed)
+        yield from memory_lines(comparison, width)

@@ -12,10 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..memory.owners import WHOLE_MODEL
-from .rows import VIEWS, Row, may_be_one_phase, plain_word
-
-FUSED = "fused kernels"
-"""Category of generated kernels without a counterpart, and of what they replace."""
+from .rows import FUSED, VIEWS, Row, may_be_one_phase, plain_word
 
 
 @dataclass(eq=False)
@@ -49,7 +46,9 @@ def with_fusions(a: Sequence[Row], b: Sequence[Row]) -> tuple[list[Row], list[Ro
         return list(a), list(b)
     owner = _fusions(*made)
     for rows, others in zip(left, reversed(made), strict=True):
-        fusions = list({id(owner[id(row)]): owner[id(row)] for row in others}.values())
+        fusions: defaultdict[str, set[_Fusion]] = defaultdict(set)
+        for row in others:
+            fusions[owner[id(row)].module].add(owner[id(row)])
         for row in rows:
             if not row.made_of and (fusion := _best(row, fusions)):
                 owner[id(row)] = fusion
@@ -104,22 +103,34 @@ def _are_linked(one: tuple[int, Row], other: tuple[int, Row]) -> bool:
     return not set(row.made_of).isdisjoint(other_row.made_of)
 
 
-def _best(row: Row, fusions: Sequence[_Fusion]) -> _Fusion | None:
-    """The fusion that has most likely taken the row's work; None where none can have."""
+def _best(row: Row, fusions: Mapping[str, set[_Fusion]]) -> _Fusion | None:
+    """The fusion that has most likely taken the row's work; None where none can have.
+
+    Args:
+        fusions: Of the other side, by their module.
+    """
+    work, phase = row.work, row.phase
     able = [
         fusion
-        for fusion in fusions
-        if may_be_one_phase(row.phase, fusion.phase)
-        and _is_around(fusion.module, row.module)
-        and not fusion.words.isdisjoint(row.work)
+        for module in _around(row.module)
+        for fusion in fusions.get(module, ())
+        if may_be_one_phase(phase, fusion.phase) and not fusion.words.isdisjoint(work)
     ]
-    return min(able, key=lambda fusion: _distance(row, fusion)) if able else None
+    return min(able, key=lambda fusion: _distance(work, phase, fusion), default=None)
 
 
-def _distance(row: Row, fusion: _Fusion) -> tuple[int, int, int, str, str]:
+def _around(module: str) -> set[str]:
+    """The module, those that it is in, and the whole model."""
+    parts = module.split(".")
+    inside = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    return inside | {"", WHOLE_MODEL}
+
+
+def _distance(work: frozenset[str], phase: str, fusion: _Fusion) -> tuple[object, ...]:
+    """The phase and the nearest module first, then the most operators in common, the fewest others.
+
+    No two fusions of a side are equally far: the last of it is what tells them apart.
+    """
     depth = 0 if fusion.module in ("", WHOLE_MODEL) else 1 + fusion.module.count(".")
-    return -depth, -len(fusion.words & row.work), len(fusion.operators), fusion.name, fusion.module
-
-
-def _is_around(outer: str, module: str) -> bool:
-    return outer in ("", WHOLE_MODEL, module) or module.startswith(f"{outer}.")
+    near = phase != fusion.phase, -depth, -len(fusion.words & work), len(fusion.operators)
+    return *near, fusion.module, fusion.phase, fusion.operators

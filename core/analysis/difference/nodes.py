@@ -197,12 +197,21 @@ def to_depth(node: AnyNode, depth: int) -> AnyNode:
 
 
 def from_change(node: AnyNode, least: float) -> AnyNode:
-    """The tree with children that changed by less than this amount as one; idle time stays."""
-    kept: list[AnyNode] = [child for child in node.children if not _is_small(child, least)]
-    small: list[AnyNode] = [child for child in node.children if _is_small(child, least)]
-    rest: list[AnyNode] = [node.rest(small)] if len(small) > 1 else small
-    return node.with_children([*(from_change(child, least) for child in kept), *rest])
+    """The tree with children that changed by less than this amount as one; idle time stays.
+
+    Of a node whose children all changed by less, none is left.
+    """
+    kept = [from_change(child, least) for child in node.children if not _is_small(child, least)]
+    small = [child for child in node.children if _is_small(child, least)]
+    if not kept:
+        return node.with_children([])
+    return node.with_children(kept + ([node.rest(small)] if len(small) > 1 else small))
 
 
 def _is_small(node: AnyNode, least: float) -> bool:
     return abs(node.change) < least and node.kind not in NOT_RUNNING
+
+
+def moved(root: AnyNode) -> int:
+    """Sum of the changes one level below, each without its sign."""
+    return sum(abs(child.change) for child in root.children)

@@ -9,13 +9,13 @@ from fractions import Fraction
 from typing import TypeVar
 
 from .exact import ZERO, Part, whole
-from .rows import Row, may_be_one_phase, unnumbered
+from .rows import FUSED, Row, may_be_one_phase, unnumbered
 
 Key = TypeVar("Key")
 Pair = tuple[list[Row], list[Row]]
 """A's rows and B's; one of them may be empty."""
 
-UNCLEAR = ("copy", "other")
+UNCLEAR = ("copy", "other", FUSED)
 """Categories in which two operators of equal counts need not do the same work."""
 
 

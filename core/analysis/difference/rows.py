@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ...record.record import KernelRow, Kernels
-from ..kernels.classify import FUSED, classify_operator, plain_operator
+from ..kernels.classify import FUSED as FUSED_NAME
+from ..kernels.classify import classify_operator, plain_operator
 from ..kernels.table import MODEL_PHASES, fold_layer_numbers
 from ..kernels.tree import place_outside_modules
 from ..memory.owners import WHOLE_MODEL
@@ -23,6 +24,8 @@ WRAPPERS = re.compile(
 CLASS = re.compile(r"(?P<stem>[A-Z]\w*_)(?P<number>\d{1,9})")
 """A range of the profiler: the class, and its number among all of its class in the model."""
 
+FUSED = "fused kernels"
+"""Category of generated kernels without a counterpart, and of what they replace."""
 WORK = ("attention", "softmax", "norm", "embedding", "random")
 """Categories that tell which work a kernel does, whatever its operators are called."""
 ALIASES = {
@@ -87,7 +90,7 @@ def plain_word(operator: str) -> str:
 
 def unnumbered(name: str) -> str:
     """The name of a generated kernel without its number, which counts kernels of a graph."""
-    match = FUSED.search(name)
+    match = FUSED_NAME.search(name)
     return re.sub(r"_?\d+$", "", match[0]) if match else name
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from ...formatting import counted, format_bytes, shortened
 from ..kernels.classify import fused_operators
 from ..kernels.tree import UNLINKED
-from .nodes import AnyNode, ByteNode, TimeNode, walk
+from .nodes import AnyNode, ByteNode, TimeNode, differs, walk
 
 EXPLAINED = 0.5
 """Part of the change that the named parts make up at least."""
 OPPOSING = 0.1
 """Part of the sum of all changes from which on one in the other direction is named."""
-MOST_PARTS = 4
 NAMES_SHOWN = 2
 LONGEST_NAME = 48
 NOT_TESTED = "One traced process each: not tested."
@@ -38,15 +37,24 @@ def time_summary(root: TimeNode) -> list[str]:
 
     The first names the biggest changes in the direction of the whole, until they make up half
     of it: categories, or modules where those are fewer. The second is on idle time. The third
-    has the sum of all other rows, and what no row explains.
+    has the sum of all other rows, and what no row explains. One line where nothing differs.
     """
+    if not differs(root):
+        return [f"The traced {root.name} is the same in every row: {milliseconds(root.a_ns)}."]
     idle = _Group("idle", [node for node in root.children if node.kind == "idle"])
     work = [node for node in root.children if node.kind == "category"]
     by_category = [_Group(node.name, [node]) for node in work]
-    choices = [_leading([*groups, idle], root.change) for groups in (by_category, _by_module(work))]
+    choices = [
+        (groups, _leading([*groups, idle], root.change))
+        for groups in (by_category, _by_module(work))
+    ]
     # Of equally short choices the one that explains more; categories first.
-    named = min(filter(None, choices), key=lambda groups: (len(groups), -_size(groups)), default=[])
-    against = _opposing(by_category, root.change)
+    groups, named = min(
+        (choice for choice in choices if choice[1]),
+        key=lambda choice: (len(choice[1]), -_size(choice[1])),
+        default=(by_category, []),
+    )
+    against = _opposing(groups, root.change)
     others = root.change - idle.change - sum(part.change for part in named if part is not idle)
     return [_biggest(root, named, against), _idle(root, idle), _left(root, others)]
 
@@ -69,7 +77,7 @@ def _leading(groups: Sequence[_Group], change: int) -> list[_Group]:
     """The biggest groups in the direction of the change that together make up half of it."""
     chosen: list[_Group] = []
     for group in sorted(groups, key=lambda group: -group.change if change > 0 else group.change):
-        if group.change * change <= 0 or len(chosen) == MOST_PARTS:
+        if group.change * change <= 0:
             break
         chosen.append(group)
         if sum(group.change for group in chosen) / change >= EXPLAINED:
@@ -124,8 +132,9 @@ def _names(group: _Group, state: str) -> str:
     for root in group.nodes:
         for node in _outermost(root, state):
             totals[node.name] += abs(node.change)
-    names = sorted(totals, key=lambda name: (-totals[name], name))
-    shown = ", ".join(shortened(name, LONGEST_NAME) for name in names[:NAMES_SHOWN])
+    ranked = sorted(totals, key=lambda name: (-totals[name], name))
+    names = list(dict.fromkeys(shortened(name, LONGEST_NAME) for name in ranked))
+    shown = ", ".join(names[:NAMES_SHOWN])
     return f"{shown} …" if len(names) > NAMES_SHOWN else shown
 
 
@@ -151,13 +160,13 @@ def _idle(root: TimeNode, idle: _Group) -> str:
 
 
 def _left(root: TimeNode, others: int) -> str:
-    kinds = ("unattributed", "rest")
-    unknown = [node for node in root.children if node.kind in kinds]
+    unknown = [node for node in root.children if node.kind in ("unattributed", "rest")]
     unlinked = [node for _, node in walk(root) if node.kind == "module" and node.name == UNLINKED]
-    unexplained = sum(node.change for node in [*unknown, *unlinked])
-    text = f"All other rows {signed(others)}"
-    text += f", of which {signed(unexplained)} unexplained" if unknown or unlinked else ""
-    return f"{text}. {NOT_TESTED}"
+    text = f"All other rows {signed(others)}."
+    if unexplained := [*unknown, *unlinked]:
+        change = signed(sum(node.change for node in unexplained))
+        text += f" Of the whole, {change} is unattributed or of launches that were not recorded."
+    return f"{text} {NOT_TESTED}"
 
 
 def memory_summary(root: ByteNode) -> str:
@@ -168,7 +177,7 @@ def memory_summary(root: ByteNode) -> str:
         return f"{same}{', but ' + _bytes(moved[0]) if moved else ''}."
     chosen: list[ByteNode] = []
     for node in _biggest_first(root):
-        if node.change * root.change > 0 and len(chosen) < MOST_PARTS:
+        if node.change * root.change > 0:
             chosen.append(node)
             if sum(part.change for part in chosen) / root.change >= EXPLAINED:
                 break

@@ -45,7 +45,10 @@ def levels_of(a: Kernels, b: Kernels) -> Levels:
     """The levels that both tables have."""
     notes = []
     by_layer = has_layers(a) and has_layers(b)
-    paths_a, paths_b = module_paths(a), module_paths(b)
+    paths_a, paths_b = (
+        module_paths(side) if by_layer else set(map(fold_layer_numbers, module_paths(side)))
+        for side in (a, b)
+    )
     by_module = bool(paths_a and paths_b)
     if not by_module and (paths_a or paths_b):
         side = "B" if paths_a else "A"
@@ -90,8 +93,8 @@ def time_difference(a: Kernels, b: Kernels) -> TimeNode:
     b_gap = b_step - sum((part.b_ns for part in parts), ZERO)
     if a_gap or b_gap:
         parts.append(_lasting("rest", UNACCOUNTED, a_gap, b_gap))
-    step = whole("step", b.whole, parts, a_name=a.whole)
-    return rounded(replace(step, a_name=a.whole, b_name=b.whole, a_ns=a_step, b_ns=b_step))
+    step = whole("step", b.whole, parts)
+    return rounded(replace(step, a_name=b.whole, b_name=b.whole, a_ns=a_step, b_ns=b_step))
 
 
 def _step(kernels: Kernels) -> Fraction:

@@ -14,6 +14,8 @@ from ....core.tables.table import Table
 from .layout import Line, blank, prose, table_lines, titled
 
 LARGEST_CHANGES = 10
+LEDGERS = "ledger-difference"
+"""The table that the tree of rows repeats."""
 _STYLES = {
     "faster": "bold green",
     "slower": "bold red",
@@ -24,7 +26,7 @@ _STYLES = {
 
 
 def comparison_lines(comparison: Comparison, width: int) -> Iterator[Line]:
-    """The verdict, the differing factors, then the medians and the memory of both runs."""
+    """The verdict, the differing factors, then the medians and the peaks of both runs."""
     yield from prose(f"A  {comparison.a}", width)
     yield from prose(f"B  {comparison.b}", width)
     yield blank()
@@ -53,13 +55,30 @@ def comparison_lines(comparison: Comparison, width: int) -> Iterator[Line]:
     if comparison.phases:
         yield from titled("Medians", table_lines(_phases(comparison), width))
     yield from titled("Peak allocated", table_lines(_peaks(comparison), width))
-    if comparison.memory is not None:
-        for table in difference_tables(comparison.memory):
-            if table.rows:
-                shown = msgspec.structs.replace(table, rows=table.rows[:LARGEST_CHANGES])
-                more = len(table.rows) - len(shown.rows)
-                title = f"{table.title}; {more} smaller ones are left out" if more else table.title
-                yield from titled(title, table_lines(shown, width))
+
+
+def memory_lines(comparison: Comparison, width: int) -> Iterator[Line]:
+    """The modules and stacks whose memory changed most; their sums are in the tree of rows."""
+    for table in difference_tables(comparison.memory) if comparison.memory else ():
+        if table.name != LEDGERS and table.rows:
+            shown = msgspec.structs.replace(table, rows=table.rows[:LARGEST_CHANGES])
+            more = len(table.rows) - len(shown.rows)
+            title = f"{table.title}; {more} smaller ones are left out" if more else table.title
+            yield from titled(title, table_lines(shown, width))
+
+
+def file_lines(comparison: Comparison, width: int) -> Iterator[Line]:
+    """The names of the two sides, one a file at least, of which no step was timed."""
+    yield [(f"A  {literal(comparison.a)}", "")]  # whole, so that they can be copied
+    yield [(f"B  {literal(comparison.b)}", "")]
+    yield blank()
+    if comparison.a == comparison.b:
+        yield from prose("Nothing differs: A and B are one file.", width)
+        return
+    text = "No verdict: a file has no timing pass."
+    yield from prose(text, width)
+    if comparison.a_peak_bytes is not None and comparison.b_peak_bytes is not None:
+        yield from titled("Peak allocated", table_lines(_peaks(comparison), width))
 
 
 def _factors(factors: list[Factor]) -> Table:

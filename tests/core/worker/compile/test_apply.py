@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from sysbench.core import RunSpec, run
+from sysbench.core.analysis.difference.nodes import walk
+from sysbench.core.analysis.difference.times import time_difference
 from sysbench.core.record.record import Compile, Record
-from sysbench.core.runs.artifacts import generated_code
+from sysbench.core.runs.artifacts import generated_code, layer_rows
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.storage import HOME_VARIABLE
 
@@ -91,6 +93,31 @@ def test_a_whole_compiled_model_has_the_modules_of_an_eager_one(
     assert gemm_modules(record, "backward") == {*PROJECTIONS, "head"}
     assert record.kernels is not None
     assert record.kernels.coverage.with_module > 0.95
+
+
+@needs_compiler
+def test_fused_kernels_stand_beside_the_eager_ones_that_they_replace(
+    whole: tuple[RunDirectory, Record],
+) -> None:
+    directory, record = whole
+    home = directory.path.parents[1]
+    changes = {"step": "forward+backward", "layers": 1, "compile": "off"}
+    _, plain = compiled_run(home, ["trace"], home / "unused", **changes)
+    assert plain.kernels is not None
+    layers = layer_rows(directory, record)
+    assert layers is not None
+    root = time_difference(plain.kernels, layers)
+    for _, node in walk(root):
+        for side in (0, 1):
+            children = [child.amounts[side] for child in node.children]
+            assert not children or sum(children) == node.amounts[side]
+    fusions = {node.name: node for _, node in walk(root) if node.kind == "fused"}
+    gate = fusions["fused: mul + silu"]
+    assert {child.name for child in gate.children if child.state == "gone"} >= {
+        "aten::mul",
+        "aten::silu",
+    }
+    assert any(child.state == "new" for child in gate.children)
 
 
 @needs_compiler
