@@ -168,6 +168,13 @@ def decoding_text(step: Progressed) -> str:
     return f"{words} {done} of {total}"
 
 
+def round_words(number: int, repeat: int) -> str:
+    """``round 2 of 5``, or ``round 7`` beyond what was asked for; empty for a single process."""
+    if number > repeat:
+        return f"round {number}"
+    return f"round {number} of {repeat}" if repeat > 1 else ""
+
+
 def median_text(median_ms: float, half_width: float | None) -> str:
     """A median and, once there are enough steps to know it, how well it is known."""
     interval = "" if half_width is None else f" ±{percent(half_width)}"

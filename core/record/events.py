@@ -38,13 +38,15 @@ class Event(
 
 
 class RunStarted(Event, frozen=True):
-    """The supervisor began. ``spec`` is the resolved spec, ``pid`` the supervisor's."""
+    """The supervisor began. ``spec`` is the resolved spec, ``pid`` the supervisor's, ``repeat`` the
+    number of rounds that the timing pass is to have."""
 
     run: str
     pid: int
     identity: str
     passes: list[str]
     spec: dict[str, Any]
+    repeat: int = 1
 
 
 class PassStarted(Event, frozen=True):

@@ -47,29 +47,37 @@ class Run:
         return {table.name: to_frame(table) for table in tables_of(self.record)}
 
 
-def start(spec: RunSpec, passes: Sequence[str] | None = None) -> tuple[Run, Iterator[AnyEvent]]:
+def start(
+    spec: RunSpec, passes: Sequence[str] | None = None, *, repeat: int = 1
+) -> tuple[Run, Iterator[AnyEvent]]:
     """Prepare a run; it measures while the iterator of its events is consumed.
 
     Args:
         passes: None takes the spec's default passes.
+        repeat: Rounds of the timing pass, each a fresh process: 1 to 100.
 
     Raises:
-        SpecError: The spec cannot be measured on this machine, or not by these passes.
+        SpecError: The spec cannot be measured on this machine, or not by these passes, or not so
+            often.
     """
-    directory = create_run(resolved(spec), parse_passes(passes or spec.default_passes))
+    chosen = parse_passes(passes or spec.default_passes)
+    directory = create_run(resolved(spec), chosen, repeat=repeat)
     return Run(directory), supervise(directory)
 
 
-def run(spec: RunSpec, passes: Sequence[str] | None = None) -> Run:
+def run(spec: RunSpec, passes: Sequence[str] | None = None, *, repeat: int = 1) -> Run:
     """Measure the spec, wait for the end, and return the run; how it ended is in its record.
 
     Args:
         passes: None takes the spec's default passes.
+        repeat: Rounds of the timing pass, each a fresh process: 1 to 100. From two on the record's
+            step time and its interval are of the rounds.
 
     Raises:
-        SpecError: The spec cannot be measured on this machine, or not by these passes.
+        SpecError: The spec cannot be measured on this machine, or not by these passes, or not so
+            often.
     """
-    result, events = start(spec, passes)
+    result, events = start(spec, passes, repeat=repeat)
     for _ in events:
         pass
     return result

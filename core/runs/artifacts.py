@@ -1,6 +1,9 @@
-"""Readers of two artifacts: kernels layer by layer, and the code a compiler generated."""
+"""Artifacts of a run: kernels layer by layer, code that a compiler generated, logs."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -32,6 +35,15 @@ def layer_rows(run: RunDirectory, record: Record) -> Kernels | None:
         raise DamagedFileError(f"{path} is not a table of kernels: {error}") from error
     detailed = with_roof(detailed, record.kernels.roof, record.kernels.missing.get("roof", ""))
     return msgspec.structs.replace(detailed, perturbation=record.kernels.perturbation)
+
+
+def logs_of(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
+    """The log of each pass that ran, by name: ``timing``, ``timing, round 2``, ``trace`` …"""
+    for row in record.passes:
+        yield row.name, run.log_path(row.name)
+        later = (int(path.suffixes[0][1:]) for path in run.pass_folder(row.name).glob("log.*.txt"))
+        for number in sorted(later):
+            yield f"{row.name}, round {number}", run.log_path(row.name, number)
 
 
 LARGEST_BYTES = 32 * 2**20

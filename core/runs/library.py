@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ..analysis.rounds import rounds_counted
 from ..errors import DamagedFileError
 from ..record.environment import device_name
 from ..record.record import Record
@@ -23,7 +24,7 @@ from .builder import load_record
 from .directory import RunDirectory, find_run, list_runs
 
 BUSY_SECONDS = 10.0
-ENTRY_FORMAT = 2
+ENTRY_FORMAT = 3
 """Counts the changes of `Entry`: rows of an older one are made anew."""
 
 
@@ -31,8 +32,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One run in the list: the keys that decide its numbers, and its main numbers.
 
     ``ci_low_ms`` and ``ci_high_ms`` are the ends of the median's 95 % interval, ``half_width``
-    half of it as a share; null values were not measured. ``live`` is true while a supervisor
-    works on the run.
+    half of it as a share; null values were not measured. ``rounds`` is the number of processes
+    that these are of: with one the interval is inside it, with none no timing counts. ``live`` is
+    true while a supervisor works on the run.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     half_width: float | None
     peak_bytes: int | None
     passes: list[str]
+    rounds: int = 0
 
 
 SPEC_COLUMNS = tuple(field.name for field in FIELDS if field.name in Entry.__struct_fields__)
@@ -170,6 +173,7 @@ def entry_of(record: Record) -> Entry:
         half_width=record.timing.step.half_width if record.timing else None,
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
         passes=[pass_record.name for pass_record in record.passes],
+        rounds=rounds_counted(record.timing),
     )
 
 

@@ -104,6 +104,7 @@ class Supervision:
                 identity=spec.identity,
                 passes=list(self.header.passes),
                 spec=msgspec.to_builtins(spec),
+                repeat=self.header.repeat,
             )
         )
         self._keep_record()
@@ -177,6 +178,8 @@ class Supervision:
         if number > 1:
             # Only the first round's cache is of use, to the trace pass.
             shutil.rmtree(folder / CACHE_FOLDER, ignore_errors=True)
+            with suppress(OSError):  # ranks leave their logs in it
+                folder.rmdir()
         yield from self.emit(
             _pass_ended(name, outcome, detail, began, code, round=number, **watch.processors)
         )

@@ -9,13 +9,19 @@ from ..formatting import BINARY_UNITS
 from .spec import RunSpec
 
 
-def command_line(spec: RunSpec, passes: Sequence[str] | None = None) -> str:
-    """The command that runs the same spec from a shell; by default with its default passes."""
+def command_line(spec: RunSpec, passes: Sequence[str] | None = None, repeat: int = 1) -> str:
+    """The command that runs the same spec from a shell; by default with its default passes.
+
+    Args:
+        repeat: Rounds of the timing pass.
+    """
     words = ["sysbench-tui", "run"]
     for name, value in spec.settings().items():
         words += ["--set", f"{name}={as_typed(name, value)}"]
     if passes is not None and tuple(passes) != spec.default_passes:
         words += ["--passes", ",".join(passes)]
+    if repeat > 1:
+        words += ["--repeat", str(repeat)]
     return shlex.join(words)
 
 

@@ -65,6 +65,13 @@ def _timing(source: Source) -> Iterator[Table]:
     yield context.passes_table(source.record)
 
 
+def _rounds(source: Source) -> Iterator[Table]:
+    from . import timing
+
+    if source.record.timing:
+        yield timing.rounds_table(source.record.timing)
+
+
 def _kernels(source: Source) -> Iterator[Table]:
     from . import kernels
 
@@ -167,6 +174,7 @@ def _environment(source: Source) -> Iterator[Table]:
 
 SECTIONS = {
     "timing": Section(make=_timing, block="timing"),
+    "rounds": Section(make=_rounds, block="timing"),
     "kernels": Section(make=_kernels, block="kernels", of_files=True),
     "tree": Section(make=_tree, block="kernels", of_files=True),
     "questions": Section(make=_questions, block="kernels"),
@@ -192,8 +200,8 @@ TREE_LEAST = 0.005
 every row."""
 
 READING_ORDER = (
-    *("findings", "passes", "oom", "timing", "questions", "categories", "tree", "kernels"),
-    *("roofline", "memory", "nsys", "numerics", "compile", "distributed", "telemetry"),
+    *("findings", "passes", "oom", "timing", "rounds", "questions", "categories", "tree"),
+    *("kernels", "roofline", "memory", "nsys", "numerics", "compile", "distributed", "telemetry"),
     "environment",
 )
 """Sections as a report has them, and single tables that are read apart from their section. A

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..analysis.rounds import LEAST_FOR_INTERVAL, middle
 from ..formatting import counted
-from ..record.record import Spread, Telemetry, Timing
-from .table import QUANTITY, Column, Table, facts, tabulate
+from ..record.record import Round, Spread, Telemetry, Timing
+from .table import QUANTITY, Column, Table, facts, fields_of, tabulate
 
 _STATISTICS = (
     "median_ms",
@@ -23,27 +24,106 @@ _STATISTICS = (
 )
 
 
+INSIDE = "95 % interval inside one process"
+
+
+def interval_words(timing: Timing) -> str:
+    """The interval that the step and the phases have: ``95 % interval of 8 processes``.
+
+    Two to five processes have none: their ends are the extremes.
+    """
+    if timing.interval_of == "steps":
+        return INSIDE
+    rounds = timing.step.n
+    kind = "range" if rounds < LEAST_FOR_INTERVAL else "95 % interval"
+    return f"{kind} of {rounds} processes"
+
+
+def known_words(timing: Timing) -> str:
+    """What the median is of: ``of 40 steps in one process``, ``of 5 rounds``."""
+    if timing.interval_of == "steps":
+        return f"of {timing.step.n} steps in one process"
+    return f"of {timing.step.n} rounds"
+
+
 def timing_table(timing: Timing) -> Table:
-    """One row for the step and one for each phase; on a GPU one for the host's issue time."""
+    """One row for the step and one for each phase; on a GPU one for the host's issue time.
+
+    With rounds, step and phases are of their medians, and ``all steps`` of every step in them; the
+    host's issue time stays that of one process.
+    """
     series: dict[str, Spread] = {"step": timing.step, **timing.phases}
+    if timing.steps is not None:
+        series["all steps"] = timing.steps
     if timing.issue is not None:
         series["issue (host)"] = timing.issue
     clock = "CUDA events" if timing.clock == "cuda-events" else "host clock"
 
+    # Below six rounds the ends are no 95 % interval, and must not be headed so.
+    headings = {} if timing.interval_of == "steps" else {"ci_low_ms": "low", "ci_high_ms": "high"}
+
     def statistic(key: str) -> Column[str]:
-        return Column(key, lambda phase: getattr(series[phase], key))
+        return Column(key, lambda phase: getattr(series[phase], key), headings.get(key, ""))
 
     return tabulate(
         series,
         (Column("phase", lambda phase: phase), *map(statistic, _STATISTICS)),
         name="timing",
-        title=f"Timing: milliseconds per step, {clock}, no profiler",
+        title=f"Timing: ms per step, {clock}, no profiler; {interval_words(timing)}",
+    )
+
+
+def rounds_table(timing: Timing) -> Table:
+    """One row a round: its median with the interval inside the process, and the machine then."""
+
+    def why(one: Round) -> str:
+        return one.disturbed or ("" if one.outcome == "finished" else one.outcome)
+
+    return tabulate(
+        timing.rounds,
+        (
+            Column("round", lambda one: one.index),
+            *fields_of(Round, "median_ms", "ci_low_ms", "ci_high_ms"),
+            Column("n", lambda one: one.steps),
+            Column("counts", lambda one: one.counts),
+            Column("why_not", why, is_optional=True),
+            Column("sm_clock_mhz", lambda one: one.sm_clock_mhz, "SM MHz", is_optional=True),
+            Column(
+                "temperature_celsius", lambda one: one.temperature_celsius, "°C", is_optional=True
+            ),
+            Column("clock_reasons", lambda one: ", ".join(one.clock_reasons), is_optional=True),
+            Column(
+                "cpu_percent",
+                lambda one: one.cpu_percent,
+                "host CPU %",
+                format="{:.0f}",
+                is_optional=True,
+            ),
+            Column(
+                "own_cpu_percent",
+                lambda one: one.own_cpu_percent,
+                "own CPU %",
+                format="{:.0f}",
+                is_optional=True,
+            ),
+            Column("tenants", lambda one: ", ".join(one.tenants), is_optional=True),
+            Column("experiment", lambda one: one.experiment, is_optional=True),
+            Column("side", lambda one: one.side, is_optional=True),
+            Column("block", lambda one: one.block, is_optional=True),
+        ),
+        name="rounds",
+        title=f"Rounds: one process each; {INSIDE}",
     )
 
 
 def speed_table(timing: Timing) -> Table:
-    """Rates from the timing, and the choice of its steps."""
+    """Rates from the timing, and the choice of its steps.
+
+    Of several rounds the rates follow from the median of all, the rest is of round ``of_round``.
+    """
+    standing = middle(timing.rounds)
     values = {
+        **({} if standing is None else {"of_round": standing.index}),
         "first_step_ms": timing.first_step_ms,
         "wall_ms": timing.wall_ms,
         "tokens_per_second": timing.tokens_per_second,

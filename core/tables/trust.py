@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..analysis.rounds import counting, inside, middle
 from ..analysis.rules.kernels import COVERAGE_LIMIT, PERTURBATION_LIMIT
 from ..formatting import format_bytes, percent, signed_percent
 from ..record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
 from .cells import decimal, literal
+from .timing import interval_words
 
 PERTURBED_MARK = "~"
 """Stands before a time perturbed by tracing; the screens strike it out as well."""
@@ -100,13 +102,17 @@ def trust_lines(record: Record) -> list[tuple[str, str]]:
 
 
 def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
-    step = timing.step
+    step, within = timing.step, inside(timing)
     clock = "CUDA events" if timing.clock == "cuda-events" else "host clock"
+    of_what = "steps" if timing.interval_of == "steps" else "rounds"
+    low, high = decimal(step.ci_low_ms, 2), decimal(step.ci_high_ms, 2)
     yield (
         "step",
-        f"{decimal(step.median_ms, 2)} ms ±{percent(step.half_width)}: median of {step.n} steps, "
-        f"95 % interval {decimal(step.ci_low_ms, 2)} to {decimal(step.ci_high_ms, 2)} ms, {clock}",
+        f"{decimal(step.median_ms, 2)} ms ±{percent(step.half_width)}: median of {step.n} "
+        f"{of_what}, {interval_words(timing)} {low} to {high} ms, {clock}",
     )
+    if timing.rounds:
+        yield "rounds", _round_words(timing)
     if timing.phases:
         total = sum(phase.median_ms for phase in timing.phases.values())
         share = total / step.median_ms if step.median_ms else 0.0
@@ -119,9 +125,20 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
     warm = "settled" if timing.warmup_settled else "not settled"
     yield (
         "steady",
-        f"{steady}: {literal(timing.stop_reason)}; drift {signed_percent(step.drift)}, "
-        f"{len(step.outliers)} outliers kept; warm-up {warm} after {len(timing.warmup_ms)} steps",
+        f"{steady}: {literal(timing.stop_reason)}; drift {signed_percent(within.drift)}, "
+        f"{len(within.outliers)} outliers kept; warm-up {warm} after {len(timing.warmup_ms)} steps",
     )
+
+
+def _round_words(timing: Timing) -> str:
+    """``4 of 5 count; inside one process ±0.8 % at most; round 3, the middle one, is shown``."""
+    able = counting(timing.rounds)
+    parts = [f"{len(able)} of {len(timing.rounds)} count"]
+    if widths := [one.half_width for one in able if one.half_width is not None]:
+        parts.append(f"inside one process ±{percent(max(widths))} at most")
+    if (standing := middle(timing.rounds)) is not None:
+        parts.append(f"first step, warm-up and steadiness are of round {standing.index}")
+    return "; ".join(parts)
 
 
 def _of_kernels(kernels: Kernels) -> Iterator[tuple[str, str]]:

@@ -53,6 +53,21 @@ def test_bad_setting_names_the_key_the_value_and_what_is_allowed(
 
 
 @pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--repeat", "0"], "repeat = 0: rounds of the timing pass, 1 to 100"),
+        (["--repeat", "101"], "1 to 100"),
+        (["--repeat", "2", "--passes", "memory"], "repeat = 2: rounds are of the timing pass"),
+    ],
+)
+def test_rounds_that_cannot_be_measured_are_refused_before_the_run(
+    sysbench_home: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert words in message(capsys, "run", "--set", "model=tiny", *options)
+    assert list_runs() == []
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"batch = 1\nstep = ,", ["line 2"]),

@@ -10,6 +10,7 @@ from sysbench.core.record.events import (
     Noticed,
     PassEnded,
     PassStarted,
+    RunStarted,
     StepsTimed,
     TelemetrySampled,
     WarmupSettled,
@@ -55,6 +56,29 @@ def test_each_line_names_its_pass_and_its_fact(capsys: pytest.CaptureFixture[str
         "timing  warm-up did not settle after 4 steps",
         "timing  finished, 1.2 s",
         "trace   started, process 8",
+    ]
+
+
+def test_rounds_are_counted_where_there_are_several(capsys: pytest.CaptureFixture[str]) -> None:
+    end = PassEnded(
+        name="timing", outcome="finished", detail="finished", seconds=2.0, exit_code=0, round=2
+    )
+    spec = {"model": "tiny", "step": "train"}
+    started = RunStarted(
+        run="r", pid=1, identity="i", passes=["timing", "trace"], spec=spec, repeat=2
+    )
+    assert lines_of(
+        capsys,
+        started,
+        PassStarted(name="timing", pid=8, round=2),
+        end,
+        PassStarted(name="timing", pid=9, round=3),
+        PassStarted(name="trace", pid=10),
+    )[1:] == [
+        "timing  round 2 of 2: started, process 8",
+        "timing  round 2 of 2: finished, 2.0 s",
+        "timing  round 3: started, process 9",
+        "trace   started, process 10",
     ]
 
 

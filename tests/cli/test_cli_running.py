@@ -74,6 +74,22 @@ def test_run_in_a_pipe_is_plain_lines_then_tables() -> None:
     assert re.search(r"^  step +\d+\.\d+", result.stdout, re.MULTILINE)
 
 
+def test_a_repeated_run_is_followed_round_by_round_and_told_with_its_rounds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*SHORT, "--repeat", "2", "--detach", "--json"]) == 0
+    started = json.loads(capsys.readouterr().out)
+    assert main(["attach", started["id"]]) == 0
+    printed = capsys.readouterr()
+    assert "timing  round 2 of 2: finished" in printed.err
+    assert "median of 2 rounds, range of 2 processes" in printed.out
+    assert "Rounds: one process each; 95 % interval inside one process" in printed.out
+    assert main(["show", "last", "--section", "rounds", "--json"]) == 0
+    assert [one["index"] for one in json.loads(capsys.readouterr().out)] == [1, 2]
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["rounds"] == 2
+
+
 def test_run_goes_on_when_nobody_reads_its_output() -> None:
     command = f"{' '.join([*CLI, *SHORT])} 2>&1 | head -n 1"
     result = subprocess.run(

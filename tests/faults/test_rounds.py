@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,13 +14,22 @@ import msgspec
 import pytest
 
 from sysbench.core.errors import DeviceBusyError, NotFoundError, SpecError
-from sysbench.core.record.events import AnyEvent, PassStarted, RunEnded, StepsTimed
+from sysbench.core.record.events import (
+    AnyEvent,
+    DeviceDescribed,
+    PassStarted,
+    RunEnded,
+    StepsTimed,
+    decode_event,
+    encode_event,
+)
 from sysbench.core.record.record import Record, Timing
 from sysbench.core.runs.builder import load_record, replay
-from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.runs.directory import RunDirectory, create_run, runs_folder
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.supervisor import Cancellation, add_round, disturb_round, supervise
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import HOME_VARIABLE
 
 SHORT = RunSpec(device="cpu", steps=12, warmup=1, step="inference", threads=1, batch=1, context=16)
 ENDLESS = SHORT.changed(steps=1_000_000)
@@ -36,12 +46,6 @@ for event in add_round(RunDirectory(Path(sys.argv[1])), experiment="e"):
 """
 
 
-def measured(spec: RunSpec = SHORT, repeat: int = 1) -> RunDirectory:
-    run = create_run(spec, ["timing"], repeat=repeat)
-    consume(supervise(run))
-    return run
-
-
 def consume(events: Iterator[AnyEvent]) -> list[AnyEvent]:
     return list(events)
 
@@ -56,14 +60,32 @@ def outcomes(record: Record) -> list[str]:
     return [] if record.timing is None else [one.outcome for one in record.timing.rounds]
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a run of three rounds, with the same run of one round beside it."""
+    home = tmp_path_factory.mktemp("stored")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOME_VARIABLE, str(home))
+        for repeat in (1, 3):
+            run = create_run(SHORT, ["timing"], repeat=repeat)
+            consume(supervise(run))
+            run.path.rename(home / str(repeat))
+    return home
+
+
 @pytest.fixture(autouse=True)
-def home(sysbench_home: Path) -> Path:
+def own_home(sysbench_home: Path, stored: Path) -> Path:
     return sysbench_home
 
 
-def test_a_run_of_three_rounds_is_three_processes_and_their_medians() -> None:
-    run = create_run(SHORT, ["timing"], repeat=3)
-    started = [event for event in supervise(run) if isinstance(event, PassStarted)]
+def copy_of(stored: Path, repeat: int) -> RunDirectory:
+    """A finished run of one or of three rounds, in this test's home."""
+    return RunDirectory(shutil.copytree(stored / str(repeat), runs_folder() / str(repeat)))
+
+
+def test_a_run_of_three_rounds_is_three_processes_and_their_medians(stored: Path) -> None:
+    run = copy_of(stored, 3)
+    started = [event for event in run.tail().read() if isinstance(event, PassStarted)]
     assert [event.round for event in started] == [1, 2, 3]
     assert len({event.pid for event in started}) == 3
     timing = timing_of(run)
@@ -81,8 +103,8 @@ def test_a_run_of_three_rounds_is_three_processes_and_their_medians() -> None:
     assert replay(run) == record
 
 
-def test_a_round_is_added_to_a_finished_run_with_its_place() -> None:
-    run = measured()
+def test_a_round_is_added_to_a_finished_run_with_its_place(stored: Path) -> None:
+    run = copy_of(stored, 1)
     single = timing_of(run)
     assert single.rounds == []
     events = consume(add_round(run, experiment="e1", block=2, position=3, side="B"))
@@ -96,13 +118,18 @@ def test_a_round_is_added_to_a_finished_run_with_its_place() -> None:
     assert load_record(run).status == "finished"
 
 
-def test_the_first_round_of_a_fresh_run_may_be_an_added_one() -> None:
-    run = create_run(SHORT, ["timing"])
+def test_the_first_round_of_a_fresh_run_may_be_added_and_knows_its_processors() -> None:
+    run = create_run(SHORT.changed(steps=1000), ["timing"])
     consume(add_round(run, experiment="e1", block=0, position=0, side="A"))
     timing = timing_of(run)
-    assert [one.experiment for one in timing.rounds] == ["e1"]
-    assert timing.interval_of == "steps"
+    (one,) = timing.rounds
+    assert (one.experiment, timing.interval_of) == ("e1", "steps")
     assert load_record(run).status == "finished"
+    assert one.cpu_percent is not None
+    assert one.own_cpu_percent is not None
+    # One thread: never more than one of the cores, and the host's share contains it.
+    assert 0 < one.own_cpu_percent <= 1.1 * 100 / (os.cpu_count() or 1)
+    assert one.own_cpu_percent <= 1.1 * one.cpu_percent
 
 
 def killed_in_a_round(run: RunDirectory) -> None:
@@ -124,8 +151,10 @@ def set_steps(run: RunDirectory, steps: int) -> None:
     run.header_path.write_bytes(msgspec.json.encode(changed))
 
 
-def test_a_supervisor_killed_in_a_round_leaves_a_readable_run_and_the_next_round_goes_on() -> None:
-    run = measured()
+def test_a_supervisor_killed_in_a_round_leaves_a_readable_run_and_the_next_round_goes_on(
+    stored: Path,
+) -> None:
+    run = copy_of(stored, 1)
     before = timing_of(run)
     set_steps(run, 1_000_000)
     killed_in_a_round(run)
@@ -151,36 +180,42 @@ def test_a_supervisor_killed_in_a_round_leaves_a_readable_run_and_the_next_round
 
 
 def test_a_killed_worker_costs_its_round_and_no_other() -> None:
-    run = create_run(SHORT, ["timing"], repeat=3)
+    run = create_run(SHORT, ["timing"], repeat=2)
     for event in supervise(run):
-        if isinstance(event, PassStarted) and event.round == 2:
+        if isinstance(event, PassStarted) and event.round == 1:
             os.kill(event.pid, signal.SIGKILL)
     record = load_record(run)
-    assert outcomes(record) == ["finished", "killed", "finished"]
-    assert record.status == "killed"  # three rounds were asked for, two are there
-    assert record.passes[0].detail == "2 of 3 rounds finished"
+    assert outcomes(record) == ["killed", "finished"]
+    assert record.status == "killed"  # two rounds were asked for, one is there
+    assert record.passes[0].detail == "1 of 2 rounds finished"
+    assert [finding.rule for finding in record.findings if "round" in finding.rule] == [
+        "lost-rounds"
+    ]
+    consume(add_round(run))
+    record = load_record(run)
+    assert record.status == "finished"
     assert record.timing is not None
     assert record.timing.step.n == 2
-    consume(add_round(run))
-    assert load_record(run).status == "finished"
 
 
 def test_cancelling_keeps_the_rounds_that_finished() -> None:
     run = create_run(SHORT, ["timing", "memory"], repeat=5)
     cancel = Cancellation()
     for event in supervise(run, cancel=cancel):
-        if isinstance(event, PassStarted) and event.round == 3:
+        if isinstance(event, PassStarted) and event.round == 2:
             cancel.set()
     record = load_record(run)
     assert record.status == "cancelled"
-    assert outcomes(record) == ["finished", "finished", "cancelled"]
+    assert outcomes(record) == ["finished", "cancelled"]
     assert record.timing is not None
-    assert record.timing.interval_of == "rounds"
+    assert record.timing.step.n == SHORT.steps
     assert record.missing["memory"] == "the memory pass did not run"
 
 
-def test_two_rounds_cannot_be_added_at_once_and_the_refused_one_leaves_no_trace() -> None:
-    run = measured()
+def test_two_rounds_cannot_be_added_at_once_and_the_refused_one_leaves_no_trace(
+    stored: Path,
+) -> None:
+    run = copy_of(stored, 1)
     events = add_round(run)
     next(events)
     with pytest.raises(DeviceBusyError, match=str(os.getpid())):
@@ -191,8 +226,8 @@ def test_two_rounds_cannot_be_added_at_once_and_the_refused_one_leaves_no_trace(
     assert outcomes(load_record(run)) == ["finished", "finished"]
 
 
-def test_a_busy_device_refuses_a_round_and_leaves_the_run_as_it_was() -> None:
-    run, other = measured(), create_run(ENDLESS, ["timing"])
+def test_a_busy_device_refuses_a_round_and_leaves_the_run_as_it_was(stored: Path) -> None:
+    run, other = copy_of(stored, 1), create_run(ENDLESS, ["timing"])
     before = load_record(run)
     holding = supervise(other)
     next(event for event in holding if isinstance(event, StepsTimed))
@@ -204,8 +239,8 @@ def test_a_busy_device_refuses_a_round_and_leaves_the_run_as_it_was() -> None:
     assert (after.status, after.timing) == (before.status, before.timing)
 
 
-def test_a_disturbed_round_stays_listed_and_does_not_count() -> None:
-    run = measured(repeat=3)
+def test_a_disturbed_round_stays_listed_and_does_not_count(stored: Path) -> None:
+    run = copy_of(stored, 3)
     disturb_round(run, 2, "another process took 80 % of the processors")
     timing = timing_of(run)
     assert [one.counts for one in timing.rounds] == [True, False, True]
@@ -215,17 +250,6 @@ def test_a_disturbed_round_stays_listed_and_does_not_count() -> None:
     assert timing_of(run).step.n == 3
     with pytest.raises(NotFoundError):
         disturb_round(run, 4, "there is none")
-
-
-def test_the_processors_of_a_round_are_the_hosts_and_its_own() -> None:
-    run = create_run(SHORT.changed(steps=1000), ["timing"])
-    consume(add_round(run, experiment="e"))
-    (one,) = timing_of(run).rounds
-    assert one.cpu_percent is not None
-    assert one.own_cpu_percent is not None
-    # One thread: never more than one of the cores, and the host's share contains it.
-    assert 0 < one.own_cpu_percent <= 1.1 * 100 / (os.cpu_count() or 1)
-    assert one.own_cpu_percent <= 1.1 * one.cpu_percent
 
 
 @pytest.mark.parametrize("repeat", [0, -1, 101])
@@ -239,3 +263,19 @@ def test_rounds_need_the_timing_pass() -> None:
         create_run(SHORT, ["memory"], repeat=2)
     with pytest.raises(SpecError, match="timing pass"):
         consume(add_round(create_run(SHORT, ["memory"])))
+
+
+def test_a_round_with_another_torch_is_listed_and_does_not_count(stored: Path) -> None:
+    run = copy_of(stored, 3)
+    lines = run.events_path.read_bytes().splitlines(keepends=True)
+    second = [index for index, line in enumerate(lines) if b'"DeviceDescribed"' in line][1]
+    event = decode_event(lines[second])
+    assert isinstance(event, DeviceDescribed)
+    facts = event.facts | {"torch": event.facts["torch"] | {"version": "1.0"}}
+    lines[second] = encode_event(msgspec.structs.replace(event, facts=facts))
+    run.events_path.write_bytes(b"".join(lines))
+    record = replay(run)
+    assert record.timing is not None
+    assert [one.counts for one in record.timing.rounds] == [True, False, True]
+    assert "measured with 1.0" in record.timing.rounds[1].disturbed
+    assert record.environment["torch"]["version"] != "1.0"

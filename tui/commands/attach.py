@@ -46,10 +46,13 @@ def follow(run: RunDirectory) -> Iterator[AnyEvent]:
     while True:
         # Read before the events: a supervisor that was alive may have written more since.
         alive = run.is_live()
+        ended = False
         for event in tail.read():
             yield event
-            if isinstance(event, RunEnded):
-                return
+            # A run that had ended may have begun another round.
+            ended = isinstance(event, RunEnded)
+        if ended:
+            return
         young = time.time_ns() - created_ns < GRACE_SECONDS * 1e9
         if not alive and not (young and not run.events_path.exists()):
             return

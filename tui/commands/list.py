@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ...core.runs.directory import runs_folder
-from ...core.tables.table import Table
+from ...core.tables.table import Table, select
 from .arguments import count, examples
 from .report.output import page_width, print_json, print_lines
 
@@ -54,18 +54,22 @@ def main(arguments: argparse.Namespace) -> int:
 def table_of(entries: list[Entry]) -> Table:
     """One row for each run, with every setting that decides its numbers."""
     columns = (
-        *("id", "status", "median_ms", "half_width_share", "peak_bytes", "B", "ctx"),
+        *("id", "status", "median_ms", "half_width_share", "rounds", "peak_bytes", "B", "ctx"),
         *("precision", "step", "attention", "optimizer", "compile", "model", "parameters"),
         *("device", "created"),
     )
-    return Table(name="runs", title="Runs", columns=columns, rows=tuple(map(_row, entries)))
+    table = Table(name="runs", title="Runs", columns=columns, rows=tuple(map(_row, entries)))
+    if all(entry.rounds < 2 for entry in entries):
+        return select(table, [name for name in columns if name != "rounds"])
+    return table
 
 
 def _row(entry: Entry) -> tuple[str | int | float | None, ...]:
     status = "live" if entry.live else entry.status
     created = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created_ns / 1e9))
     return (
-        *(entry.id, status, entry.median_ms, entry.half_width, entry.peak_bytes),
+        *(entry.id, status, entry.median_ms, entry.half_width, entry.rounds),
+        entry.peak_bytes,
         *(str(entry.batch), str(entry.context), entry.precision, entry.step, entry.attention),
         *(entry.optimizer, entry.compile, entry.model, entry.parameters),
         *(entry.device_name, created),

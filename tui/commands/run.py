@@ -8,6 +8,7 @@ from ...core.machine.peaks import parse_peak
 from ...core.record.blocks import DEFAULT_PASSES, STEP_PASSES
 from ...core.runs.directory import create_run
 from ...core.runs.launch import start_detached
+from ...core.spec.passes import MOST_ROUNDS
 from .arguments import EXIT_CODES, examples
 from .report.output import print_json
 from .spec_arguments import add_spec_arguments, chosen_passes, chosen_spec, spec_keys
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui run", "the default spec, all passes"),
         ("sysbench-tui run --set model=cs336-2025/small --set precision=bf16", ""),
         ("sysbench-tui run mine.toml --set batch=8 --passes timing", "a file, one change"),
+        ("sysbench-tui run --repeat 5", "time it in five processes, one after another"),
         ("sysbench-tui run --json > record.json", "for scripts"),
         ("sysbench-tui run --detach", "return at once; `attach last` follows it"),
     )
@@ -40,6 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="dense peak of the device in this precision, and its memory's bandwidth: for MFU "
         "and shares of the roof (default: the table of GPUs, and what the device says)",
     )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=1,
+        metavar="N",
+        help=f"time the steps in N processes, 1 to {MOST_ROUNDS}; the step's interval is then "
+        "that of the processes (default: 1)",
+    )
     parser.add_argument("--detach", action="store_true", help="start it and return at once")
     parser.add_argument(
         "--no-wait", action="store_true", help="fail if another run holds the device"
@@ -56,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
     spec = chosen_spec(arguments)
     passes = chosen_passes(arguments, spec)
     peak = None if arguments.peak is None else parse_peak(arguments.peak)
-    run = create_run(spec, passes, peak=peak)
+    run = create_run(spec, passes, peak=peak, repeat=arguments.repeat)
     if arguments.detach:
         pid = start_detached(run)
         if arguments.json:

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from ...core.record import events
 from ...core.runs.directory import RunDirectory
 from ...core.runs.launch import stop
 from ...core.tables.cells import literal
-from ..text import STAGE_MARKS, STAGE_WORDS, milliseconds, outcome_text, time_of_day
+from ..text import STAGE_MARKS, STAGE_WORDS, milliseconds, outcome_text, round_words, time_of_day
 
 KEPT_STEPS = 4000
 KEPT_SAMPLES = 1200
@@ -29,7 +30,9 @@ class LiveView:
 
     spec: dict[str, Any] = field(default_factory=dict)
     passes: dict[str, str] = field(default_factory=dict)
+    repeat: int = 1
     current: str = ""
+    round: int = 1
     stage: str = ""
     began_ns: int = 0
     last_ns: int = 0
@@ -47,6 +50,11 @@ class LiveView:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     line_count: int = 0
     status: str = "running"
+
+    @property
+    def round_text(self) -> str:
+        """``round 2 of 5`` while a timing pass of several rounds runs; else empty."""
+        return round_words(self.round, self.repeat) if self.current == "timing" else ""
 
     def say(self, line: str) -> None:
         """Add a printable line to the log; ``line_count`` counts the dropped lines too."""
@@ -91,11 +99,11 @@ class LiveView:
             case events.RunStarted():
                 self.began_ns, self.spec = event.t_ns, event.spec
                 self.passes = dict.fromkeys(event.passes, "waiting")
+                self.repeat = event.repeat
                 text = f"run {event.run} started"
             case events.PassStarted():
-                self.current, self.stage, self.progress = event.name, "", None
-                self.passes[event.name] = "running"
-                text = f"{event.name} pass: worker {event.pid}"
+                self._start_pass(event)
+                text = f"{self._pass_words} pass: worker {event.pid}"
             case events.StageEntered():
                 self.stage, self.progress = event.stage, None
                 text = f"{self.current}: {STAGE_WORDS[event.stage]}"
@@ -114,12 +122,29 @@ class LiveView:
                 self.passes[event.name] = event.outcome
                 ended = outcome_text(event.outcome)
                 detail = "" if event.detail in ("", ended) else f": {event.detail}"
-                text = f"{event.name} pass {ended}{detail}"
+                text = f"{self._pass_words} pass {ended}{detail}"
+            case events.RoundDisturbed() if event.why:
+                text = f"round {event.round} does not count: {event.why}"
             case events.RunEnded():
                 self.status = event.status
                 text = f"run {outcome_text(event.status)}"
         if text:
             self.say(f"{time_of_day(event.t_ns)}  {literal(text)}")
+
+    @property
+    def _pass_words(self) -> str:
+        return f"{self.current}, {self.round_text}:" if self.round_text else self.current
+
+    def _start_pass(self, event: events.PassStarted) -> None:
+        """Begin a pass; a further round of the timing pass begins its steps anew."""
+        self.current, self.stage, self.progress = event.name, "", None
+        self.passes[event.name] = "running"
+        self.status, self.round = "running", event.round
+        if event.round > 1:
+            self.first_step_ms = self.settled = self.median_ms = self.half_width = None
+            self.step_count = 0
+            self.warmup_ms, self.phases_ms = [], {}
+            self.steps_ms.clear()
 
 
 def mark_of(event: events.AnyEvent, current: str) -> str:
@@ -143,7 +168,7 @@ class RunWatch:
         self.run = run
         self.view = LiveView()
         self._tail = run.tail()
-        self._log_offsets: dict[str, int] = {}
+        self._log_offsets: dict[Path, int] = {}
         self._began = time.monotonic()
 
     @property
@@ -188,16 +213,16 @@ class RunWatch:
         name = self.view.current
         if not name:
             return False
-        path = self.run.log_path(name)
+        path = self.run.log_path(name, self.view.round)
         try:
             with path.open("rb") as file:
-                file.seek(self._log_offsets.get(name, 0))
+                file.seek(self._log_offsets.get(path, 0))
                 data = file.read(65536)
         except FileNotFoundError:
             return False
         complete_lines, newline, _ = data.rpartition(b"\n")
-        self._log_offsets[name] = (
-            self._log_offsets.get(name, 0) + len(complete_lines) + len(newline)
+        self._log_offsets[path] = (
+            self._log_offsets.get(path, 0) + len(complete_lines) + len(newline)
         )
         for line in complete_lines.decode("utf-8", "replace").splitlines():
             self.view.say(f"{name}│ {literal(line.expandtabs())}")

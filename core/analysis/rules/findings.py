@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...formatting import percent, signed_percent
 from ...record.record import Finding, Record
+from ..rounds import inside
 from . import compiling, kernels, measuring, memory, ranks, roof
 from .rule import Rule
 
@@ -30,13 +31,18 @@ def all_is_well(record: Record) -> Finding | None:
     timing = record.timing
     if timing is None or any(rule(record) is not None for rule in RULES):
         return None
-    half_width = percent(timing.step.half_width, 2)
+    half_width, step = percent(timing.step.half_width, 2), inside(timing)
+    if timing.interval_of == "rounds":
+        known = f"±{half_width} over {timing.step.n} processes"
+        steps = f"{step.n} steps in the middle process"
+    else:
+        known, steps = f"known to ±{half_width} inside this process", f"{step.n} steps"
     return Finding(
         rule="trustworthy",
         severity="good",
-        verdict=f"{timing.step.median_ms:.4g} ms per step, known to ±{half_width}.",
-        why=f"{timing.step.n} steps after {len(timing.warmup_ms)} of warm-up, drift "
-        f"{signed_percent(timing.step.drift, 2)}, nobody else on the device.",
+        verdict=f"{timing.step.median_ms:.4g} ms per step, {known}.",
+        why=f"{steps} after {len(timing.warmup_ms)} of warm-up, drift "
+        f"{signed_percent(step.drift, 2)}, nobody else on the device.",
         next="Change one factor and compare.",
         numbers={"median_ms": timing.step.median_ms, "half_width": timing.step.half_width},
     )

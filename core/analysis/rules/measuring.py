@@ -5,8 +5,9 @@ from __future__ import annotations
 from ...formatting import counted, format_bytes, percent, signed_percent
 from ...record.environment import threads
 from ...record.memory import Oom
-from ...record.record import Finding, PassRecord, Record
+from ...record.record import Finding, PassRecord, Record, Timing
 from ..memory.oom import asked_by, held, out_of_memory, place, refused, what_fits
+from ..rounds import inside, middle
 from .rule import Rule
 
 DRIFT_LIMIT = 0.02
@@ -71,7 +72,8 @@ def not_settled(record: Record) -> Finding | None:
     if timing is None or timing.settled:
         return None
     goal = float(record.spec["until"])
-    width = timing.step.half_width
+    step = inside(timing)
+    width = step.half_width
     fixed_steps = int(record.spec.get("steps", 0)) > 0
     if fixed_steps and width <= FIXED_STEPS_LIMIT:
         return None
@@ -80,20 +82,20 @@ def not_settled(record: Record) -> Finding | None:
         severity="warning" if width > 4 * goal else "note",
         verdict=f"The step time did not settle: ±{percent(width)} "
         f"where ±{percent(goal)} was asked for.",
-        why=f"{timing.stop_reason}; {timing.step.n} steps spread over an IQR of "
-        f"{timing.step.iqr_ms:.3g} ms around {timing.step.median_ms:.4g} ms.",
+        why=f"{timing.stop_reason}; {step.n} steps spread over an IQR of "
+        f"{step.iqr_ms:.3g} ms around {step.median_ms:.4g} ms{_in_which(timing)}.",
         next="Quiet the machine or measure longer; compare with other runs by interval only.",
-        numbers={"half_width": width, "until": goal, "n": timing.step.n},
+        numbers={"half_width": width, "until": goal, "n": step.n},
     )
 
 
 def drifting(record: Record) -> Finding | None:
     """The second half of the samples is slower or faster than the first."""
     timing = record.timing
-    if timing is None or timing.step.n < 10:
+    if timing is None or (step := inside(timing)).n < 10:
         return None
-    change = timing.step.drift
-    noise = timing.step.half_width
+    change = step.drift
+    noise = step.half_width
     if abs(change) <= max(DRIFT_LIMIT, 2 * noise):
         return None
     word = "slower" if change > 0 else "faster"
@@ -101,9 +103,35 @@ def drifting(record: Record) -> Finding | None:
         rule="drifting",
         severity="warning",
         verdict=f"Steps grew {word} while they were measured: {signed_percent(change)}.",
-        why=f"Median of the second half against the first, beyond the noise of ±{percent(noise)}.",
+        why="Median of the second half against the first, beyond the noise of "
+        f"±{percent(noise)}{_in_which(timing)}.",
         next="Look at clocks and temperature on the Telemetry tab; warm up longer.",
         numbers={"drift": change, "half_width": noise},
+    )
+
+
+def _in_which(timing: Timing) -> str:
+    """The round that a figure is of, where there are several."""
+    standing = middle(timing.rounds)
+    return "" if standing is None else f", in round {standing.index}"
+
+
+def lost_rounds(record: Record) -> Finding | None:
+    """Rounds that were measured, or begun, and do not count."""
+    rounds = record.timing.rounds if record.timing else []
+    lost = [one for one in rounds if not one.counts]
+    if not lost:
+        return None
+    reasons = [f"round {one.index}: {one.disturbed or one.outcome}" for one in lost]
+    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+    return Finding(
+        rule="lost-rounds",
+        severity="note" if len(lost) < len(rounds) else "warning",
+        verdict=f"{len(lost)} of {counted(len(rounds), 'round')} "
+        f"{'does' if len(lost) == 1 else 'do'} not count.",
+        why=f"{'; '.join(reasons[:3])}{more}.",
+        next="Look at the rounds in the timing section; measure as many again as you need.",
+        numbers={"lost": len(lost), "rounds": len(rounds)},
     )
 
 
@@ -152,4 +180,7 @@ def busy_machine(record: Record) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (ended_early, not_settled, drifting, other_tenants, busy_machine)
+RULES: tuple[Rule, ...] = (
+    *(ended_early, not_settled, drifting, lost_rounds),
+    *(other_tenants, busy_machine),
+)

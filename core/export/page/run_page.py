@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...analysis.kernels.tree import TreeNode
+from ...analysis.rounds import inside, middle
 from ...formatting import format_bytes, percent
 from ...record.record import Finding, Memory, ModuleMemory, Record
 from ...tables.context import headline
@@ -44,8 +45,11 @@ def _sections(
     ]
     yield "trust", section("What the numbers include", *lines, anchor="trust")
     if record.timing:
-        chart = steps_chart(record.timing.samples_ms, record.timing.step.median_ms)
-        yield "step-times", section("Steps, and their median", chart, anchor="step-times")
+        chart = steps_chart(record.timing.samples_ms, inside(record.timing).median_ms)
+        standing = middle(record.timing.rounds)
+        of_round = f" of round {standing.index}" if standing else ""
+        title = f"Steps{of_round}, and their median"
+        yield "step-times", section(title, chart, anchor="step-times")
     if record.memory:
         yield "timeline", _memory(record.memory)
         if record.memory.modules:

@@ -7,6 +7,7 @@ from math import fsum
 
 from ...analysis.kernels.attention import is_product, is_softmax
 from ...analysis.kernels.questions import by_name
+from ...analysis.rounds import rounds_counted
 from ...errors import SpecError
 from ...estimate.sizes import Sizes
 from ...record.environment import device_name
@@ -31,6 +32,18 @@ def instruction_set(record: Record) -> Cell:
 def status(record: Record) -> Cell:
     """Outcome of the run, ``OK`` if it finished."""
     return "OK" if record.status == "finished" else record.status
+
+
+def rounds(record: Record) -> Cell:
+    """Processes that the step time and its interval are of: with one the interval is inside it."""
+    return rounds_counted(record.timing) or None
+
+
+def timed_steps(record: Record) -> Cell:
+    """Steps behind the step time, of all its processes."""
+    if record.timing is None:
+        return None
+    return (record.timing.steps or record.timing.step).n
 
 
 def gemm_share(record: Record) -> Cell:
@@ -106,8 +119,9 @@ def largest_module(record: Record) -> Cell:
 MEASURES: dict[str, Measure] = {
     measure.__name__: measure
     for measure in (
-        *(hardware, instruction_set, status, gemm_share, gemm_forward_share, longest_kernel),
-        *(longest_kernel_calls, longest_kernel_share, softmax_ns, attention_matmul_ns),
+        *(hardware, instruction_set, status, rounds, timed_steps, gemm_share),
+        *(gemm_forward_share, longest_kernel, longest_kernel_calls, longest_kernel_share),
+        *(softmax_ns, attention_matmul_ns),
         *(residual_bytes, largest_bytes, largest_category, largest_module),
     )
 }

@@ -24,7 +24,7 @@ _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "d
 
 _TEXTS = (
     *("measures.hardware", "measures.instruction_set", "measures.status"),
-    *("status", "id", "identity", "timing.step.n"),
+    *("measures.rounds", "measures.timed_steps", "status", "id", "identity", "timing.step.n"),
 )
 """Formulas that give text, or a count of measurements."""
 
@@ -134,6 +134,9 @@ def _words(path: str) -> str:
 FACTS = ("measures.hardware", "measures.instruction_set", "measures.status")
 """Measures that read no block of a pass; any other one, and a table for each cell, may."""
 
+OF_TIMING = ("measures.rounds", "measures.timed_steps")
+"""Measures that read the timing block only."""
+
 _UNSHOWN: dict[str, Any] = {"findings": [], "prediction": None, "telemetry": None}
 _LONG: dict[str, dict[str, Any]] = {
     "timing": {"samples_ms": [], "warmup_ms": [], "phase_samples_ms": {}},
@@ -161,6 +164,9 @@ class UsedFields:
             for name, parts in _LONG.items()
             if name not in self.blanks and (block := getattr(record, name)) is not None
         }
+        if (timing := shorter.get("timing")) is not None and "rounds" not in self.named:
+            rounds = [msgspec.structs.replace(one, samples_ms=[]) for one in timing.rounds]
+            shorter["timing"] = msgspec.structs.replace(timing, rounds=rounds)
         passes = [msgspec.structs.replace(row, log_tail=[]) for row in record.passes]
         return msgspec.structs.replace(record, passes=passes, **(dict(self.blanks) | shorter))
 
@@ -173,8 +179,10 @@ def fields_used_by(study: Study) -> UsedFields:
     paths = [path for layout in study.tables for path in _paths(layout)]
     named = {step.name for path in paths for step in parse_path(path)[:2]}
     has_more = any(layout.each for layout in study.tables) or any(
-        path.startswith("measures.") and path not in FACTS for path in paths
+        path.startswith("measures.") and path not in (*FACTS, *OF_TIMING) for path in paths
     )
+    if not named.isdisjoint(name.partition(".")[2] for name in OF_TIMING):
+        named.add("timing")
     blanks = {name: value for name, value in _UNSHOWN.items() if name not in named}
     if not has_more:
         blanks |= {name: None for name in RECORD_BLOCKS if name not in {*named, "compile"}}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from sysbench.core.record import events
 from sysbench.core.runs.directory import RunDirectory
-from sysbench.tui.live.run_watch import RunWatch
+from sysbench.tui.live.run_watch import LiveView, RunWatch
 
 
 def test_a_finished_run_is_told_to_its_end(own_run: RunDirectory) -> None:
@@ -40,3 +41,23 @@ def test_what_workers_print_cannot_steer_the_terminal(own_run: RunDirectory) -> 
     line = next(line for line in watch.view.lines if line.startswith("memory│"))
     assert "[red]not markup[/]" in line
     assert line.isprintable()
+
+
+def test_each_round_begins_its_steps_anew_and_a_later_one_opens_an_ended_run() -> None:
+    view = LiveView()
+    steps = events.StepsTimed(
+        first_index=0, step_ms=[1.0, 2.0], phases_ms={"forward": [1.0, 2.0]}, median_ms=1.5,
+        half_width=None,
+    )  # fmt: skip
+    view.take(events.RunStarted(run="r", pid=1, identity="i", passes=["timing"], spec={}, repeat=2))
+    view.take(events.PassStarted(name="timing", pid=2))
+    view.take(steps)
+    assert view.round_text == "round 1 of 2"
+    view.take(events.PassStarted(name="timing", pid=3, round=2))
+    assert (view.step_count, len(view.steps_ms), view.phases_ms) == (0, 0, {})
+    assert (view.median_ms, view.round_text) == (None, "round 2 of 2")
+    view.take(events.RunEnded(status="finished"))
+    view.take(events.PassStarted(name="timing", pid=4, round=3))
+    assert (view.status, view.round_text) == ("running", "round 3")
+    view.take(events.RoundDisturbed(round=3, why="a neighbour"))
+    assert view.lines[-1].endswith("round 3 does not count: a neighbour")

@@ -14,7 +14,8 @@ from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.library import Entry, entry_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.library.screen import LibraryScreen, comparison
+from sysbench.tui.commands.list import table_of
+from sysbench.tui.screens.library.screen import LibraryScreen, comparison, step_time
 from sysbench.tui.screens.result.screen import ResultScreen
 
 from ... import factories
@@ -59,6 +60,14 @@ def measured(*medians_ms: float, **changes: object) -> Record:
 def panel_of(a: Record, b: Record) -> str:
     lines = comparison(entry_of(a), entry_of(b), verdict_of(a, b))
     return "\n".join(str(line) for line in lines)
+
+
+def test_a_step_time_of_rounds_says_so() -> None:
+    assert step_time(ENTRY) == "100.0 ms ±1 %"
+    of_rounds = msgspec.structs.replace(ENTRY, rounds=5)
+    assert step_time(of_rounds) == "100.0 ms ±1 % of 5 rounds"
+    assert "rounds" not in table_of([ENTRY]).columns
+    assert table_of([ENTRY, of_rounds]).column("rounds") == [0, 5]
 
 
 def test_one_process_a_side_decides_nothing() -> None:

@@ -69,6 +69,8 @@ class LiveProgress:
     def _stage(self) -> str:
         view = self._view
         stage = STAGE_WORDS.get(view.stage, "starting")
+        if view.round_text:
+            stage = f"{view.round_text}, {stage}"
         if view.progress is not None:
             what, done, total = view.progress
             return f"{stage}: {what} {done} of {total}"

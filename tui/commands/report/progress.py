@@ -19,7 +19,7 @@ from ....core.record.events import (
 )
 from ....core.tables.cells import literal
 from ....core.tables.context import settings_line
-from ...text import median_text, milliseconds
+from ...text import median_text, milliseconds, round_words
 
 QUIET_SECONDS = 2.0
 """Least seconds between two plain lines about steps."""
@@ -68,15 +68,20 @@ class PlainProgress(Silence):
 
     def __init__(self) -> None:
         self._pass = "run"
+        self._repeat = 1
         self._spoke_ns = 0
         self._said = ""
         self._readable = True
 
     def show(self, event: AnyEvent) -> None:
         """Write a line if the event is worth one."""
+        if isinstance(event, RunStarted):
+            self._repeat = event.repeat
         if isinstance(event, PassStarted):
             self._pass = event.name
         text = self._describe(event)
+        if isinstance(event, PassStarted | PassEnded) and self._pass == "timing":
+            text = ": ".join(filter(None, (round_words(event.round, self._repeat), text)))
         if text and text != self._said and self._readable:
             self._said = text
             try:

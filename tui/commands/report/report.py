@@ -15,7 +15,7 @@ from ....core.tables.memory import card_table, largest_table, ledger_table, reco
 from ....core.tables.nsys import clock_table, range_table
 from ....core.tables.numerics import numerics_tables
 from ....core.tables.table import Cell, Table, select, with_column, with_total
-from ....core.tables.timing import timing_table
+from ....core.tables.timing import rounds_table, timing_table
 from ....core.tables.trust import coverage_warning, is_perturbed, perturbation_note, trust_lines
 from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
 
@@ -98,6 +98,14 @@ def timing_section(timing: Timing, width: int) -> Iterator[Line]:
     drop = ("max_ms", "min_ms", "std_ms", "mean_ms")
     yield from titled(table.title, table_lines(table, width, columns=columns, drop=drop))
     yield from note(_speed(timing), width)
+    if timing.rounds:
+        yield from rounds_section(timing, width)
+
+
+def rounds_section(timing: Timing, width: int) -> Iterator[Line]:
+    """One row a round, with the columns that fit."""
+    drop = ("experiment", "block", "side", "clock_reasons", "temperature_celsius")
+    yield from full_table(rounds_table(timing), width, drop=drop)
 
 
 def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:

@@ -11,6 +11,7 @@ from typing import Any
 from ....core.analysis.costs.roofline import roof_points
 from ....core.analysis.memory.oom import out_of_memory
 from ....core.record.record import Record
+from ....core.runs.artifacts import logs_of
 from ....core.runs.directory import RunDirectory
 from ....core.runs.related import compile_break_even
 from ....core.tables.cells import literal
@@ -25,7 +26,7 @@ from .kernel_sections import (
     tree_section,
 )
 from .layout import Line, blank, prose, titled
-from .report import finding_lines, full_table, memory_section, timing_section
+from .report import finding_lines, full_table, memory_section, rounds_section, timing_section
 
 _DROPPED_FIRST = {"largest": ("died_ms", "born_ms"), "generated": ("sources", "file")}
 """Columns, by the table's name, that are dropped first for want of room."""
@@ -86,12 +87,15 @@ class _Text:
 def section_as_json(run: RunDirectory, record: Record, section: str, options: TreeOptions) -> Any:
     """The record's block of that name, or the content of a section that is no block.
 
-    ``log`` has each pass's lines, ``tree`` the outermost node, ``questions`` the answers,
-    ``roofline`` the points, ``oom`` the out-of-memory block with the most detail.
+    ``log`` has each pass's lines, ``rounds`` those of the timing block, ``tree`` the outermost
+    node, ``questions`` the answers, ``roofline`` the points, ``oom`` the out-of-memory block with
+    the most detail.
     """
     match section:
         case "log":
-            return {name: list(lines) for name, lines in _logs(run, record)}
+            return {name: list(_lines_of(path)) for name, path in _logs(run, record)}
+        case "rounds":
+            return record.timing and record.timing.rounds
         case "tree":
             return tree_of(run, record, options)
         case "questions":
@@ -130,6 +134,15 @@ def _timing(view: _View) -> Iterator[Line]:
     yield from timing_section(view.record.timing, view.width)
 
 
+def _rounds(view: _View) -> Iterator[Line]:
+    timing = view.record.timing
+    assert timing is not None
+    if not timing.rounds:
+        yield from prose(f"run {view.record.id} was timed by one process: no rounds", view.page)
+        return
+    yield from rounds_section(timing, view.width)
+
+
 def _kernels(view: _View) -> Iterator[Line]:
     yield from kernels_section(view.record, view.width, view.page)
 
@@ -165,13 +178,14 @@ def _findings(view: _View) -> Iterator[Line]:
 
 
 def _log(view: _View) -> Iterator[Line]:
-    for name, lines in _logs(view.run, view.record):
-        literal_lines = ([(literal(line), "")] for line in lines)
-        yield from titled(f"{name}: {view.run.log_path(name)}", literal_lines)
+    for name, path in _logs(view.run, view.record):
+        literal_lines = ([(literal(line), "")] for line in _lines_of(path))
+        yield from titled(f"{name}: {path}", literal_lines)
 
 
 TEXTS = {
     "timing": _Text(lines=_timing, covers=("timing",)),
+    "rounds": _Text(lines=_rounds, covers=("rounds",)),
     "kernels": _Text(lines=_kernels, covers=("kernels", "categories")),
     "tree": _Text(lines=_tree, covers=("tree",)),
     "questions": _Text(lines=_questions, covers=("questions",)),
@@ -183,15 +197,13 @@ TEXTS = {
 """Sections with text besides their tables, or with tables in another form."""
 
 
-def _logs(run: RunDirectory, record: Record) -> Iterator[tuple[str, Iterator[str]]]:
-    """The log of each pass, line by line; undecodable bytes are replaced."""
-    for row in record.passes:
-        path = run.log_path(row.name)
-        if path.is_file():
-            yield row.name, _lines_of(path)
+def _logs(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
+    """The logs that there are, by the name of their pass."""
+    return ((name, path) for name, path in logs_of(run, record) if path.is_file())
 
 
 def _lines_of(path: Path) -> Iterator[str]:
+    """The log of a pass, line by line; undecodable bytes are replaced."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             yield line.rstrip("\n")

@@ -256,21 +256,22 @@ def _mark(entry: Entry, marked: list[str]) -> str:
 
 
 def step_time(entry: Entry) -> str:
-    """The median with its interval, blank when it was not measured."""
+    """The median with its interval, of the rounds if there are several; blank when not measured."""
     if entry.median_ms is None:
         return ""
-    return f"{milliseconds(entry.median_ms)} {interval(entry.half_width)}".rstrip()
+    of_rounds = f" of {entry.rounds} rounds" if entry.rounds > 1 else ""
+    return f"{milliseconds(entry.median_ms)} {interval(entry.half_width)}{of_rounds}".rstrip()
 
 
 def comparison(a: Entry, b: Entry, verdict: Verdict | None = None) -> list[Content]:
     """Two runs side by side: step times with intervals, peaks, verdict, factors that differ."""
+    wide = max(22, len(step_time(a)), len(step_time(b)))
     lines = [
         Content.assemble(
-            ("A ", "bold $accent"), f"{step_time(a):<22}{amount(a.peak_bytes):>10}  {a.id}"
-        ),
-        Content.assemble(
-            ("B ", "bold $accent"), f"{step_time(b):<22}{amount(b.peak_bytes):>10}  {b.id}"
-        ),
+            (f"{name} ", "bold $accent"),
+            f"{step_time(entry):<{wide}}{amount(entry.peak_bytes):>10}  {entry.id}",
+        )
+        for name, entry in (("A", a), ("B", b))
     ]
     if verdict is not None:
         lines += _verdict(verdict)

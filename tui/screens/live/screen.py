@@ -93,7 +93,7 @@ class LiveScreen(WorkScreen):
             self._begin(watch)
         view = watch.view
         self._set("#passes", passes_line(view, watch.seconds, self.size.width))
-        steps = (view.first_step_ms, len(view.warmup_ms), view.step_count)
+        steps = (view.round, view.first_step_ms, len(view.warmup_ms), view.step_count)
         if steps != self._steps_shown:
             self._paint_steps(view)
             self._steps_shown = steps
@@ -146,7 +146,7 @@ class LiveScreen(WorkScreen):
         if watch is None:
             return super().command()
         header = watch.run.header()
-        return command_line(header.spec, header.passes)
+        return command_line(header.spec, header.passes, header.repeat)
 
     def explanations(self) -> list[str]:
         return ["timing.step", "timing.phases", "telemetry.series"]
@@ -191,6 +191,7 @@ def passes_line(view: LiveView, seconds: float, width: int) -> Content:
     if view.progress:
         what, done, total = view.progress
         doing = f"{what} {done}/{total}"
+    doing = ", ".join(filter(None, (view.round_text, doing)))
     if view.status != "running":
         doing = outcome_text(view.status)
     line += Content.styled(f"   {doing}", "$foreground 70%")

@@ -102,7 +102,7 @@ class ResultScreen(TabbedScreen):
         if self._run is None:
             return super().command()
         header = self._run.header()
-        return command_line(header.spec, header.passes)
+        return command_line(header.spec, header.passes, header.repeat)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         again = ("result: Run again", "form with this spec", self.action_again)

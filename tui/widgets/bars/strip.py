@@ -60,5 +60,7 @@ class LiveStrip(Widget):
         if watch is None or watch.over:
             return []
         view = watch.view
-        where = f"{view.current or 'starting'} {elapsed(watch.seconds)}"
+        where = " ".join(
+            filter(None, (view.current or "starting", view.round_text, elapsed(watch.seconds)))
+        )
         return [f"● {view.spec.get('model', 'run')} {where}"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, ProcessUse, Sample
-from sysbench.core.machine.telemetry.summary import summarise
+from sysbench.core.machine.telemetry.summary import conditions, summarise
 
 SECOND = 10**9
 
@@ -142,3 +142,31 @@ def test_other_processes_are_named_with_the_most_they_held() -> None:
         {"pid": 2, "name": "p2", "memory_bytes": 30},
         {"pid": 3, "name": "p3", "memory_bytes": None},
     ]
+
+
+def test_the_conditions_of_a_process_are_of_its_measured_part_and_its_tenants_of_its_life() -> None:
+    def at(t_ns: int, clock: int, pid: int) -> Sample:
+        processes = [ProcessUse(pid=1, name="own"), ProcessUse(pid=pid, name="other")]
+        reasons = ["power cap"] if clock == 900 else []
+        return sample(
+            t_ns,
+            gpu(
+                sm_clock_mhz=clock,
+                temperature_celsius=clock // 20,
+                clock_reasons=reasons,
+                processes=processes,
+            ),
+        )
+
+    samples = [at(0, 300, 6), at(10, 400, 7), at(20, 1000, 8), at(30, 900, 8), at(90, 200, 9)]
+    around = conditions(samples, 0, lived=(5, 40), measured=(20, 30), own_pids=frozenset({1}))
+    assert (around.sm_clock_mhz, around.temperature_celsius) == (950, 47.5)
+    assert around.clock_reasons == ["power cap"]
+    assert around.tenants == ["other (7)", "other (8)"]
+    unknown = conditions(samples, None, lived=(5, 40), measured=(20, 30), own_pids=frozenset())
+    assert (unknown.sm_clock_mhz, unknown.tenants) == (None, [])
+
+
+def test_samples_of_every_measured_part_count() -> None:
+    summary = summarise([sample(t) for t in range(10)], None, [(1, 2), (5, 7)])
+    assert summary.samples == 5

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Log
 
+from .....core.runs.artifacts import logs_of
 from .....core.tables.cells import literal
 from ..tab import ResultTab
 
@@ -30,7 +31,7 @@ class LogTab(ResultTab):
     @property
     def sources(self) -> dict[str, Path]:
         """Name of each log to its file."""
-        passes = {row.name: self.run.log_path(row.name) for row in self.record.passes}
+        passes = dict(logs_of(self.run, self.record))
         return passes | {"supervisor": self.run.path / "supervisor.log"}
 
     def on_mount(self) -> None:

@@ -15,6 +15,7 @@ from .....core.record.record import Numerics, Record
 from .....core.tables.cells import cells_as_text
 from .....core.tables.context import environment_table
 from .....core.tables.numerics import dtypes_table, tensor_columns
+from .....core.tables.timing import known_words
 from .....core.tables.trust import trust_lines
 from ....text import (
     amount,
@@ -96,8 +97,8 @@ def figures(record: Record) -> Iterator[Pair]:
     """The key figures."""
     timing, memory = record.timing, record.memory
     if timing is not None:
-        width = interval(timing.step.half_width)
-        yield "step", f"{milliseconds(timing.step.median_ms)} {width}, n {timing.step.n}"
+        width = f"{interval(timing.step.half_width)} {known_words(timing)}"
+        yield "step", f"{milliseconds(timing.step.median_ms)} {width}"
         for name, spread in timing.phases.items():
             yield f"  {name}", milliseconds(spread.median_ms)
         if timing.tokens_per_second is not None:

@@ -9,10 +9,11 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from .....core.analysis.rounds import inside, middle
 from .....core.record.record import Spread, Timing
 from .....core.tables.cells import cells_as_text
 from .....core.tables.table import Table
-from .....core.tables.timing import speed_table, timing_table
+from .....core.tables.timing import known_words, rounds_table, speed_table, timing_table
 from ....text import interval, milliseconds, significant
 from ....widgets.charts.plot import Plot
 from ....widgets.charts.traces import bar
@@ -24,6 +25,12 @@ BINS = 12
 COLUMNS = (
     *("phase", "median_ms", "ci_low_ms", "ci_high_ms", "mad_ms", "mean_ms", "std_ms"),
     *("min_ms", "max_ms", "n", "p10_ms", "p90_ms", "iqr_ms", "drift"),
+)
+
+ROUND_COLUMNS = (
+    *("round", "median_ms", "ci_low_ms", "ci_high_ms", "n", "counts", "why_not", "sm_clock_mhz"),
+    *("temperature_celsius", "cpu_percent", "own_cpu_percent", "tenants", "clock_reasons"),
+    *("experiment", "side", "block"),
 )
 
 
@@ -39,7 +46,7 @@ class TimingTab(ResultTab):
             yield Static(headline_of(timing), classes="head", markup=False)
             with Horizontal(classes="side"):
                 with Vertical(classes="panel", id="samples") as samples:
-                    samples.border_title = "Steps, ms"
+                    samples.border_title = f"Steps, ms{_of_round(timing)}"
                     yield Plot(axis=lambda value: significant(value, 3))
                 with Vertical(classes="panel", id="spread") as spread:
                     spread.border_title = "Distribution, ms"
@@ -47,6 +54,11 @@ class TimingTab(ResultTab):
             table = TableView(order=COLUMNS, id="phases-table")
             table.add_class("own-height")
             yield table
+            if timing.rounds:
+                yield Static(rounds_table(timing).title, classes="head", markup=False)
+                rounds = TableView(order=ROUND_COLUMNS, id="rounds-table")
+                rounds.add_class("own-height")
+                yield rounds
             with Horizontal(classes="side"):
                 yield Facts("Speed, and how the steps were chosen", _pairs(speed_table(timing)))
 
@@ -57,25 +69,33 @@ class TimingTab(ResultTab):
         warm = timing.warmup_ms[1:]
         marks = [(0, "warm-up"), (len(warm), "measured")] if warm else [(0, "measured")]
         self.query_one(Plot).show([*warm, *timing.samples_ms], marks=marks, split=len(warm))
-        self.query_one(TableView).show(timing_table(timing))
+        self.query_one("#phases-table", TableView).show(timing_table(timing))
+        if timing.rounds:
+            self.query_one("#rounds-table", TableView).show(rounds_table(timing))
 
     def copyable(self) -> tuple[str, str] | None:
         if self.is_blank:
             return None
-        return "the timing table as Markdown", self.query_one(TableView).markdown()
+        return "the timing table as Markdown", self.query_one("#phases-table", TableView).markdown()
 
 
 def headline_of(timing: Timing) -> Content:
-    """The median with its interval, and whether it can be relied on."""
-    step = timing.step
+    """The median with its interval and what that is of; whether the steps can be relied on."""
+    step, within = timing.step, inside(timing)
     settled = ("✓ settled", "$success") if timing.settled else ("! not settled", "$warning")
     return Content.assemble(
         (milliseconds(step.median_ms), "bold $accent"),
-        f" {interval(step.half_width)}  n {step.n}  ",
+        f" {interval(step.half_width)} {known_words(timing)}  ",
         settled,
         (f"  {timing.stop_reason}", "$foreground 60%"),
-        (_outliers(step), "$foreground 60%"),
+        (_outliers(within), "$foreground 60%"),
     )
+
+
+def _of_round(timing: Timing) -> str:
+    """``, round 3``: the one whose steps are shown, where there are several."""
+    standing = middle(timing.rounds)
+    return "" if standing is None else f", round {standing.index}"
 
 
 def _outliers(step: Spread) -> str:
