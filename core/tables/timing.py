@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..analysis.rounds import LEAST_FOR_INTERVAL, middle
 from ..formatting import counted
 from ..record.record import Round, Spread, Telemetry, Timing
-from .table import QUANTITY, Column, Table, facts, fields_of, tabulate
+from .table import QUANTITY, Cell, Column, Table, facts, fields_of, tabulate
 
 _STATISTICS = (
     "median_ms",
@@ -122,8 +122,11 @@ def speed_table(timing: Timing) -> Table:
     Of several rounds the rates follow from the median of all, the rest is of round ``of_round``.
     """
     standing = middle(timing.rounds)
-    values = {
-        **({} if standing is None else {"of_round": standing.index}),
+    of_rounds: dict[str, Cell] = {}
+    if standing is not None:
+        of_rounds = {"interval": interval_words(timing), "of_round": standing.index}
+    values: dict[str, Cell] = {
+        **of_rounds,
         "first_step_ms": timing.first_step_ms,
         "wall_ms": timing.wall_ms,
         "tokens_per_second": timing.tokens_per_second,
