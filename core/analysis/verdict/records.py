@@ -87,7 +87,7 @@ def _with_next(verdict: Verdict, a: Record, b: Record) -> Verdict:
     if verdict.verdict != "not decidable" or verdict.next:
         return verdict
     command = f"sysbench-tui ab {a.id} {b.id}"
-    return msgspec.structs.replace(verdict, next=f"`{command}` measures both in turn until it is")
+    return msgspec.structs.replace(verdict, next=f"`{command}` measures both in turn")
 
 
 def _apart(a: Timing, b: Timing, known: Known) -> Interval:

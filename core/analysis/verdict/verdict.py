@@ -119,6 +119,14 @@ def headline(verdict: Verdict) -> str:
     return f"{word}: {signed_percent(verdict.change)} ({low} to {high})"
 
 
+def sentence(verdict: Verdict) -> str:
+    """The headline as a sentence on B: ``B is slower: …``, ``Not decidable yet: …``."""
+    text = headline(verdict)
+    if verdict.differs or verdict.verdict == "same":
+        return f"B is {'the ' if verdict.verdict == 'same' else ''}{text}"
+    return text[:1].upper() + text[1:]
+
+
 GateResult = Literal["pass", "regression", "not decidable"]
 GATE_EXITS: dict[GateResult, int] = {"pass": 0, "regression": 3, "not decidable": 4}
 """Exit codes of a gate."""

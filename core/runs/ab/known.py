@@ -36,9 +36,12 @@ def known_noise(a: Record, b: Record, root: Path | None = None) -> Known:
         DamagedFileError: The file of the noise floors cannot be read.
     """
     floor = _floor_of(a, root) or _floor_of(b, root)
+    a_ms = known_medians(a, root)
+    alike = a.identity == b.identity and _machine(a) == _machine(b)
     return Known(
-        a_ms=known_medians(a, root),
-        b_ms=known_medians(b, root),
+        a_ms=a_ms,
+        # The processes of one spec are one sample, not two.
+        b_ms=() if alike else known_medians(b, root),
         floor=floor.between if floor else 0.0,
         drift=floor.drift if floor else 0.0,
     )

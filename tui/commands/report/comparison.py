@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ....core.analysis.compare import Comparison, Factor
-from ....core.analysis.verdict.verdict import headline
+from ....core.analysis.verdict.verdict import sentence
 from ....core.tables.cells import literal, one_figure
 from ....core.tables.memory import difference_tables
 from ....core.tables.table import Table
@@ -34,7 +34,7 @@ def comparison_lines(comparison: Comparison, width: int) -> Iterator[Line]:
         yield from prose("Nothing differs: A and B are one run.", width)
         return
     style = _STYLES[comparison.verdict]
-    yield from prose(f"B is {headline(comparison.step)}", width, style=style)
+    yield from prose(sentence(comparison.step), width, style=style)
     for reason in (comparison.why, comparison.step.next):
         if reason:
             yield from prose(literal(reason), width, style="dim")

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widgets import DataTable, Input, Static
 
 from ....core.analysis.verdict.records import verdict_of
-from ....core.analysis.verdict.verdict import Verdict, headline
+from ....core.analysis.verdict.verdict import Verdict, sentence
 from ....core.errors import SysbenchError
 from ....core.formatting import counted
 from ....core.runs.ab.known import known_noise
@@ -298,6 +298,6 @@ _STYLES = {
 def _verdict(verdict: Verdict) -> list[Content]:
     """B against A, as `compare` judges it."""
     glyph, style = _STYLES[verdict.verdict]
-    lines = [Content.assemble("B is ", (f"{glyph}{headline(verdict)}", style))]
+    lines = [Content.assemble((f"{glyph}{sentence(verdict)}", style))]
     reasons = [verdict.why, *([verdict.next] if verdict.next else [])]
     return [*lines, *(Content.assemble((reason, "$foreground 60%")) for reason in reasons)]
