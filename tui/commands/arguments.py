@@ -8,6 +8,10 @@ from ...core.formatting import parse_bytes, parse_ratio
 
 RUN_HELP = "id of a run, a unique part of it, `last`, or the path of its directory"
 EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
+GATE_CODES = (
+    "exit codes of a gate: 0 same or better, 3 a regression, 4 not decidable, 1 a run failed\n"
+    "or cannot be read, 2 bad input, 130 cancelled"
+)
 
 
 def examples(*lines: tuple[str, str]) -> str:
@@ -78,4 +82,16 @@ def share_of_one(text: str) -> float:
         share = -1.0
     if not 0 <= share <= 1:
         raise argparse.ArgumentTypeError(f"{text!r}: a part of the whole, such as 1% or 0.01")
+    return share
+
+
+def share_above_zero(text: str) -> float:
+    """A share of one, but not zero.
+
+    Raises:
+        argparse.ArgumentTypeError: No share of one, or zero.
+    """
+    share = share_of_one(text)
+    if not share:
+        raise argparse.ArgumentTypeError(f"{text!r}: above 0, such as 1% or 0.01")
     return share

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .arguments import RUN_HELP, add_table_formats, count, examples, share_of_one
+from ...core.errors import SpecError
+from .arguments import (
+    GATE_CODES,
+    RUN_HELP,
+    add_table_formats,
+    count,
+    examples,
+    share_above_zero,
+    share_of_one,
+)
 from .report.output import page_width, print_json, print_lines, write
 
 if TYPE_CHECKING:
     from ...core.analysis.compare import Comparison
+    from ...core.analysis.verdict.gate import Gate
+    from ...core.analysis.verdict.records import Known
     from ...core.tables.difference.tree import Cut
     from .report.compare.sides import ReadSide
     from .report.layout import Line
@@ -27,12 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "verdict rests on processes, not on steps: `run --repeat` measures several, `ab` measures\n"
         "both specs in turn. Each side is a run, or a file that `inspect` reads."
     )
-    parser.epilog = examples(
+    lines = examples(
         ("sysbench-tui compare 1204 1211", "parts of ids are enough"),
         ("sysbench-tui compare 1204 1211 --depth 4 --min 0.1%", "down to the kernels"),
         ("sysbench-tui compare before.json.gz after.json.gz", "two traces of anyone"),
         ("sysbench-tui compare 1204 trace.json.gz --json | jq .difference.summary", ""),
+        ("sysbench-tui compare 1204 1211 --gate 3%", "for a script: may B be 3 % slower?"),
     )
+    parser.epilog = f"{lines}\n\n{GATE_CODES}"
     parser.add_argument("a", metavar="A", help=f"{RUN_HELP}; or a file")
     parser.add_argument("b", metavar="B", help="the run or file that is compared against A")
     add_table_formats(parser)
@@ -50,15 +64,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"sum up rows that make up less of all changes (default: {LEAST:.0%}%; of --csv and "
         "--md: 0)",
     )
+    parser.add_argument(
+        "--gate",
+        type=share_of_one,
+        metavar="MARGIN",
+        help="exit with 3 if B is slower than A by more than this, 4 if that is not decidable: 3%%",
+    )
+    parser.add_argument(
+        "--smallest",
+        type=share_above_zero,
+        metavar="P",
+        help="smallest difference that matters to the verdict (default: 1%%)",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Compare; 0 when both sides could be read: a slower run is an answer, not a failure."""
+    """Compare; the gate's exit code, without one 0 when both sides could be read."""
     import msgspec
 
     from ...core.analysis.compare import compare
     from ...core.analysis.difference.difference import difference
+    from ...core.analysis.verdict.gate import gate_line
     from ...core.analysis.verdict.records import NOTHING_KNOWN
+    from ...core.analysis.verdict.verdict import SMALLEST
     from ...core.export.inspection import tables_as_markdown
     from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
     from ...core.runs.ab.known import known_noise
@@ -68,14 +96,16 @@ def main(arguments: argparse.Namespace) -> int:
     a, b = read_side(arguments.a), read_side(arguments.b)
     found = difference(a, b)
     known = NOTHING_KNOWN if a.is_file or b.is_file else known_noise(a.record, b.record)
-    comparison = msgspec.structs.replace(compare(a.record, b.record, known), difference=found)
+    comparison = compare(a.record, b.record, known, smallest=arguments.smallest or SMALLEST)
+    comparison = msgspec.structs.replace(comparison, difference=found)
+    gate = _gate(a, b, comparison, arguments.gate, known)
     whole = bool(arguments.csv or arguments.md)
     cut = Cut(
         depth=(None if whole else DEPTH) if arguments.depth is None else arguments.depth,
         least=(0.0 if whole else LEAST) if arguments.min is None else arguments.min,
     )
     if arguments.json:
-        print_json(comparison)
+        print_json({**msgspec.to_builtins(comparison), "gate": gate})
     elif arguments.md:
         write(tables_as_markdown(change_tables(found, cut)))
     elif arguments.csv:
@@ -84,7 +114,29 @@ def main(arguments: argparse.Namespace) -> int:
         write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     else:
         print_lines(_lines(comparison, (a, b), cut, page_width()))
-    return 0
+    if gate is None:
+        return 0
+    if not arguments.json:
+        # Never wrapped, for scripts that look for it; kept out of a table that a program reads.
+        if arguments.csv:
+            print(gate_line(gate), file=sys.stderr)
+        else:
+            write(f"\n{gate_line(gate)}\n")
+    return gate.exit_code
+
+
+def _gate(
+    a: ReadSide, b: ReadSide, comparison: Comparison, margin: float | None, known: Known
+) -> Gate | None:
+    from ...core.analysis.verdict.gate import gate_of
+
+    if margin is None:
+        return None
+    if a.is_file or b.is_file:
+        raise SpecError("--gate", margin, "for two runs: a file has no rounds to judge")
+    if a.record.id == b.record.id:
+        raise SpecError("B", b.record.id, "another run than A: a gate judges B against A")
+    return gate_of(a.record, b.record, comparison.step, margin, known)
 
 
 def _lines(
