@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 Environment = Mapping[str, Any]
@@ -30,6 +30,34 @@ def instruction_set(environment: Environment) -> str | None:
     onednn = _fact(environment, "torch", "onednn_instructions")
     names = [*([kernels] if kernels else []), *([f"oneDNN {onednn}"] if onednn else [])]
     return ", ".join(names) or None
+
+
+def machine(environment: Environment) -> dict[str, str | int | None]:
+    """The facts by which two runs are of one machine: device, torch and host threads."""
+    return {
+        "device_name": device_name(environment),
+        "torch": torch_version(environment),
+        "threads": threads(environment),
+    }
+
+
+def other_facts(environment: Environment) -> dict[str, str]:
+    """Every further fact that stays as it is between two runs, by its dotted name, as text."""
+    named = {"device.name", "torch.version", "packages.torch", "settings.threads"}
+    passing = ("missing.", "cpu.load_average")
+    return {
+        name: text
+        for name, text in _flat(environment, "")
+        if name not in named and not name.startswith(passing)
+    }
+
+
+def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    elif value is not None:
+        yield name, str(value)
 
 
 def merged(environment: Environment, facts: Environment) -> dict[str, Any]:

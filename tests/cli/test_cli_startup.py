@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import pytest
 
@@ -46,15 +46,18 @@ def test_only_the_chosen_command_is_imported() -> None:
 
 def test_every_module_with_a_parser_is_a_command() -> None:
     """A module that no row names could not be called; a row without a module would fail."""
-    modules = {
-        info.name: import_module(f"sysbench.tui.commands.{info.name}")
-        for info in iter_modules(commands.__path__)
+    prefix = f"{commands.__name__}."
+    modules = [
+        import_module(info.name)
+        for info in walk_packages(commands.__path__, prefix)
+        if not info.ispkg
+    ]
+    with_parsers = {
+        module.__name__
+        for module in modules
+        if hasattr(module, "add_arguments") and hasattr(module, "main")
     }
-    named = {name for name, module in modules.items() if hasattr(module, "add_arguments")}
-    assert named == {name.replace("-", "_") for name in COMMANDS}
-    assert all(
-        command.load() is modules[name.replace("-", "_")] for name, command in COMMANDS.items()
-    )
+    assert with_parsers == {command.load().__name__ for command in COMMANDS.values()}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,7 +1,8 @@
 """The registry of commands, and the parser of the command line.
 
-A command is a module of this folder with `add_arguments` and `main`. At its top it imports what
-its parser needs; `main` imports the rest, so that ``--help`` waits for neither rich nor numpy.
+A command is a module of this folder, or of one in it, with `add_arguments` and `main`. At its top
+it imports what its parser needs; `main` imports the rest, so that ``--help`` waits for neither rich
+nor numpy.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ class Command:
     """A command of the command line.
 
     Attributes:
-        name: The word to type. The module has this name, with ``_`` for ``-``.
+        name: The word to type.
         summary: Its line in ``sysbench-tui --help``.
+        module: Path of its module in this folder, such as ``ab.command``; empty: the name, with
+            ``_`` for ``-``.
     """
 
     name: str
     summary: str
+    module: str = ""
 
     def load(self) -> CommandModule:
         """Import the module."""
-        module = import_module(f".{self.name.replace('-', '_')}", __package__)
-        return cast(CommandModule, module)
+        path = self.module or self.name.replace("-", "_")
+        return cast(CommandModule, import_module(f".{path}", __package__))
 
 
 COMMANDS = {
@@ -54,6 +58,8 @@ COMMANDS = {
         Command("list", "all runs of this machine, newest first"),
         Command("show", "the report of a run, or one section in full"),
         Command("compare", "two runs side by side: faster, slower, same, or not decidable"),
+        Command("baseline", "keep a run's record to judge later runs against", "gate.baseline"),
+        Command("gate", "judge a run against a baseline: an exit code for CI", "gate.gate"),
         Command("export", "carry a run's artifacts and tables away"),
         Command("serve", "show a run's page in the browser of your own machine"),
         Command(

@@ -1,0 +1,253 @@
+"""A run judged against a baseline, or the reason why it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from ...analysis.compare import Factor, differing
+from ...analysis.verdict.gate import Gate, check_timed, gate_of, undecided
+from ...analysis.verdict.records import counted_ms, verdict_of
+from ...analysis.verdict.verdict import SMALLEST, Verdict, headline
+from ...errors import SpecError
+from ...formatting import percent
+from ...machine.environment import cpu_model, package_version
+from ...record.environment import machine, other_facts
+from ...record.record import Record
+from ...spec.passes import MOST_ROUNDS
+from ...spec.resolve import resolved
+from .baseline import Baseline
+from .known import known_noise
+
+MACHINE_FACTS = ("device_name", "torch", "threads")
+"""Facts that make another machine, unless the user judges across them."""
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of a gate.
+
+    Attributes:
+        run: Id of the run.
+        created_ns: Time of its start, Unix epoch.
+        median_ms: Median step, milliseconds.
+        ci_low_ms: Lower end of its 95 % interval.
+        ci_high_ms: Upper end.
+        interval_of: ``rounds``, or ``steps`` of one process.
+        rounds: Processes that count.
+    """
+
+    run: str
+    created_ns: int
+    median_ms: float
+    ci_low_ms: float
+    ci_high_ms: float
+    interval_of: str
+    rounds: int
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """A run against a baseline.
+
+    Attributes:
+        baseline: Name of the baseline.
+        saved_ns: Time of its saving, Unix epoch.
+        gate: The result.
+        headline: The verdict in one line.
+        verdict: The run against the baseline; null where the two cannot be compared.
+        a: The baseline's side.
+        b: The run's side; null where nothing was measured.
+        obstacles: Differences for which the two are not compared.
+        differs: Other facts of the two machines that differ.
+        drift: Change between batches of rounds that is known of this machine, as a share, by which
+            the interval is wider; null where it is not known or plays no part.
+        note: What the rounds of the two sides cannot tell.
+    """
+
+    baseline: str
+    saved_ns: int
+    gate: Gate
+    headline: str
+    verdict: Verdict | None = None
+    a: Side
+    b: Side | None = None
+    obstacles: list[Factor] = []
+    differs: list[Factor] = []
+    drift: float | None = None
+    note: str = ""
+
+
+def foreign_here(baseline: Baseline) -> list[Factor]:
+    """Facts known before measuring by which this machine is not the baseline's.
+
+    Of a CUDA device only its absence is known before a worker has seen it.
+    """
+    spec, environment = baseline.spec, baseline.record.environment
+    here = machine(environment) | {"torch": package_version("torch")}
+    before = machine(environment) | {"torch": _packaged_torch(baseline.record)}
+    try:
+        resolved(spec)
+    except SpecError as error:
+        here["device_name"] = f"none: {error}"
+    else:
+        if not spec.on_cuda and environment.get("cpu"):
+            here["device_name"] = cpu_model()
+    return [
+        Factor(name=name, a=before[name], b=here[name])
+        for name in MACHINE_FACTS
+        if before[name] is not None and before[name] != here[name]
+    ]
+
+
+def judge_here(baseline: Baseline, margin: float, obstacles: list[Factor]) -> Judgement:
+    """The judgement where a run on this machine would not compare; nothing was measured."""
+    return _refused(baseline, margin, obstacles, None, [])
+
+
+def judge_run(
+    baseline: Baseline,
+    record: Record,
+    margin: float,
+    *,
+    smallest: float = SMALLEST,
+    across: Collection[str] = (),
+    root: Path | None = None,
+) -> Judgement:
+    """Judge a run against a baseline.
+
+    Args:
+        baseline: The side to judge against.
+        record: Of the run.
+        margin: Slowdown that is allowed, as a share of the baseline's time.
+        smallest: Smallest difference that matters, as a share.
+        across: Facts of `MACHINE_FACTS` that may differ.
+        root: Home (default: the user's).
+
+    Raises:
+        SpecError: The run is the one that the baseline was saved from.
+        WorkerFailed: The run failed before it had a step time.
+        DamagedFileError: The file of the noise floors cannot be read.
+    """
+    if record.id == baseline.run:
+        raise SpecError("RUN", record.id, "another run than the one that was saved as baseline")
+    check_timed(record)
+    differs = _other_differences(baseline.record, record)
+    obstacles = _obstacles(baseline.record, record, across)
+    if obstacles:
+        return _refused(baseline, margin, obstacles, record, differs)
+    known = known_noise(baseline.record, record, root)
+    verdict = verdict_of(baseline.record, record, known, smallest=smallest)
+    sides = ("the baseline", "the run")
+    gate = gate_of(baseline.record, record, verdict, margin, known, names=sides)
+    apart = verdict.basis != "interleaved rounds"
+    crossed = [row for row in differing(baseline.record, record) if row.name in across]
+    return Judgement(
+        baseline=baseline.name,
+        saved_ns=baseline.saved_ns,
+        gate=_with_options(gate, baseline),
+        headline=headline(verdict),
+        verdict=verdict,
+        a=_side(baseline.record),
+        b=_side(record) if record.timing else None,
+        differs=crossed + differs,
+        drift=known.drift or None if verdict.basis == "separate rounds" else None,
+        note=_note(verdict.basis, known.drift) if apart else "",
+    )
+
+
+def _with_options(gate: Gate, baseline: Baseline) -> Gate:
+    """The gate with the options that measure the rounds that it asks for."""
+    if gate.rounds is None:
+        return gate
+    option = f"gate with `--repeat {gate.rounds}`"
+    if gate.rounds > MOST_ROUNDS:
+        option = f"more than the {MOST_ROUNDS} of a run, so take a wider margin"
+    elif len(baseline.rounds_ms) < gate.rounds:
+        option = f"save a baseline of `run --repeat {gate.rounds}`, then {option}"
+    return msgspec.structs.replace(gate, next=f"{gate.next}; {option}")
+
+
+def _obstacles(a: Record, b: Record, across: Collection[str]) -> list[Factor]:
+    """Machine facts, and where the identities differ every key of the spec."""
+    rows = [row for row in differing(a, b) if row.name not in across]
+    named = [row for row in rows if row.name in MACHINE_FACTS or a.identity != b.identity]
+    if a.identity != b.identity and all(row.name in MACHINE_FACTS for row in named):
+        named.append(Factor(name="identity", a=a.identity, b=b.identity))
+    return named
+
+
+def _other_differences(a: Record, b: Record) -> list[Factor]:
+    facts_a, facts_b = other_facts(a.environment), other_facts(b.environment)
+    return [
+        Factor(name=name, a=facts_a.get(name), b=facts_b.get(name))
+        for name in dict.fromkeys([*facts_a, *facts_b])
+        if facts_a.get(name) != facts_b.get(name)
+    ]
+
+
+def _refused(
+    baseline: Baseline,
+    margin: float,
+    obstacles: list[Factor],
+    record: Record | None,
+    differs: list[Factor],
+) -> Judgement:
+    names = {row.name for row in obstacles}
+    what = " and ".join(
+        words
+        for words, there in (
+            ("another machine", bool(names & set(MACHINE_FACTS))),
+            ("another spec", bool(names - set(MACHINE_FACTS))),
+        )
+        if there
+    )
+    facts = "; ".join(f"{row.name} {row.a} in the baseline, {row.b} now" for row in obstacles)
+    following = "save a baseline of this machine and spec with `sysbench-tui baseline save`"
+    if names <= {"torch", "threads"}:
+        words = " ".join(f"--across {name}" for name in sorted(names))
+        following += f", or judge it all the same with `{words}`"
+    reason = f"the baseline is of {what}: {facts}"
+    return Judgement(
+        baseline=baseline.name,
+        saved_ns=baseline.saved_ns,
+        gate=undecided(margin, reason, following),
+        headline=f"not comparable: {what}",
+        a=_side(baseline.record),
+        b=_side(record) if record and record.timing else None,
+        obstacles=obstacles,
+        differs=differs,
+    )
+
+
+def _note(basis: str, drift: float) -> str:
+    text = (
+        "The baseline's processes ran first, then the run's: a change of the machine in between "
+        "looks like a change of the run."
+    )
+    if basis != "separate rounds":
+        return text
+    if drift:
+        return f"{text} The interval is wider by this machine's known drift, {percent(drift, 2)}."
+    return f"{text} Its drift is not known here; `sysbench-tui doctor --noise` measures it."
+
+
+def _side(record: Record) -> Side:
+    timing = record.timing
+    if timing is None:
+        raise SpecError("RUN", record.id, "one with a step time")
+    return Side(
+        run=record.id,
+        created_ns=record.created_ns,
+        median_ms=timing.step.median_ms,
+        ci_low_ms=timing.step.ci_low_ms,
+        ci_high_ms=timing.step.ci_high_ms,
+        interval_of=timing.interval_of,
+        rounds=len(counted_ms(timing)),
+    )
+
+
+def _packaged_torch(record: Record) -> str | None:
+    packages = record.environment.get("packages") or {}
+    version = packages.get("torch")
+    return None if version is None else str(version)

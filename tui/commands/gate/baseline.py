@@ -1,0 +1,120 @@
+"""`baseline`: records kept under a name, to judge later runs against."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ....core.runs.directory import find_run
+from ..arguments import EXIT_CODES, RUN_HELP, examples
+from ..report.output import page_width, print_json, print_lines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the four actions."""
+    parser.description = (
+        "Keep a copy of a run's record, with its rounds, under a name. A baseline outlives its\n"
+        "run, and with --file it is a file that a repository or a CI cache can hold."
+    )
+    lines = examples(
+        ("sysbench-tui baseline save main last", "the newest run is now the baseline `main`"),
+        ("sysbench-tui baseline save main last --force", "in place of an older one"),
+        ("sysbench-tui baseline save main last --file gate.json", "as a file of your own"),
+        ("sysbench-tui baseline list", ""),
+        ("sysbench-tui gate main", "measure its spec again and judge"),
+    )
+    parser.epilog = f"{lines}\n\n{EXIT_CODES}"
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    save = _action(actions, "save", "copy a run's record under a name", named=True)
+    save.add_argument("run", metavar="RUN", help=RUN_HELP)
+    save.add_argument("--force", action="store_true", help="replace a baseline of that name")
+    _add_file(save, "write it to this file instead of the home")
+    _action(actions, "list", "all baselines of this home", named=False)
+    show = _action(actions, "show", "one baseline: when, where, and its rounds", named=True)
+    _add_file(show, "read it from this file instead of the home")
+    _action(actions, "delete", "remove a baseline; runs are left alone", named=True)
+
+
+def _action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    summary: str,
+    *,
+    named: bool,
+) -> argparse.ArgumentParser:
+    parser = actions.add_parser(name, help=summary, description=summary)
+    # Without a default, so that `baseline --json list` and `baseline list --json` are one.
+    parser.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="one JSON document"
+    )
+    if named:
+        parser.add_argument("name", metavar="NAME", help="letters, digits, dots, dashes")
+    return parser
+
+
+def _add_file(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--file", type=Path, metavar="PATH", help=text)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Do the action; 0 when it was done."""
+    actions = {"save": _save, "list": _list, "show": _show, "delete": _delete}
+    actions[arguments.action](arguments)
+    return 0
+
+
+def _save(arguments: argparse.Namespace) -> None:
+    from ....core.analysis.verdict.gate import USUAL_ROUNDS
+    from ....core.formatting import counted
+    from ....core.runs.ab.baseline import load_baseline, save_baseline
+    from ....core.runs.builder import load_record
+
+    record = load_record(find_run(arguments.run))
+    path = save_baseline(arguments.name, record, file=arguments.file, force=arguments.force)
+    rounds = len(load_baseline(arguments.name, file=arguments.file).rounds_ms)
+    if arguments.json:
+        print_json({"name": arguments.name, "path": str(path), "run": record.id, "rounds": rounds})
+        return
+    print(f"{arguments.name}: {record.id}, {counted(rounds, 'round')}, in {path}")
+    if rounds < USUAL_ROUNDS:
+        print(
+            f"A gate can tell little from so few: `sysbench-tui run --repeat {USUAL_ROUNDS}` "
+            "measures more."
+        )
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    from ....core.runs.ab.baseline import list_baselines
+    from .tables import listed_rows, listed_table
+
+    rows = list_baselines()
+    if arguments.json:
+        print_json(listed_rows(rows))
+    elif rows:
+        from ..report.layout import table_lines
+
+        print_lines(table_lines(listed_table(rows), page_width()))
+    else:
+        print("no baselines; `sysbench-tui baseline save NAME RUN` makes one")
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    from ....core.runs.ab.baseline import load_baseline
+
+    baseline = load_baseline(arguments.name, file=arguments.file)
+    if arguments.json:
+        print_json(baseline)
+        return
+    from .tables import baseline_lines
+
+    print_lines(baseline_lines(baseline, page_width()))
+
+
+def _delete(arguments: argparse.Namespace) -> None:
+    from ....core.runs.ab.baseline import delete_baseline
+
+    path = delete_baseline(arguments.name)
+    if arguments.json:
+        print_json({"name": arguments.name, "path": str(path)})
+    else:
+        print(f"{arguments.name}: {path} is gone")
