@@ -48,6 +48,10 @@ class DeviceBusyError(SysbenchError):
     """Another measuring run holds the device."""
 
 
+class RefusedError(SysbenchError):
+    """The driver does not change a setting, for want of permission or of support."""
+
+
 class DamagedFileError(SysbenchError):
     """A file whose content does not match its name: truncated, foreign or hostile."""
 

@@ -19,7 +19,7 @@
 enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, TOO_SMALL = 7, GPU_IS_LOST = 15 };
 enum { LARGEST = 8 };
 typedef unsigned long long u64;
-typedef struct { unsigned index, calls; u64 millijoules; } Gpu;
+typedef struct { unsigned index, calls, locked_mhz; u64 millijoules; } Gpu;
 
 static Gpu gpus[LARGEST];
 
@@ -144,7 +144,18 @@ int nvmlDeviceGetTemperature(Gpu *gpu, int sensor, unsigned *celsius) {
 }
 int nvmlDeviceGetClockInfo(Gpu *gpu, int clock, unsigned *mhz) {
     ENTER(gpu);
-    *mhz = clock == 2 ? 2619 : 1755;
+    *mhz = clock == 2 ? 2619 : gpu->locked_mhz ? gpu->locked_mhz : 1755;
+    return SUCCESS;
+}
+int nvmlDeviceSetGpuLockedClocks(Gpu *gpu, unsigned least, unsigned most) {
+    ENTER(gpu);
+    if (least > most) return INVALID;
+    gpu->locked_mhz = most;
+    return SUCCESS;
+}
+int nvmlDeviceResetGpuLockedClocks(Gpu *gpu) {
+    ENTER(gpu);
+    gpu->locked_mhz = 0;
     return SUCCESS;
 }
 int nvmlDeviceGetMaxClockInfo(Gpu *gpu, int clock, unsigned *mhz) {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ...core.errors import SpecError
 from ...core.machine.doctor.check import Check
 from ...core.tables.cells import literal
 from .arguments import examples
+from .noise.doctor_noise import add_noise_arguments, measure_noise, mistake
 from .report.output import page_width, print_json, print_lines
 
 if TYPE_CHECKING:
@@ -19,23 +22,47 @@ _COLUMN = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command; it takes no arguments."""
+    """Describe the command and add the options of the noise."""
     parser.description = (
-        "Look at the GPU, driver, torch, nsys, permissions, the terminal and the home."
+        "Look at the GPU, driver, torch, nsys, permissions, the terminal and the home;\n"
+        "with --noise measure how far the times of one spec lie apart here, and why."
     )
-    parser.epilog = examples(("sysbench-tui doctor", ""))
+    parser.epilog = examples(
+        ("sysbench-tui doctor", ""),
+        ("sysbench-tui doctor --noise", "3 minutes, on an otherwise idle machine"),
+        ("sysbench-tui doctor --noise --remedies", "also try what may lower it"),
+    )
+    add_noise_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the checks; always 0, since a missing tool is an answer, not a failure."""
+    """Print the checks, always 0, since a missing tool is an answer, not a failure.
+
+    With ``--noise`` measure instead, with the exit codes of a run.
+    """
+    if wrong := mistake(arguments):
+        raise SpecError("doctor", wrong, "see `sysbench-tui doctor --help`")
+    if arguments.noise:
+        return measure_noise(arguments)
     from ...core.machine.doctor.checks import examine
 
-    checks = examine()
+    checks = [*examine(), _noise()]
     if arguments.json:
         print_json(checks)
     else:
         print_lines(line for check in checks for line in _lines(check, page_width()))
     return 0
+
+
+def _noise() -> Check:
+    """The noise floor of the device that runs take unless they name another."""
+    from ...core.machine.devices import resolve_device, sample_of, torch_facts
+    from ...core.machine.environment import cpu_model
+    from ...core.runs.ab.noise import noise_check
+
+    sample = sample_of(resolve_device("auto"))
+    device = sample.name if sample else cpu_model()
+    return noise_check(device, torch_facts()["version"], time.time_ns())
 
 
 def _lines(check: Check, width: int) -> Iterator[Line]:

@@ -6,37 +6,36 @@ from pathlib import Path
 
 import msgspec
 
+from ...analysis.verdict.noise import Source
 from ...errors import DamagedFileError
+from ...formatting import counted, percent
+from ...machine.doctor.check import Check
 from ...storage import home, write_atomically
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One source of noise.
-
-    Attributes:
-        name: Such as ``between processes``.
-        share: Its size as a share of the step time; null where it cannot be told here.
-        how: How the figure was found, or why there is none.
-    """
-
-    name: str
-    share: float | None
-    how: str
-
-
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that may lower the noise, tried out.
+    """Something that may lower the noise, tried out or advised.
 
     Attributes:
         name: What was done, such as ``pin to cores 0-3``.
         before: Spread between processes without it, as a share; null where it was not tried.
         after: Spread with it.
-        detail: Its effect, or why it was not tried; with the command that repeats it.
+        ratio: ``after`` over ``before``.
+        low: Lower end of the ratio's interval; null where the rounds give none.
+        high: Upper end.
+        rounds: Rounds of either side; 0 where it was not tried.
+        decided: Whether the rounds show that the spreads differ.
+        detail: Its effect, or why it was not tried; with how to keep it.
     """
 
     name: str
     before: float | None = None
     after: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    rounds: int = 0
+    decided: bool = False
     detail: str
 
 
@@ -56,7 +55,15 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
         residuals: Log deviations of the rounds in the order of measuring, for the power of later
             comparisons.
         sources: The noise by source.
-        remedies: What was tried against it.
+        remedies: What was tried against it, or can be done.
+        low: Lower end of the 95 % interval of ``between``; null in older files, as ``high``.
+        high: Its upper end.
+        pair: Difference of two single processes that 95 % of pairs stay within, as a share.
+        step_ms: Middle of the rounds' medians.
+        left_out: Rounds that were disturbed and do not count.
+        seconds: Time that the measurement took.
+        torch: Version of torch that measured; empty where not known.
+        experiment: Id of the comparison of the spec with itself, with its rounds.
     """
 
     device: str
@@ -70,6 +77,14 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
     residuals: list[float]
     sources: list[Source] = []
     remedies: list[Remedy] = []
+    low: float | None = None
+    high: float | None = None
+    pair: float | None = None
+    step_ms: float | None = None
+    left_out: int = 0
+    seconds: float = 0.0
+    torch: str = ""
+    experiment: str = ""
 
 
 def noise_path(root: Path | None = None) -> Path:
@@ -96,5 +111,64 @@ def noise_floors(root: Path | None = None) -> dict[str, NoiseFloor]:
 def keep_noise_floor(floor: NoiseFloor, root: Path | None = None) -> None:
     """Write a device's floor in place of its last one."""
     rows = {**noise_floors(root), floor.device: floor}
+    noise_path(root).parent.mkdir(parents=True, exist_ok=True)
     data = msgspec.json.format(msgspec.json.encode(list(rows.values())), indent=2)
     write_atomically(noise_path(root), data)
+
+
+OLD_DAYS = 30
+"""Age from which a floor is worth measuring again."""
+
+
+def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None = None) -> Check:
+    """The device's floor as a check of ``doctor``.
+
+    Args:
+        device: Name of the device that runs take here.
+        torch: Version of torch that they would use; None without torch.
+        now_ns: Unix epoch.
+        root: Home (default: the user's).
+    """
+    again = "`sysbench-tui doctor --noise`, 3 minutes"
+    try:
+        floor = noise_floors(root).get(device)
+    except DamagedFileError as error:
+        return Check(
+            name="noise floor",
+            status="warning",
+            found=str(error),
+            costs="verdicts cannot use this machine's noise",
+            remedy=f"delete the file, then {again}",
+        )
+    if floor is None:
+        return Check(
+            name="noise floor",
+            status="missing",
+            found="not measured on this device",
+            costs="nothing says beforehand how small a difference a comparison can find here",
+            remedy=again,
+        )
+    days = age_days(floor, now_ns)
+    found = (
+        f"±{percent(floor.between, 2)} between {floor.rounds} processes of {floor.subject}, "
+        f"{counted(days, 'day')} old"
+    )
+    doubts = []
+    if days > OLD_DAYS:
+        doubts.append(f"it is older than {OLD_DAYS} days")
+    if floor.torch and torch and floor.torch != torch:
+        doubts.append(f"it was measured with torch {floor.torch}, here is {torch}")
+    if not doubts:
+        return Check(name="noise floor", status="ok", found=found)
+    return Check(
+        name="noise floor",
+        status="warning",
+        found=found,
+        costs=f"forecasts may rest on noise that is no longer there: {' and '.join(doubts)}",
+        remedy=again,
+    )
+
+
+def age_days(floor: NoiseFloor, now_ns: int) -> int:
+    """Whole days since the floor was measured."""
+    return max(0, now_ns - floor.measured_ns) // (86_400 * 10**9)

@@ -1,0 +1,67 @@
+"""Rounds of the noise doctor on stderr, a line each."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+from ....core.record.events import Noticed
+from ....core.runs.ab.noise_doctor import Trying
+from ....core.runs.ab.noise_floor import Taken
+from ....core.runs.ab.runner import RoundFinished, RoundStarting
+from ....core.spec.spec import RunSpec
+from ....core.tables.cells import literal
+from ...text import interval, milliseconds
+
+
+class RoundProgress:
+    """Writes lines; none into a pipe with JSON, which stdout may share."""
+
+    def __init__(self, *, json: bool) -> None:
+        self._speaks = sys.stderr.isatty() or not json
+        self._medians: dict[str, list[float]] = {"A": [], "B": []}
+        self._trying = False
+
+    def start(self, spec: RunSpec, minutes: float) -> None:
+        """Say what is going to happen."""
+        self._say(
+            f"{spec.model} on {spec.device} against itself for {minutes:g} minutes; "
+            "Ctrl+C ends it, and 8 rounds are enough to keep"
+        )
+
+    def show(self, item: Taken | Trying) -> None:
+        """Write a line if the item is worth one."""
+        match item:
+            case Trying():
+                self._medians = {"A": [], "B": []}
+                self._trying = True
+                self._say(f"remedy {item.number} of {item.trials}: {item.name} (B), without (A)")
+            case RoundStarting(again=again) if again:
+                self._say(f"again: {literal(again)}")
+            case RoundFinished():
+                self._say(self._round(item))
+            case Noticed():
+                self._say(literal(item.message))
+
+    def _round(self, finished: RoundFinished) -> str:
+        row, medians = finished.round, self._medians[finished.side]
+        if not row.counts or row.median_ms is None:
+            return f"round of {finished.side} does not count: {row.disturbed or row.outcome}"
+        medians.append(row.median_ms)
+        every = medians if self._trying else [*self._medians["A"], *self._medians["B"]]
+        number = sum(map(len, self._medians.values()))
+        text = f"round {number:>3} {finished.side}  {milliseconds(row.median_ms)}"
+        text += f"  {interval(row.half_width)} inside" if row.half_width else ""
+        if len(every) < 3:
+            return text
+        spread = statistics.stdev(every) / statistics.fmean(every)
+        return f"{text}, {interval(spread)} between {len(every)}"
+
+    def _say(self, line: str) -> None:
+        if not self._speaks:
+            return
+        try:
+            print(line, file=sys.stderr, flush=True)
+        except OSError:
+            # The reader of the progress has left; the measurement continues without it.
+            self._speaks = False

@@ -1,0 +1,115 @@
+"""The noise floor as lines: figures, sources, what comparisons can find, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....core.analysis.verdict.noise import Source
+from ....core.analysis.verdict.verdict import headline
+from ....core.formatting import counted, milliseconds, percent, signed_percent
+from ....core.runs.ab.noise import NoiseFloor, Remedy
+from ....core.runs.ab.noise_doctor import Examined
+from ....core.tables.cells import literal
+from ..report.layout import Line, blank, labelled, prose, titled
+
+_COLUMN = 19
+_CHANGES = ("drift", "order", "clock", "neighbours", "first touch")
+
+
+def examined_lines(result: Examined, width: int, *, tried: bool) -> Iterator[Line]:
+    """All lines of a result.
+
+    Args:
+        result: What was measured.
+        width: Columns to fill.
+        tried: Whether remedies were tried.
+    """
+    floor = result.floor
+    if floor is None:
+        yield from prose(result.detail, width)
+        if result.ending == "out-of-time":
+            yield from prose("a longer measurement has them: --minutes", width, style="dim")
+        return
+    yield [(f"Noise floor of {literal(floor.device)}", "bold")]
+    yield from prose(_summary(floor, result), width)
+    yield from titled("What this machine can tell", _finds(result, floor, width))
+    yield from titled("Where the noise comes from", _sources(floor, width))
+    yield from titled("What to do", _remedies(floor, width, tried=tried))
+    yield blank()
+    kept = "kept for this device: compare, ab and gate use it; docs/noise.md explains each line"
+    yield from prose(kept, width, style="dim")
+
+
+def _summary(floor: NoiseFloor, result: Examined) -> str:
+    left = f", {counted(floor.left_out, 'disturbed round')} left out" if floor.left_out else ""
+    step = f", {milliseconds(floor.step_ms)} a step" if floor.step_ms is not None else ""
+    ended = " (stopped on request)" if result.ending == "cancelled" else ""
+    return (
+        f"{literal(floor.subject)}, {floor.rounds} fresh processes in "
+        f"{floor.seconds / 60:.1f} minutes{ended}{step}{left}; torch {floor.torch or 'unknown'}"
+    )
+
+
+def _finds(result: Examined, floor: NoiseFloor, width: int) -> Iterator[Line]:
+    if floor.pair is not None:
+        text = f"95 % of pairs of these processes lie within {percent(floor.pair, 2)}: from one "
+        text += "process a side, nothing smaller means anything"
+        yield from labelled("one against one", text, width, column=_COLUMN)
+    if result.finds:
+        found = ", ".join(
+            f"{percent(row.difference)} in {row.rounds} rounds" for row in result.finds
+        )
+        text = f"a slowdown of {found} is found with a chance of 80 %"
+        yield from labelled("ab", text, width, column=_COLUMN)
+    if result.verdict is not None:
+        text = headline(result.verdict)
+        if result.verdict.differs:
+            text += "; both sides are the same spec: 5 % of such comparisons end like this"
+        yield from labelled("A against A", text, width, column=_COLUMN)
+
+
+def _sources(floor: NoiseFloor, width: int) -> Iterator[Line]:
+    for source in floor.sources:
+        style = "yellow" if source.found else ""
+        text = f"{_figure(source)}{literal(source.how)}"
+        yield from labelled(source.name, text, width, column=_COLUMN, style=style)
+
+
+def _figure(source: Source) -> str:
+    """``±1.21 % (0.95 % to 1.66 %): ``, or ``found: +3.1 % (+1.2 % to +5.0 %): ``."""
+    if source.share is None:
+        return ""
+    is_change = source.name in _CHANGES
+    word = {True: "found, ", False: "none found, ", None: "not tested, " if is_change else ""}
+    shown = signed_percent if is_change else percent
+    sign = "±" if source.name in ("between processes", "inside a process") else ""
+    text = f"{word[source.found]}{sign}{shown(source.share, _digits(source.share))}"
+    if source.low is not None and source.high is not None:
+        text += f" ({shown(source.low, 2)} to {shown(source.high, 2)})"
+    return f"{text}: "
+
+
+def _digits(share: float) -> int:
+    """Decimals of a percentage: a clock's granularity is far below a hundredth of one."""
+    return 2 if abs(share) >= 1e-4 or not share else 5
+
+
+def _remedies(floor: NoiseFloor, width: int, *, tried: bool) -> Iterator[Line]:
+    for remedy in floor.remedies:
+        yield from labelled(remedy.name, "", width, column=_COLUMN, label_style="bold")
+        text = f"{_effect(remedy)}{literal(remedy.detail)}"
+        yield from labelled("", text, width, column=2)
+    if not floor.remedies:
+        yield from prose("  nothing stands out", width)
+    if not tried:
+        text = "`doctor --noise --remedies` tries others, each with its measured effect"
+        yield from prose(f"  {text}", width, hang=2, style="dim")
+
+
+def _effect(remedy: Remedy) -> str:
+    if remedy.before is None or remedy.after is None:
+        return ""
+    text = f"spread {percent(remedy.before, 2)} without, {percent(remedy.after, 2)} with it"
+    if remedy.ratio is not None and remedy.low is not None and remedy.high is not None:
+        text += f", × {remedy.ratio:.2f} ({remedy.low:.2f} to {remedy.high:.2f})"
+    return f"{text}; "
