@@ -8,6 +8,9 @@ import time
 import msgspec
 import psutil
 
+LEAST_CORES = 0.01
+"""Average of cores below which a process is not worth naming."""
+
 
 class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
     """Processes of one name: the cores that they kept busy on average."""
@@ -17,28 +20,32 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Neighbours:
-    """Watches from now on; this process and its descendants are no neighbours."""
+    """Watches from now on; this process and its descendants are no neighbours.
+
+    A process counts with what it took until the last `look` that saw it: one that comes and goes
+    between two looks is not seen, nor is one outside this container.
+    """
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._stolen = _stolen_seconds()
         self._before = _seconds_by_process()
+        self._seen = dict(self._before)
+
+    def look(self) -> None:
+        """Note what every process has taken so far; some ten milliseconds of processor time."""
+        self._seen |= _seconds_by_process()
 
     def busiest(self, most: int = 3) -> list[Neighbour]:
-        """The names with the most processor time, at least a hundredth of a core.
-
-        Of processes that live now; those that came and went are not seen, nor are those outside
-        a container.
-        """
+        """The names with the most processor time, at least a hundredth of a core."""
+        self.look()
         passed = max(time.monotonic() - self._began, 1e-9)
         by_name: dict[str, float] = {}
-        for key, (name, seconds) in _seconds_by_process().items():
+        for key, (name, seconds) in self._seen.items():
             spent = seconds - self._before.get(key, (name, 0.0))[1]
             by_name[name] = by_name.get(name, 0.0) + spent / passed
-        ordered = sorted(by_name.items(), key=lambda item: -item[1])
-        return [Neighbour(name=name, cores=cores) for name, cores in ordered if cores >= 0.01][
-            :most
-        ]
+        busy = [Neighbour(name=name, cores=n) for name, n in by_name.items() if n >= LEAST_CORES]
+        return sorted(busy, key=lambda row: -row.cores)[:most]
 
     def stolen_cores(self) -> float:
         """Cores that the hypervisor gave to other machines on average while this one wanted them.

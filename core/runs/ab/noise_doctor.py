@@ -26,6 +26,7 @@ from .experiment import Ended, Ending, create_experiment
 from .noise import NoiseFloor, Remedy, keep_noise_floor
 from .noise_floor import Measurement, Taken, floor_of
 from .remedies import THP_SETTING, Here, Offer, advice, judged, not_tried, offers
+from .runner import RoundFinished
 
 TRIALS_FOLDER = "noise-trials"
 """In the home: the runs of remedies. Their processes are not like those of other runs of the same
@@ -54,7 +55,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         floor: The floor, which was kept; null where too few rounds finished.
         finds: What comparisons can find on such noise.
-        verdict: A against A, as any comparison is judged; null without a finished round.
+        verdict: A against A, as any comparison is judged; null unless both sides have a round.
         rounds: Rounds that count.
         ending: How it ended.
         detail: That in a sentence.
@@ -95,7 +96,10 @@ def examine_noise(
     directory = create_experiment(spec, spec, max_minutes=minutes, root=root)
     neighbours = Neighbours()
     measurement = Measurement(directory, wait=wait, cancel=cancel)
-    yield from measurement.rounds()
+    for item in measurement.rounds():
+        if isinstance(item, RoundFinished):
+            neighbours.look()  # between two rounds, where it disturbs none
+        yield item
     noise = measurement.noise()
     result = _examined(measurement, noise, cancel)
     directory.write_end(
@@ -115,7 +119,7 @@ def examine_noise(
         measurement.observed(),
         neighbours.busiest(),
         neighbours.stolen_cores(),
-        _governor(measurement.record()),
+        _governor(measurement.record("A")),
     )
     floor = _with(floor, advised)
     keep_noise_floor(floor, root)
@@ -151,8 +155,9 @@ def _examined(measurement: Measurement, noise: Noise | None, cancel: Cancellatio
         ending, taken = "failed", f"{measurement.failed}, after {taken}"
     elif cancel.is_set():
         ending, taken = "cancelled", f"stopped on request after {taken}"
+    both = measurement.of_side("A") and measurement.of_side("B")
     return Examined(
-        verdict=verdict_of(measurement.record("A"), measurement.record("B")) if rounds else None,
+        verdict=verdict_of(measurement.record("A"), measurement.record("B")) if both else None,
         rounds=rounds,
         ending=ending,
         detail=f"{taken}{few}",
@@ -198,7 +203,7 @@ def _outcome(offer: Offer, trial: _Refusable, trials: int) -> Remedy:
 
 def _here(spec: RunSpec, measurement: Measurement, *, lock_clocks: bool) -> Here:
     """The facts of this machine; both sides of a trial have the floor's number of threads."""
-    record = measurement.record()
+    record = measurement.record("A")
     clocks = [mhz for row in measurement.observed() if (mhz := row.round.sm_clock_mhz)]
     sample = sample_of(spec.device)
     huge_pages = ""

@@ -23,6 +23,7 @@ from ...record.events import AnyEvent, PassStarted, StageEntered, TelemetrySampl
 from ...record.record import Record
 from ...spec.models import CUSTOM
 from ...spec.spec import RunSpec
+from ...storage import locked
 from ..builder import load_record
 from ..supervisor import Cancellation, add_round, disturb_round
 from .disturbance import disturbance
@@ -87,7 +88,16 @@ class Measurement:
         self._longest = 0.0
 
     def rounds(self) -> Iterator[Taken]:
-        """Take rounds until the next one would exceed the experiment's minutes."""
+        """Take rounds until the next one would exceed the experiment's minutes.
+
+        Raises:
+            DeviceBusyError: Another process works on this experiment.
+            RefusedError: The treatment is not permitted here.
+        """
+        with locked(self.directory.lock_path, who=f"experiment {self.directory.id}"):
+            yield from self._blocks()
+
+    def _blocks(self) -> Iterator[Taken]:
         began = time.monotonic()
         block = 0
         while self._goes_on(began):
@@ -170,9 +180,10 @@ class Measurement:
 
     def noise(self) -> Noise | None:
         """What the rounds say; None while they are too few."""
-        return noise_of(self.observed(), _tick_ns(self.record()))
+        observed = self.observed()
+        return noise_of(observed, _tick_ns(self.record("A"))) if observed else None
 
-    def record(self, side: Side = "A") -> Record:
+    def record(self, side: Side) -> Record:
         """The run of one side."""
         return load_record(self.directory.run(side))
 
@@ -188,7 +199,7 @@ def floor_of(measurement: Measurement, noise: Noise, spec: RunSpec) -> NoiseFloo
     Raises:
         WorkerFailed: The record does not name its device.
     """
-    record = measurement.record()
+    record = measurement.record("A")
     device = device_name(record.environment)
     if device is None:
         raise WorkerFailed(f"run {record.id} does not name the device that it measured")

@@ -7,6 +7,7 @@ every round.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -249,9 +250,8 @@ def advice(
         )
     loads = [load for row in observed if (load := others_load(row.round)) is not None]
     usual = sorted(loads)[len(loads) // 2] if loads else 0.0
-    named = ", ".join(f"{row.name} {row.cores:.2f}" for row in neighbours)
     if sources["neighbours"].found or usual > _NOTABLE_LOAD:
-        who = f"most of it by {named} (cores)" if named else "by processes that are not seen here"
+        who = _named(neighbours, usual * (os.cpu_count() or 1))
         rows.append(
             Remedy(
                 name="quiet the neighbours",
@@ -276,6 +276,15 @@ def advice(
             )
         )
     return rows
+
+
+def _named(neighbours: Sequence[Neighbour], cores: float) -> str:
+    """Who took so many cores, as far as it is seen."""
+    named = ", ".join(f"{row.name} {row.cores:.2g} cores" for row in neighbours)
+    if sum(row.cores for row in neighbours) >= cores / 2:
+        return f"most of it {named}"
+    rest = "processes that came and went, or that cannot be seen from here"
+    return f"most of it by {rest} (seen: {named})" if named else f"by {rest}"
 
 
 def ranges(numbers: Sequence[int]) -> str:

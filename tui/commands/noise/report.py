@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ....core.analysis.verdict.noise import Source
@@ -30,7 +31,8 @@ def examined_lines(result: Examined, width: int, *, tried: bool) -> Iterator[Lin
         if result.ending == "out-of-time":
             yield from prose("a longer measurement has them: --minutes", width, style="dim")
         return
-    yield [(f"Noise floor of {literal(floor.device)}", "bold")]
+    text = f"{literal(floor.device)}: processes of one spec differ by ±{_share(floor.between)}"
+    yield from prose(text, width, style="bold")
     yield from prose(_summary(floor, result), width)
     yield from titled("What this machine can tell", _finds(result, floor, width))
     yield from titled("Where the noise comes from", _sources(floor, width))
@@ -52,12 +54,12 @@ def _summary(floor: NoiseFloor, result: Examined) -> str:
 
 def _finds(result: Examined, floor: NoiseFloor, width: int) -> Iterator[Line]:
     if floor.pair is not None:
-        text = f"95 % of pairs of these processes lie within {percent(floor.pair, 2)}: from one "
-        text += "process a side, nothing smaller means anything"
+        text = f"95 % of all pairs of these processes differ by at most {_share(floor.pair)}: from "
+        text += "one process a side, nothing smaller means anything"
         yield from labelled("one against one", text, width, column=_COLUMN)
     if result.finds:
         found = ", ".join(
-            f"{percent(row.difference)} in {row.rounds} rounds" for row in result.finds
+            f"{_share(row.difference)} in {row.rounds} rounds" for row in result.finds
         )
         text = f"a slowdown of {found} is found with a chance of 80 %"
         yield from labelled("ab", text, width, column=_COLUMN)
@@ -81,17 +83,27 @@ def _figure(source: Source) -> str:
         return ""
     is_change = source.name in _CHANGES
     word = {True: "found, ", False: "none found, ", None: "not tested, " if is_change else ""}
-    shown = signed_percent if is_change else percent
+    shown = _change if is_change else _share
     sign = "±" if source.name in ("between processes", "inside a process") else ""
-    text = f"{word[source.found]}{sign}{shown(source.share, _digits(source.share))}"
+    text = f"{word[source.found]}{sign}{shown(source.share)}"
     if source.low is not None and source.high is not None:
-        text += f" ({shown(source.low, 2)} to {shown(source.high, 2)})"
+        text += f" ({shown(source.low)} to {shown(source.high)})"
     return f"{text}: "
 
 
-def _digits(share: float) -> int:
-    """Decimals of a percentage: a clock's granularity is far below a hundredth of one."""
-    return 2 if abs(share) >= 1e-4 or not share else 5
+def _share(share: float) -> str:
+    """A percentage with three digits, since a clock's granularity and a busy machine's spread are
+    five orders of magnitude apart."""
+    return percent(share, _decimals(share))
+
+
+def _change(change: float) -> str:
+    return signed_percent(change, _decimals(change))
+
+
+def _decimals(share: float) -> int:
+    size = math.floor(math.log10(abs(100 * share))) if share else 0
+    return min(5, max(0, 2 - size))
 
 
 def _remedies(floor: NoiseFloor, width: int, *, tried: bool) -> Iterator[Line]:
@@ -109,7 +121,7 @@ def _remedies(floor: NoiseFloor, width: int, *, tried: bool) -> Iterator[Line]:
 def _effect(remedy: Remedy) -> str:
     if remedy.before is None or remedy.after is None:
         return ""
-    text = f"spread {percent(remedy.before, 2)} without, {percent(remedy.after, 2)} with it"
+    text = f"spread {_share(remedy.before)} without, {_share(remedy.after)} with it"
     if remedy.ratio is not None and remedy.low is not None and remedy.high is not None:
         text += f", × {remedy.ratio:.2f} ({remedy.low:.2f} to {remedy.high:.2f})"
     return f"{text}; "

@@ -1,0 +1,291 @@
+"""The noise floor: from rounds on disk to the file that comparisons read."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench.core.machine.environment import cpu_model
+from sysbench.core.machine.neighbours import Neighbour
+from sysbench.core.record.events import (
+    AnyEvent,
+    DeviceDescribed,
+    PassEnded,
+    PassStarted,
+    ResultReported,
+    RunEnded,
+    RunStarted,
+    StageEntered,
+)
+from sysbench.core.runs.ab.experiment import (
+    Experiment,
+    ExperimentDirectory,
+    Side,
+    create_experiment,
+)
+from sysbench.core.runs.ab.known import known_noise
+from sysbench.core.runs.ab.noise import (
+    NoiseFloor,
+    keep_noise_floor,
+    noise_check,
+    noise_floors,
+    noise_path,
+)
+from sysbench.core.runs.ab.noise_floor import Measurement, Treatment, floor_of
+from sysbench.core.runs.ab.plan import plan_of
+from sysbench.core.runs.ab.remedies import Here, advice, judged, offers, ranges
+from sysbench.core.runs.ab.runner import RoundFinished
+from sysbench.core.runs.builder import load_record
+from sysbench.core.runs.directory import EventLog
+from sysbench.core.runs.supervisor import Cancellation
+from sysbench.core.spec.spec import RunSpec
+
+from .... import factories
+
+SPEC = RunSpec(device="cpu", steps=12, warmup=1, step="inference", threads=1, batch=1, context=16)
+A_DAY_NS = 86_400 * 10**9
+HERE = frozenset(os.sched_getaffinity(0))
+SEED_OF_B_FIRST = next(
+    seed
+    for seed in range(100)
+    if Experiment(id="", created_ns=0, a="", b="", seed=seed).order(0)[0] == "B"
+)
+
+
+@pytest.fixture(autouse=True)
+def home(sysbench_home: Path) -> Path:
+    return sysbench_home
+
+
+def with_rounds(medians_ms: dict[Side, list[float]]) -> ExperimentDirectory:
+    """An experiment whose rounds had these medians, as its supervisors would have left it."""
+    directory = create_experiment(SPEC, SPEC, seed=1)
+    sides: tuple[Side, ...] = ("A", "B")
+    for side in sides:
+        run = directory.run(side)
+        with EventLog(run) as log:
+            spec = msgspec.to_builtins(SPEC)
+            log.append(
+                RunStarted(run=run.id, pid=1, identity=SPEC.identity, passes=["timing"], spec=spec)
+            )
+            for n, median_ms in enumerate(medians_ms[side]):
+                for event in round_events(directory.id, side, n, median_ms):
+                    log.append(event)
+            log.append(RunEnded(status="finished"))
+        load_record(run)
+    return directory
+
+
+def round_events(experiment: str, side: Side, n: int, median_ms: float) -> list[AnyEvent]:
+    """Round n of a side, from 0; the sides take turns."""
+    start_ns = (2 * n + (side == "B")) * 10**9
+    facts = {
+        "cpu": {"model": cpu_model()},
+        "settings": {"threads": 1},
+        "torch": {"version": "2.9.0"},
+    }
+    step = factories.spread(median_ms, 0.99 * median_ms, 1.01 * median_ms)
+    timing = factories.timing(step, samples_ms=[median_ms] * 12)
+    return [
+        PassStarted(
+            t_ns=start_ns,
+            name="timing",
+            pid=1,
+            round=n + 1,
+            experiment=experiment,
+            block=n // 2,
+            position=2 * (n % 2) + (side == "B"),
+            side=side,
+        ),
+        DeviceDescribed(t_ns=start_ns, facts=facts),
+        StageEntered(t_ns=start_ns, stage="measure"),
+        ResultReported(t_ns=start_ns, block="timing", data=msgspec.to_builtins(timing)),
+        PassEnded(
+            t_ns=start_ns + 10**9,
+            name="timing",
+            outcome="finished",
+            detail="finished",
+            seconds=3.0,
+            exit_code=0,
+            round=n + 1,
+            cpu_percent=60.0,
+            own_cpu_percent=50.0,
+        ),
+    ]
+
+
+def simulated(count: int, spread_a: float, spread_b: float) -> dict[Side, list[float]]:
+    draw = random.Random(1)
+    return {
+        "A": [10 * math.exp(draw.gauss(0, spread_a)) for _ in range(count)],
+        "B": [10 * math.exp(draw.gauss(0, spread_b)) for _ in range(count)],
+    }
+
+
+def floor_here(measured_ns: int, **changes: Any) -> NoiseFloor:
+    values: dict[str, Any] = {
+        "device": cpu_model(),
+        "measured_ns": measured_ns,
+        "subject": "tiny",
+        "identity": "x",
+        "rounds": 24,
+        "between": 0.012,
+        "drift": 0.02,
+        "inside": 0.004,
+        "residuals": [0.0] * 24,
+        "torch": "2.9.0",
+    }
+    return NoiseFloor(**values | changes)
+
+
+def test_rounds_become_a_floor_that_plans_and_verdicts_use() -> None:
+    measurement = Measurement(with_rounds(simulated(12, 0.01, 0.01)))
+    noise = measurement.noise()
+    assert noise is not None
+    assert noise.rounds == 24
+    floor = floor_of(measurement, noise, SPEC)
+    assert (floor.device, floor.torch, floor.left_out) == (cpu_model(), "2.9.0", 0)
+    assert floor.low is not None and floor.high is not None
+    assert floor.low < floor.between < floor.high
+    before = plan_of(SPEC.changed(batch=2), SPEC, 10)
+    keep_noise_floor(floor)
+    assert noise_floors() == {floor.device: floor}
+    # Another spec on this device, without earlier processes of its own.
+    plan = plan_of(SPEC.changed(batch=2), SPEC, 10)
+    assert before.spread is None
+    assert plan.spread == floor.between
+    assert "24 processes of tiny" in plan.source
+    assert plan.smallest is not None and plan.smallest > 0
+    record = measurement.record("A")
+    known = known_noise(record, record)
+    assert (known.floor, known.drift) == (floor.between, floor.drift)
+
+
+def test_seven_rounds_are_no_floor() -> None:
+    rounds = simulated(4, 0.01, 0.01)
+    rounds["B"].pop()
+    assert Measurement(with_rounds(rounds)).noise() is None
+
+
+def test_a_floor_of_another_device_is_kept_beside_it() -> None:
+    keep_noise_floor(floor_here(1, device="GPU"))
+    keep_noise_floor(floor_here(2))
+    keep_noise_floor(floor_here(3))
+    assert {name: floor.measured_ns for name, floor in noise_floors().items()} == {
+        "GPU": 1,
+        cpu_model(): 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("days", "torch", "status", "said"),
+    [
+        (30, "2.9.0", "ok", ""),
+        (31, "2.9.0", "warning", "older than 30 days"),
+        (0, "2.10.0", "warning", "with torch 2.9.0, here is 2.10.0"),
+        (0, None, "ok", ""),
+    ],
+)
+def test_doctor_says_what_the_floor_is_worth(
+    days: int, torch: str | None, status: str, said: str
+) -> None:
+    keep_noise_floor(floor_here(A_DAY_NS))
+    check = noise_check(cpu_model(), torch, A_DAY_NS * (1 + days))
+    assert check.status == status
+    assert said in check.costs
+    assert "±1.20 % between 24 processes of tiny" in check.found
+    assert noise_check("another device", torch, A_DAY_NS).status == "missing"
+
+
+def test_a_damaged_floor_is_a_warning_of_the_doctor(home: Path) -> None:
+    home.mkdir()
+    noise_path().write_text("{")
+    check = noise_check(cpu_model(), None, 0)
+    assert check.status == "warning"
+    assert "noise.json" in check.found
+
+
+def test_a_remedy_that_works_is_told_from_one_that_does_not() -> None:
+    (offer,) = [row for row in offers(Here(spec=SPEC, cores=HERE)) if row.name.startswith("keep")]
+    works = judged(offer, Measurement(with_rounds(simulated(16, 0.05, 0.005))), trials=2)
+    assert works.decided
+    assert works.ratio is not None and works.ratio < 0.3
+    assert "smaller with it" in works.detail and "MALLOC_MMAP_MAX_=0" in works.detail
+    idle = judged(offer, Measurement(with_rounds(simulated(16, 0.01, 0.01))), trials=2)
+    assert not idle.decided
+    assert "not decidable with 16 rounds a side" in idle.detail
+    few = judged(offer, Measurement(with_rounds(simulated(4, 0.05, 0.001))), trials=2)
+    assert "too few" in few.detail
+
+
+def test_a_remedy_that_cannot_be_tried_says_why() -> None:
+    reasons = {row.name: row.why_not for row in offers(Here(spec=SPEC, cores=frozenset({0})))}
+    assert reasons["pin to cores"] == "1 threads need every core"
+    assert reasons["fewer threads"] == "there is only one"
+    assert reasons["huge pages"] == "the kernel has none"
+    gpu = SPEC.changed(device="cuda:0")
+    unlocked = offers(Here(spec=gpu, cores=HERE, gpu=0, clock_mhz=1500))[-1]
+    assert "--lock-clocks" in unlocked.why_not
+    locked = offers(Here(spec=gpu, cores=HERE, gpu=0, clock_mhz=1500, lock_clocks=True))[-1]
+    assert (locked.why_not, locked.treatment.clock) == ("", (0, 1500))
+
+
+def test_advice_names_the_figure_behind_it() -> None:
+    measurement = Measurement(with_rounds(simulated(12, 0.05, 0.05)))
+    noise = measurement.noise()
+    assert noise is not None
+    seen = [Neighbour(name="pytest", cores=100.0)]
+    rows = {
+        row.name: row.detail
+        for row in advice(noise, measurement.observed(), seen, 0.5, "powersave")
+    }
+    assert "pytest 1e+02 cores" in rows["quiet the neighbours"]
+    assert "took 10 %" in rows["quiet the neighbours"]
+    assert "0.50 cores" in rows["another machine"]
+    assert "powersave" in rows["governor performance"]
+    assert "more processes, not more steps" in rows
+    unseen = advice(noise, measurement.observed(), [], 0.0, None)
+    assert any("cannot be seen from here" in row.detail for row in unseen)
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_ranges_name_exactly_the_cores(cores: set[int]) -> None:
+    named: set[int] = set()
+    for part in filter(None, ranges(sorted(cores)).split(",")):
+        first, _, last = part.partition("-")
+        named |= set(range(int(first), int(last or first) + 1))
+    assert named == cores
+
+
+def test_a_treated_process_has_its_variables_and_cores_and_this_one_keeps_its_own() -> None:
+    """One real round of B; the cancellation then leaves fewer than a floor needs."""
+    cores = frozenset({max(HERE)})
+    treated = Treatment(environ={"MALLOC_MMAP_MAX_": "0"}, cores=cores)
+    cancel = Cancellation()
+    directory = create_experiment(SPEC, SPEC, seed=SEED_OF_B_FIRST)
+    measurement = Measurement(directory, treated=treated, cancel=cancel)
+    pid, side = 0, ""
+    for item in measurement.rounds():
+        if isinstance(item, PassStarted):
+            pid, side = item.pid, item.side
+        elif isinstance(item, StageEntered) and item.stage == "measure":
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            assert b"MALLOC_MMAP_MAX_=0" in environ
+            tasks = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+            assert all(os.sched_getaffinity(task) == cores for task in tasks)
+        elif isinstance(item, RoundFinished):
+            cancel.set()
+    assert side == "B"
+    assert os.sched_getaffinity(0) == set(HERE)
+    assert "MALLOC_MMAP_MAX_" not in os.environ
+    (row,) = measurement.observed()
+    assert row.round.counts
+    assert measurement.noise() is None
