@@ -19,7 +19,7 @@ from ...analysis.verdict.noise import Noise, Observed
 from ...analysis.verdict.records import counted_ms, verdict_of
 from ...analysis.verdict.spreads import LEAST_ROUNDS, SpreadChange, spread_change
 from ...analysis.verdict.verdict import headline
-from ...formatting import percent, signed_percent
+from ...formatting import counted, percent, signed_percent
 from ...machine.neighbours import Neighbour
 from ...spec.spec import RunSpec
 from .noise import Remedy
@@ -74,11 +74,11 @@ class Offer:
 def _pin(here: Here) -> Offer:
     wanted = here.spec.threads
     chosen = sorted(here.cores)[-wanted:]
-    name = f"pin to cores {ranges(chosen)}" if wanted < len(here.cores) else "pin to cores"
     if wanted >= len(here.cores):
-        return Offer(name=name, spec=here.spec, why_not=f"{wanted} threads need every core")
+        why = f"{counted(wanted, 'thread')} on {counted(len(here.cores), 'core')}: all are in use"
+        return Offer(name="pin to cores", spec=here.spec, why_not=why)
     return Offer(
-        name=name,
+        name=f"pin to core{'s' * (wanted > 1)} {ranges(chosen)}",
         spec=here.spec,
         treatment=Treatment(cores=frozenset(chosen)),
         keep=f"`taskset -c {ranges(chosen)} sysbench-tui …`",

@@ -228,7 +228,7 @@ def test_a_remedy_that_works_is_told_from_one_that_does_not() -> None:
 
 def test_a_remedy_that_cannot_be_tried_says_why() -> None:
     reasons = {row.name: row.why_not for row in offers(Here(spec=SPEC, cores=frozenset({0})))}
-    assert reasons["pin to cores"] == "1 threads need every core"
+    assert reasons["pin to cores"] == "1 thread on 1 core: all are in use"
     assert reasons["fewer threads"] == "there is only one"
     assert reasons["huge pages"] == "the kernel has none"
     gpu = SPEC.changed(device="cuda:0")
