@@ -149,9 +149,10 @@ def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None =
             remedy=again,
         )
     days = age_days(floor, now_ns)
+    when = f"{counted(days, 'day')} ago" if days else "within a day"
     found = (
         f"±{percent(floor.between, 2)} between {floor.rounds} processes of {floor.subject}, "
-        f"{counted(days, 'day')} old"
+        f"measured {when}"
     )
     doubts = []
     if days > OLD_DAYS:

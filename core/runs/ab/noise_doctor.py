@@ -126,7 +126,6 @@ def examine_noise(
     if remedies and not cancel.is_set():
         here = _here(spec, measurement, lock_clocks=lock_clocks)
         offered = offers(here)
-        floor = _with(floor, [not_tried(offer) for offer in offered if offer.why_not])
         tried = [offer for offer in offered if not offer.why_not]
         for number, offer in enumerate(tried, 1):
             if cancel.is_set():
@@ -136,7 +135,8 @@ def examine_noise(
             yield from trial.rounds()
             floor = _with(floor, [_outcome(offer, trial, len(tried))])
             keep_noise_floor(floor, root)
-    keep_noise_floor(floor, root)
+        floor = _with(floor, [not_tried(offer) for offer in offered if offer.why_not])
+        keep_noise_floor(floor, root)
     finds = [
         Finds(ROUNDS_A_BLOCK * blocks, difference)
         for blocks in _BLOCKS

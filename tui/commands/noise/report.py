@@ -11,20 +11,27 @@ from ....core.formatting import counted, milliseconds, percent, signed_percent
 from ....core.runs.ab.noise import NoiseFloor, Remedy
 from ....core.runs.ab.noise_doctor import Examined
 from ....core.tables.cells import literal
-from ..report.layout import Line, blank, labelled, prose, titled
+from ..report import layout
+from ..report.layout import Line, blank, prose, titled
 
 _COLUMN = 19
+_GLUE = "\N{NO-BREAK SPACE}%"
 _CHANGES = ("drift", "order", "clock", "neighbours", "first touch")
 
 
 def examined_lines(result: Examined, width: int, *, tried: bool) -> Iterator[Line]:
-    """All lines of a result.
+    """All lines of a result; no line ends between a number and its percent sign.
 
     Args:
         result: What was measured.
         width: Columns to fill.
         tried: Whether remedies were tried.
     """
+    for line in _lines(result, width, tried=tried):
+        yield [(text.replace(_GLUE, " %"), style) for text, style in line]
+
+
+def _lines(result: Examined, width: int, *, tried: bool) -> Iterator[Line]:
     floor = result.floor
     if floor is None:
         yield from prose(result.detail, width)
@@ -56,25 +63,44 @@ def _finds(result: Examined, floor: NoiseFloor, width: int) -> Iterator[Line]:
     if floor.pair is not None:
         text = f"95 % of all pairs of these processes differ by at most {_share(floor.pair)}: from "
         text += "one process a side, nothing smaller means anything"
-        yield from labelled("one against one", text, width, column=_COLUMN)
+        yield from _labelled("one against one", text, width)
     if result.finds:
         found = ", ".join(
             f"{_share(row.difference)} in {row.rounds} rounds" for row in result.finds
         )
         text = f"a slowdown of {found} is found with a chance of 80 %"
-        yield from labelled("ab", text, width, column=_COLUMN)
+        yield from _labelled("ab", text, width)
     if result.verdict is not None:
         text = headline(result.verdict)
         if result.verdict.differs:
             text += "; both sides are the same spec: 5 % of such comparisons end like this"
-        yield from labelled("A against A", text, width, column=_COLUMN)
+        yield from _labelled("A against A", text, width)
 
 
 def _sources(floor: NoiseFloor, width: int) -> Iterator[Line]:
     for source in floor.sources:
         style = "yellow" if source.found else ""
         text = f"{_figure(source)}{literal(source.how)}"
-        yield from labelled(source.name, text, width, column=_COLUMN, style=style)
+        yield from _labelled(source.name, text, width, style=style)
+
+
+def _labelled(
+    label: str,
+    text: str,
+    width: int,
+    *,
+    column: int = _COLUMN,
+    style: str = "",
+    label_style: str = "dim",
+) -> list[Line]:
+    return layout.labelled(
+        label,
+        text.replace(" %", _GLUE),
+        width,
+        column=column,
+        style=style,
+        label_style=label_style,
+    )
 
 
 def _figure(source: Source) -> str:
@@ -108,9 +134,9 @@ def _decimals(share: float) -> int:
 
 def _remedies(floor: NoiseFloor, width: int, *, tried: bool) -> Iterator[Line]:
     for remedy in floor.remedies:
-        yield from labelled(remedy.name, "", width, column=_COLUMN, label_style="bold")
+        yield from _labelled(remedy.name, "", width, label_style="bold")
         text = f"{_effect(remedy)}{literal(remedy.detail)}"
-        yield from labelled("", text, width, column=2)
+        yield from _labelled("", text, width, column=2)
     if not floor.remedies:
         yield from prose("  nothing stands out", width)
     if not tried:
