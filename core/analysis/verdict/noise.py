@@ -146,13 +146,12 @@ def deviation_interval(
         return 0.0, 0.0, 0.0
     cut = int(n / (2 * math.sqrt(n - 4)))
     middle = statistics.fmean(sorted(logs)[cut : n - cut])
-    level = statistics.fmean(logs)
-    squares = sum((value - level) ** 2 for value in logs)
-    fourth = n * sum((value - middle) ** 4 for value in logs) / squares**2
+    # In units of the deviation, whose square alone can vanish.
+    fourth = n * sum(((value - middle) / deviation) ** 4 for value in logs) / (n - 1) ** 2
     z = statistics.NormalDist().inv_cdf(1 - false_rate / 2)
     scale = n / (n - z)
     error = scale * math.sqrt((fourth - (n - 3) / n) / (n - 1))
-    centre = math.log(scale * deviation**2)
+    centre = math.log(scale) + 2 * math.log(deviation)
     low, high = (math.exp((centre + sign * z * error) / 2) for sign in (-1, 1))
     return math.expm1(deviation), math.expm1(low), math.expm1(high)
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sysbench.core.analysis.verdict.noise import (
@@ -104,6 +104,7 @@ def test_the_spread_between_processes_lies_in_its_interval(
 
 
 @given(st.lists(st.floats(-0.5, 0.5), min_size=5, max_size=40), st.floats(-3, 3))
+@example(logs=[0.0, 0.0, 0.0, 0.0, 1.7e-303], level=0.0)
 def test_a_spread_lies_in_its_interval_wherever_the_level_is(
     logs: list[float], level: float
 ) -> None:
