@@ -178,7 +178,7 @@ def _inside(width: float, rounds: int) -> Source:
         name=name,
         share=width,
         how="middle of the half-widths of the 95 % intervals inside the processes; alone it would "
-        f"make the processes differ by a standard deviation of {percent(alone, 2)}",
+        f"make the processes differ by a standard deviation of about {percent(alone, 2)} at most",
     )
 
 

@@ -235,8 +235,8 @@ def advice(
         rows.append(
             Remedy(
                 name="more processes, not more steps",
-                detail=f"independent steps would spread processes by {percent(alone, 2)}, they "
-                f"differ by {percent(noise.between, 2)}: `ab`, or `run --repeat`",
+                detail=f"they differ by {percent(noise.between, 2)}, of which the steps alone "
+                f"explain {percent(alone, 2)} at most: `ab`, or `run --repeat`",
             )
         )
     drift = sources["drift"]
@@ -246,6 +246,15 @@ def advice(
                 name="interleave",
                 detail=f"the machine changed by {signed_percent(drift.share)} meanwhile: `ab` "
                 "takes turns, two runs one after the other carry the drift",
+            )
+        )
+    touch = sources["first touch"]
+    if touch.found and touch.share is not None and touch.share > 0:
+        rows.append(
+            Remedy(
+                name="longer warm-up",
+                detail=f"the first quarter of the measured steps is {signed_percent(touch.share)} "
+                "against the rest: `--set warmup=50`, or more steps",
             )
         )
     loads = [load for row in observed if (load := others_load(row.round)) is not None]

@@ -93,7 +93,8 @@ def round_events(experiment: str, side: Side, n: int, median_ms: float) -> list[
         "torch": {"version": "2.9.0"},
     }
     step = factories.spread(median_ms, 0.99 * median_ms, 1.01 * median_ms)
-    timing = factories.timing(step, samples_ms=[median_ms] * 12)
+    samples_ms = [1.2 * median_ms] * 3 + [median_ms] * 9
+    timing = factories.timing(step, samples_ms=samples_ms)
     return [
         PassStarted(
             t_ns=start_ns,
@@ -252,6 +253,7 @@ def test_advice_names_the_figure_behind_it() -> None:
     assert "0.50 cores" in rows["another machine"]
     assert "powersave" in rows["governor performance"]
     assert "more processes, not more steps" in rows
+    assert "+20.0 %" in rows["longer warm-up"]
     unseen = advice(noise, measurement.observed(), [], 0.0, None)
     assert any("cannot be seen from here" in row.detail for row in unseen)
 
