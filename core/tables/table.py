@@ -36,6 +36,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             the unit at the end of the column's name.
         headings: Names for people, by column; a column without one is named by its name.
         units: Units by column, where a column's name does not end in it.
+        sort_keys: Values by which a column of texts is sorted, row by row.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     formats: tuple[str, ...] = ()
     headings: dict[str, str] = {}
     units: dict[str, str] = {}
+    sort_keys: dict[str, Row] = {}
 
     def index(self, name: str) -> int:
         """Position of the column's cell in each row.

@@ -134,7 +134,7 @@ def study_lines(report: Report, published: Table) -> Iterator[str]:
     size = f", variant {study.variant}" if study.variant else ""
     yield f"{progress.done} of {progress.total} cells have their value{size}."
     yield from (f"\n**{escaped(caution)}**" for caution in report.cautions)
-    for table in (*report.tables, published):
+    for table in (*report.shown, published):
         if table.rows:
             yield from ("", f"### {escaped(table.title)}", "", table_as_markdown(table))
     yield ""

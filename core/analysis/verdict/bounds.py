@@ -1,4 +1,4 @@
-"""Exact critical values of the two rank tests on rounds.
+"""Exact critical values of the rank tests on rounds.
 
 Interleaved rounds come in blocks of four, two a side. A block's statistic is the Mann-Whitney
 count of its four pairs, minus the two expected; the test adds the blocks up (van Elteren,
@@ -95,6 +95,37 @@ def rank_bound(a: int, b: int, false_rate: float = FALSE_RATE) -> int | None:
             break
         bound = pairs
     return bound if bound >= 0 else None
+
+
+@cache
+def signed_rank_bound(pairs: int, false_rate: float = FALSE_RATE) -> int | None:
+    """Largest sum of the minority's ranks that still rejects, for rounds in pairs.
+
+    From the exact distribution of Wilcoxon's signed-rank sum (Biometrics Bulletin 1, 1945): every
+    rank from 1 to ``pairs`` is in it or not, with equal chances. None where even all pairs of one
+    sign are too common.
+
+    Args:
+        pairs: Passes that measured both sides.
+        false_rate: Of the two sides together.
+    """
+    counts = [1]
+    for rank in range(1, pairs + 1):
+        without = counts + [0] * rank
+        within = [0] * rank + counts
+        counts = [n + m for n, m in zip(without, within, strict=True)]
+    rejected, bound = 0, -1
+    for total, count in enumerate(counts):
+        rejected += count
+        if 2 * rejected > false_rate * 2**pairs:
+            break
+        bound = total
+    return bound if bound >= 0 else None
+
+
+def least_pairs(false_rate: float = FALSE_RATE) -> int:
+    """Fewest pairs of rounds that can reject: 6 at 5 %."""
+    return math.ceil(math.log2(2 / false_rate) - _ROUNDING)
 
 
 def _orders_by_count(a: int, b: int) -> list[int]:

@@ -12,7 +12,9 @@ from ...record.record import Record, Timing
 from ...record.timing import Round
 from ...spec.choices import precision_named
 from ...spec.fields import keys_deciding
-from .interval import Block, Interval, from_known_spread, interleaved, residuals, separate
+from .bounds import FALSE_RATE, least_pairs
+from .interval import Block, Interval, from_known_spread, interleaved, paired, residuals, separate
+from .pairs import pairs_needed
 from .power import more_rounds
 from .verdict import SMALLEST, Verdict, judge
 
@@ -49,8 +51,9 @@ def verdict_of(
 ) -> Verdict:
     """Judge the step time of run B against that of run A.
 
-    The evidence is, in this order, rounds interleaved in one experiment, rounds of both runs,
-    and one process a side with a spread that is known of earlier ones.
+    The evidence is, in this order, rounds interleaved in one experiment, rounds paired by the
+    passes of a study, rounds of both runs, and one process a side with a spread that is known of
+    earlier ones.
 
     Args:
         a: The run that B is judged against.
@@ -79,7 +82,32 @@ def _judged(
     if blocks:
         needed = more_rounds(blocks, residuals(blocks), smallest)
         return judge(interleaved(blocks), smallest=smallest, more_rounds=needed)
+    pairs = pairs_of(a.rounds, b.rounds)
+    if len(pairs) >= least_pairs():
+        return of_pairs(pairs, smallest=smallest)
     return judge(_apart(a, b, known), smallest=smallest)
+
+
+def of_pairs(
+    pairs: Sequence[tuple[float, float]],
+    *,
+    smallest: float = SMALLEST,
+    false_rate: float = FALSE_RATE,
+) -> Verdict:
+    """The verdict on two specs that the passes of a study measured in turn.
+
+    Args:
+        pairs: A's and B's figure in each pass.
+        smallest: Smallest difference that matters, as a share.
+        false_rate: Of the verdict.
+    """
+    a, b = zip(*pairs, strict=True)
+    interval = paired(a, b, false_rate=false_rate)
+    needed = 0
+    if interval.spread is not None:
+        needed = pairs_needed(interval.spread, smallest, false_rate)
+    more = max(1, needed - len(pairs))
+    return judge(interval, smallest=smallest, more_rounds=2 * more)
 
 
 def _with_next(verdict: Verdict, a: Record, b: Record) -> Verdict:
@@ -125,6 +153,24 @@ def blocks_of(a: Sequence[Round], b: Sequence[Round]) -> list[Block]:
         for n in sorted(times_a.keys() & times_b.keys())
         if len(times_a[n]) == len(times_b[n]) == _SIDES_TO_BLOCK
     ]
+
+
+def pairs_of(a: Sequence[Round], b: Sequence[Round]) -> list[tuple[float, float]]:
+    """Step medians of the passes of one study that measured both sides, A's first.
+
+    A study's rounds have its id as their experiment, the pass as their block, and no side.
+    """
+    times_a, times_b = _by_pass(a), _by_pass(b)
+    return [(times_a[n], times_b[n]) for n in sorted(times_a.keys() & times_b.keys())]
+
+
+def _by_pass(rows: Sequence[Round]) -> dict[tuple[str, int], float]:
+    return {
+        (row.experiment, row.block): row.median_ms
+        for row in rows
+        if row.experiment and row.block is not None and not row.side
+        if row.counts and row.median_ms
+    }
 
 
 def _by_block(rows: Sequence[Round], experiment: str) -> dict[int, list[float]]:

@@ -43,10 +43,13 @@ def _sections(report: Report) -> Iterator[tuple[str, str]]:
                 "Before you compare", report.cautions, "before-you-compare", "finding warning"
             ),
         )
-    for content in report.tables:
+    for content in report.shown:
+        legend = (
+            tag("p", text(line), class_="quiet") for line in report.legends.get(content.name, ())
+        )
         yield (
             content.name,
-            section(content.title or content.name, table(content), anchor=content.name),
+            section(content.title or content.name, table(content), *legend, anchor=content.name),
         )
     if report.sentences:
         yield "what-it-says", _paragraphs("What the rows say", report.sentences, "what-it-says")
@@ -142,8 +145,10 @@ def _markdown(report: Report) -> Iterator[str]:
     yield f"- {progress.done} of {progress.total} cells have their value"
     for caution in report.cautions:
         yield from ("", f"**{escaped(caution)}**")
-    for filled in report.tables:
-        yield from ("", f"## {escaped(filled.title or filled.name)}", "", table_as_markdown(filled))
+    for shown in report.shown:
+        yield from ("", f"## {escaped(shown.title or shown.name)}", "", table_as_markdown(shown))
+        for line in report.legends.get(shown.name, ()):
+            yield from ("", escaped(line))
     for title, lines in (("What the rows say", report.sentences), ("Notes", study.notes)):
         if lines:
             yield from ("", f"## {title}", "")

@@ -20,7 +20,7 @@ from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progres
 from ..run.state import CellStatus, Entry, StudyDirectory, records_of
 from ..values.values import Value, fields_used_by, values_of
 from .charts import figures_of
-from .table import fill_all
+from .table import fillings
 from .text import cautions_of, sentences_of
 
 MOST_NAMED = 3
@@ -100,7 +100,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         values: The numbers that its tables show.
         numbers: These of each cell that has a record, by its id.
         ooms: Of the cells that ran out of memory, by their ids.
-        tables: The study's tables that have rows.
+        tables: The study's tables that have rows, every number in a column of its own.
+        shown: The same for people: a ratio with its interval, or marked as untested, as one text.
+        legends: Meaning of the marks in a shown table, by the table's name.
         figures: One for each value that has a numeric axis.
         timelines: Memory of each cell by its words, if the study has timelines.
         environment: Of all cells.
@@ -119,6 +121,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     numbers: dict[str, tuple[float | None, ...]]
     ooms: dict[str, Oom]
     tables: tuple[Table, ...]
+    shown: tuple[Table, ...]
+    legends: dict[str, tuple[str, ...]]
     figures: tuple[Figure, ...]
     timelines: dict[str, Timeline]
     environment: Table
@@ -152,6 +156,7 @@ def make_report(
     forecaster = Forecaster(past_entries(directory.root))
     forecasts = {cell.id: forecaster.forecast(cell) for cell in cells}
     values = values_of(study)
+    filled = [filling for filling in fillings(study, cells, records) if filling.table.rows]
     return Report(
         study=study,
         cells=tuple(cells),
@@ -168,7 +173,9 @@ def make_report(
             if cell.id in records
         },
         ooms={id: oom for id, record in records.items() if (oom := _oom(record))},
-        tables=tuple(table for table in fill_all(study, cells, records) if table.rows),
+        tables=tuple(filling.table for filling in filled),
+        shown=tuple(filling.shown for filling in filled),
+        legends={filling.table.name: filling.legend for filling in filled if filling.legend},
         figures=tuple(figures_of(study, cells, records)),
         timelines=_timelines(cells, records) if study.timelines else {},
         environment=shared_environment(list(records.values())),

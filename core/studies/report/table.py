@@ -8,6 +8,7 @@ from itertools import islice, product
 
 from ...formatting import UNKNOWN, format_bytes
 from ...record.record import Record
+from ...tables.chart import with_unit
 from ...tables.table import Cell as Content
 from ...tables.table import Row, Table, is_number
 from ..file.layouts import is_fact
@@ -17,13 +18,17 @@ from ..values.formula import (
     as_cell,
     evaluate,
     follow,
+    is_counted,
     number_format,
     paths_in,
+    shown_unit,
     source_unit,
     written,
 )
 from ..values.measures import instruction_set
 from .details import EACH
+from .filling import ENDS, Filling, further
+from .ratios import Ratio, Rounds, merged, quotient_of, ratio_of, rounds_of
 
 FORGOTTEN = {
     "hardware": "measures.hardware",
@@ -62,11 +67,18 @@ def fill(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> 
 
 def fill_all(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Iterator[Table]:
     """All tables of the study, in its order."""
+    return (filling.table for filling in fillings(study, cells, records))
+
+
+def fillings(
+    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Iterator[Filling]:
+    """All tables of the study with the tests of their ratios, in its order."""
     for layout in study.tables:
         if layout.each:
-            yield _each(study, layout, cells, records)
+            yield Filling(layout, _each(study, layout, cells, records))
         else:
-            yield _Filler(study, layout, cells, records).table()
+            yield _Filler(study, layout, cells, records).filling()
 
 
 def outcome(record: Record) -> str:
@@ -112,20 +124,47 @@ class _Filler:
         if on_cpu and _is_of_memory(layout) and not {INSTRUCTIONS, formula} & taken:
             self.forgotten[INSTRUCTIONS] = formula
 
-    def table(self) -> Table:
-        """The table, with every row that its records allow."""
+    def filling(self) -> Filling:
+        """The table, with every row that its records allow, and its ratios."""
         own = self.layout.columns
-        return Table(
+        names = [column.name for column in own if column.ratio is not None]
+        rows: list[Row] = []
+        ratios: dict[tuple[int, str], Ratio] = {}
+        words: dict[tuple[int, str], str] = {}
+        compared = {name for column in own for name in column.ratio or ()}
+        for line, row, found in self._rows():
+            ratios |= {(len(rows), name): ratio for name, ratio in found.items()}
+            values = dict(
+                zip((column.name for column in own), row[len(self.leading) :], strict=False)
+            )
+            words |= {
+                (len(rows), column.name): self._words(column, line, value)
+                for column in own
+                if column.name in compared and is_number(value := values[column.name])
+            }
+            rows.append((*row, *_tested(names, found)))
+        tested = [further(name, end) for name in names for end in ENDS]
+        table = Table(
             name=self.layout.name,
             title=self.layout.title,
-            columns=(*self.leading, *(column.name for column in own), *self.forgotten),
-            rows=tuple(self._rows()),
+            columns=(
+                *(*self.leading, *(column.name for column in own)),
+                *(*self.forgotten, *tested),
+            ),
+            rows=tuple(rows),
             formats=(
                 *("" for _ in self.leading),
                 *(self._format(column) for column in own),
-                *("" for _ in self.forgotten),
+                *("" for _ in (*self.forgotten, *tested)),
             ),
         )
+        return Filling(self.layout, table, ratios, words)
+
+    def _words(self, column: Column, line: Line, value: float) -> str:
+        if column.ratio:
+            return written(self._format(column))(value)
+        unit = shown_unit(line.value or column.value, line.unit or column.unit)
+        return with_unit(value, "" if f"({unit})" in column.name else unit)
 
     def _format(self, column: Column) -> str:
         if column.ratio:
@@ -137,40 +176,71 @@ class _Filler:
         template, unit = line.format or column.format, line.unit or column.unit
         return number_format(source_unit(formula), unit, template)
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self) -> Iterator[tuple[Line, Row, dict[str, Ratio]]]:
         for labels in product(*(axis.labels for axis in self.axes)):
             row = dict(zip((axis.name for axis in self.axes), labels, strict=True))
             own = [cell for cell in self.cells if row.items() <= cell.point.items()]
             if not own:
                 continue
             for line in self.lines:
-                values = self._values(own, line)
+                values, ratios = self._values(own, line)
                 forgotten = (self._fact(own, formula) for formula in self.forgotten.values())
-                yield (*(row[name] for name in self.leading), *values.values(), *forgotten)
+                leading = (row[name] for name in self.leading)
+                yield line, (*leading, *values.values(), *forgotten), ratios
 
-    def _values(self, cells: Sequence[Cell], line: Line) -> dict[str, Content]:
+    def _values(
+        self, cells: Sequence[Cell], line: Line
+    ) -> tuple[dict[str, Content], dict[str, Ratio]]:
         by_column: dict[str, Content] = {}
+        rounds: dict[str, Rounds] = {}
+        ratios: dict[str, Ratio] = {}
         for column in self.layout.columns:
             if column.is_label:
                 by_column[column.name] = line.name
             elif column.ratio is not None:
-                by_column[column.name] = _quotient(*(by_column[name] for name in column.ratio))
+                first, second = column.ratio
+                by_column[column.name] = None
+                rounds[column.name] = quotient_of(rounds[first], rounds[second])
+                # A text, such as that of a run that fell back, is not compared.
+                if is_number(by_column[first]) and is_number(by_column[second]):
+                    ratio = ratio_of(rounds[first], rounds[second])
+                    if ratio is not None:
+                        ratios[column.name] = ratio
+                        by_column[column.name] = ratio.value
             else:
                 by_column[column.name] = self._value(cells, line, column)
-        return by_column
+                rounds[column.name] = self._rounds(cells, line, column)
+        return by_column, ratios
+
+    def _own(self, cells: Sequence[Cell], line: Line, column: Column) -> list[Cell]:
+        where = column.where | line.where
+        return [cell for cell in cells if where.items() <= cell.point.items()]
+
+    def _content(self, line: Line, column: Column, record: Record) -> Content:
+        formula = line.value or column.value
+        unit, template = line.unit or column.unit, line.format or column.format
+        return as_cell(evaluate(record, formula), source_unit(formula), unit, template)
+
+    def _rounds(self, cells: Sequence[Cell], line: Line, column: Column) -> Rounds:
+        formula = line.value or column.value
+        if is_fact(formula):
+            value = self._value(cells, line, column)
+            return Rounds({0: value}, (value,), is_counted=True) if is_number(value) else Rounds()
+        return rounds_of(
+            self._own(cells, line, column),
+            self.records,
+            lambda record: self._content(line, column, record),
+            is_counted=is_counted(formula),
+        )
 
     def _value(self, cells: Sequence[Cell], line: Line, column: Column) -> Content:
         formula = line.value or column.value
-        where = column.where | line.where
-        own = [cell for cell in cells if where.items() <= cell.point.items()]
+        own = self._own(cells, line, column)
         if is_fact(formula):
             return self._fact(own, formula)
         unit, template = line.unit or column.unit, line.format or column.format
         own_records = [self.records[cell.id] for cell in own if cell.id in self.records]
-        made = [
-            as_cell(evaluate(record, formula), source_unit(formula), unit, template)
-            for record in own_records
-        ]
+        made = [self._content(line, column, record) for record in own_records]
         value = _middle(made)
         if value is None:
             return _why(own, own_records)
@@ -224,24 +294,28 @@ def _middle(values: Iterable[Content]) -> Content:
     return present[0] if present else None
 
 
-def _quotient(first: Content, second: Content) -> float | None:
-    if is_number(first) and is_number(second) and second:
-        return first / second
-    return None
+def _tested(names: Sequence[str], ratios: Mapping[str, Ratio]) -> Iterator[Content]:
+    """Low, high and test of each ratio column, null where there is no ratio."""
+    for name in names:
+        ratio = ratios.get(name)
+        yield from (ratio.low, ratio.high, ratio.tested) if ratio else (None, None, None)
 
 
 def _each(
     study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Table:
     """The same table of every cell, under each other. A cell without it is an empty row; one that
-    finished is left out."""
+    finished is left out. Repeats are one cell, whose times are those of its rounds."""
     axes = [axis.name for axis in study.axes if len(axis.points) > 1]
     first: Table | None = None
     made: list[tuple[list[str], Row, Table | None]] = []
-    all_records = list(records.values())
+    by_cell = _merged_cells(study, cells, records)
+    all_records = list(by_cell.values())
     has_instructions = layout.each in OF_MEMORY and any(map(instruction_set, all_records))
     for cell in cells:
-        record = records.get(cell.id)
+        if cell.repeat:
+            continue
+        record = by_cell.get(cell.identity)
         table = EACH[layout.each](record, all_records) if record is not None else None
         first = first or table
         if record is not None and record.status == "finished" and not (table and table.rows):
@@ -273,3 +347,14 @@ def _each(
         headings=first.headings,
         units=first.units,
     )
+
+
+def _merged_cells(
+    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> dict[str, Record]:
+    """By the identity of the cell: its record, the repeats as one run with rounds."""
+    repeats: dict[str, dict[int, Record]] = {}
+    for cell in cells:
+        if cell.id in records:
+            repeats.setdefault(cell.identity, {})[cell.repeat] = records[cell.id]
+    return {identity: merged(study.name, found) for identity, found in repeats.items()}

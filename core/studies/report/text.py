@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,33 +20,71 @@ from ...record.record import Record
 from ...spec.command_line import as_typed
 from ...spec.fields import differing_keys, field_named
 from ...spec.spec import RunSpec
-from ...tables.table import is_number
 from ..file.schema import load_study, study_files
 from ..file.study import Axis, Layout, Study
 from ..run.grid import Cell, with_variant
-from .table import fill_all, outcome
+from .filling import Filling
+from .table import fillings, outcome
 
 MOST_PER_COLUMN = 12
+MOST_DIGITS = 4
 
 
 def sentences_of(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[str]:
-    """One for each quotient of a table, then counts of the cells without a number and reasons."""
-    for layout, table in zip(study.tables, fill_all(study, cells, records), strict=True):
+    """One for each quotient of a table, then counts of the cells without a number and reasons.
+
+    A quotient that no test bears out is told as its two medians, with the reason.
+    """
+    for filling in fillings(study, cells, records):
+        layout = filling.layout
         naming = _naming(layout)
+        rows = list(filling.table.mappings())
         for column in layout.columns:
             if column.ratio is None:
                 continue
-            first, second = column.ratio
-            sentence_count = 0
-            for values in table.mappings():
-                quotient = values[column.name]
-                if is_number(quotient) and sentence_count < MOST_PER_COLUMN:
-                    sentence_count += 1
-                    place = ", ".join(str(values[name]) for name in naming if name in values)
-                    yield f"{place}: {first} is {quotient:.2f} times {second}."
+            # The rows of one column are told together, in their order.
+            told = [index for index in range(len(rows)) if (index, column.name) in filling.ratios]
+            for index in told[:MOST_PER_COLUMN]:
+                values = rows[index]
+                place = ", ".join(str(values[name]) for name in naming if name in values)
+                yield f"{place}: {_of_ratio(column.ratio, filling, index, column.name)}."
     yield from _without_numbers(cells, records)
+
+
+def _of_ratio(names: tuple[str, str], filling: Filling, row: int, column: str) -> str:
+    first, second = names
+    ratio = filling.ratios[row, column]
+    if ratio.low is not None and ratio.high is not None:
+        write = _writer(ratio.low, ratio.high)
+        low, high = write(ratio.low), write(ratio.high)
+        if ratio.is_claim:
+            ends = f"{low} to {high}; {ratio.why}"
+            return f"{first} is {write(ratio.value)} times {second} ({ends})"
+        if ratio.state == "same":
+            return f"{first} is {second}, {ratio.why} (ratio {low} to {high})"
+        return f"{_two_medians(names, filling, row)}; {ratio.why} (ratio {low} to {high})"
+    if ratio.is_claim:
+        return f"{first} is {ratio.value:.2f} times {second} ({ratio.why})"
+    return f"{_two_medians(names, filling, row)}; {ratio.why}"
+
+
+def _two_medians(names: tuple[str, str], filling: Filling, row: int) -> str:
+    return ", ".join(f"{name} {filling.words[row, name]}" for name in names)
+
+
+def _writer(low: float, high: float) -> Callable[[float], str]:
+    """Writes a ratio with the decimals that tell its interval from one; two at least."""
+    digits = next(
+        (
+            digits
+            for digits in range(2, MOST_DIGITS)
+            if all(float(f"{end:.{digits}f}") != 1 for end in (low, high))
+        ),
+        MOST_DIGITS,
+    )
+    return lambda value: f"{value:.{digits}f}"
 
 
 def _naming(layout: Layout) -> list[str]:

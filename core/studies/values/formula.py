@@ -260,10 +260,32 @@ def paths_in(text: str) -> list[str]:
     return _parsed(text)[0]
 
 
+COUNTING_ROOTS = ("memory", "measures", "distributed")
+
+
+def is_counted(text: str) -> bool:
+    """True for bytes that a pass counted: the same in every process, unlike a time.
+
+    What the driver reports is measured.
+    """
+    return all(
+        parse_path(path)[0].name in COUNTING_ROOTS
+        and _unit_of(last_name(path)) == "B"
+        and "driver" not in path
+        for path in paths_in(text)
+    )
+
+
 def source_unit(text: str) -> str:
     """The unit that a formula's value has, from the end of its first path; empty is none."""
     paths, operators = _parsed(text)
     return "" if "/" in operators else _unit_of(last_name(paths[0]))
+
+
+def shown_unit(text: str, unit: str) -> str:
+    """The unit of a formula's numbers once converted: ``B`` for bytes, empty for a count."""
+    source = source_unit(text)
+    return unit or {"%1": "%"}.get(source, source)
 
 
 def as_cell(value: Any, source: str, unit: str, template: str) -> Cell:

@@ -16,7 +16,16 @@ from ...tables.table import is_number
 from ..file.layouts import is_fact
 from ..file.study import Column, Layout, Line, Study
 from ..run.grid import Cell
-from .formula import UNITS, check_template, converted, evaluate, parse_path, paths_in, source_unit
+from .formula import (
+    UNITS,
+    check_template,
+    converted,
+    evaluate,
+    parse_path,
+    paths_in,
+    shown_unit,
+    source_unit,
+)
 
 _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "distributed")
 """Parts of a path that a name leaves out."""
@@ -47,7 +56,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown_unit(self) -> str:
         """The unit of `number`: ``B`` for bytes, empty for a count or a ratio."""
-        return _shown_unit(self.formula, self.unit)
+        return shown_unit(self.formula, self.unit)
 
     @property
     def title(self) -> str:
@@ -76,7 +85,7 @@ def values_of(study: Study) -> list[Value]:
     for layout in study.tables:
         for formula, unit, where in _shown(layout):
             if not is_fact(formula) and formula not in _TEXTS:
-                shown = _shown_unit(formula, unit)
+                shown = shown_unit(formula, unit)
                 places.setdefault((formula, shown), []).append(where)
     return [
         Value(
@@ -104,11 +113,6 @@ def _leading(formula: str, template: str) -> str:
     """The first number of a format with several: ``mean_ms`` of ``{mean:.2f} ± {std:.2f}``."""
     names = [name for name in check_template(template) if name]
     return f"{formula}.{names[0]}_ms" if names else formula
-
-
-def _shown_unit(formula: str, unit: str) -> str:
-    source = source_unit(formula)
-    return unit or {"%1": "%"}.get(source, source)
 
 
 def _where(line: Line, column: Column) -> dict[str, str]:

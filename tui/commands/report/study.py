@@ -25,8 +25,10 @@ def study_lines(report: Report, width: int) -> Iterator[Line]:
     yield [(f"{progress.done} of {progress.total} cells have their value", "dim")]
     for caution in report.cautions:
         yield from prose(f"! {caution}", width, hang=2, style="yellow")
-    for table in report.tables:
+    for table in report.shown:
         yield from titled(table.title or table.name, table_lines(table, width))
+        for line in report.legends.get(table.name, ()):
+            yield from prose(line, width, hang=2, style="dim")
     for title, lines in (("What the rows say", report.sentences), ("Notes", study.notes)):
         if lines:
             yield from titled(title, (row for line in lines for row in prose(line, width)))

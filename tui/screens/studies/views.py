@@ -48,7 +48,7 @@ class StudyViews(Vertical):
         the first that can be drawn."""
         is_other = self._report is None or self._report.study.name != report.study.name
         self._report, self._chosen = report, chosen
-        self.bar.names = [*(table.name for table in report.tables), PLOT, SAYS, NOTES]
+        self.bar.names = [*(table.name for table in report.shown), PLOT, SAYS, NOTES]
         if is_other or self.bar.active not in self.bar.names:
             self.bar.active = self.bar.names[0]
         self.bar.refresh()
@@ -82,15 +82,16 @@ class StudyViews(Vertical):
         report, view = self._report, self.bar.active
         if report is None:
             return
-        table = next((table for table in report.tables if table.name == view), None)
+        table = next((table for table in report.shown if table.name == view), None)
         is_roomy = self.screen.has_class("-roomy")
         figure = self._figure(report)
-        self.table.display = table is not None or (is_roomy and bool(report.tables))
+        self.table.display = table is not None or (is_roomy and bool(report.shown))
         self.plot.display = view == PLOT or (is_roomy and table is not None and figure is not None)
         self.words.display = view in (SAYS, NOTES)
-        if table is None and self.table.table not in report.tables:
-            table = next(iter(report.tables), None)
+        if table is None and self.table.table not in report.shown:
+            table = next(iter(report.shown), None)
         if table is not None and table != self.table.table:
+            self.table.note = " · ".join(report.legends.get(table.name, ()))
             self.table.show(table)
         self.plot.show(figure)
         lines = said(report) if view == SAYS else introduction(report.study)

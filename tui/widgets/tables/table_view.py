@@ -66,6 +66,8 @@ class TableView(DataTable[Text]):
         self.table: Table | None = None
         self.sort_column = ""
         self.descending = True
+        self.note = ""
+        """What marks in the table mean; shown from the next filling on."""
         self._flexible = flexible
         self._order = order
         self._words: list[str] = []
@@ -95,7 +97,8 @@ class TableView(DataTable[Text]):
             if all(word in " ".join(texts).lower() for word in self._words)
         ]
         if self.sort_column in self.table.columns:
-            cells = self.table.column(self.sort_column)
+            column = self.table.column(self.sort_column)
+            cells = self.table.sort_keys.get(self.sort_column, column)
             matching.sort(key=lambda index: sort_key(cells[index]), reverse=self.descending)
         return matching
 
@@ -191,7 +194,9 @@ class TableView(DataTable[Text]):
                 cells.append(cell)
             self.add_row(*cells, key=str(index))
         hidden = len(matching) - LIMIT
-        self.border_subtitle = f"{hidden} more rows, filter to see them" if hidden > 0 else ""
+        self.border_subtitle = (
+            f"{hidden} more rows, filter to see them" if hidden > 0 else self.note
+        )
         if before is not None and str(before) in {key.value for key in self.rows}:
             self.move_cursor(row=self.get_row_index(str(before)))
 

@@ -10,7 +10,9 @@ from sysbench.core.analysis.verdict.bounds import (
     FALSE_RATE,
     MOST_BLOCKS,
     block_bound,
+    least_pairs,
     rank_bound,
+    signed_rank_bound,
 )
 
 STATISTICS = [
@@ -63,3 +65,42 @@ def test_rank_bound_rejects_as_often_as_every_order_says(a: int, b: int) -> None
 @pytest.mark.parametrize(("a", "b"), [(3, 3), (1, 38), (2, 7)])
 def test_too_few_rounds_have_no_bound(a: int, b: int) -> None:
     assert rank_bound(a, b) is None
+
+
+@pytest.mark.parametrize("false_rate", [FALSE_RATE, FALSE_RATE / 4])
+@pytest.mark.parametrize("pairs", range(1, 13))
+def test_signed_rank_bound_rejects_as_often_as_every_choice_of_signs_says(
+    pairs: int, false_rate: float
+) -> None:
+    sums = [
+        sum(rank * sign for rank, sign in enumerate(signs, 1))
+        for signs in product((0, 1), repeat=pairs)
+    ]
+    whole = pairs * (pairs + 1) // 2
+
+    def share(most: int) -> float:
+        return sum(min(n, whole - n) <= most for n in sums) / len(sums)
+
+    bound = signed_rank_bound(pairs, false_rate)
+    assert (bound is None) == (pairs < least_pairs(false_rate))
+    if bound is None:
+        assert share(0) > false_rate
+    else:
+        assert share(bound) <= false_rate < share(bound + 1)
+
+
+def test_one_pass_in_a_fixed_order_leaves_the_false_rate() -> None:
+    # Turning all signs round turns a rejection into one, so that a given sign decides nothing.
+    pairs = 8
+    bound = signed_rank_bound(pairs)
+    assert bound is not None
+    whole = pairs * (pairs + 1) // 2
+    shares = set()
+    for fixed, sign in product(range(pairs), (0, 1)):
+        rejected = 0
+        for signs in product((0, 1), repeat=pairs - 1):
+            drawn = [*signs[:fixed], sign, *signs[fixed:]]
+            total = sum(rank * one for rank, one in enumerate(drawn, 1))
+            rejected += min(total, whole - total) <= bound
+        shares.add(rejected / 2 ** (pairs - 1))
+    assert len(shares) == 1 and max(shares) <= FALSE_RATE

@@ -14,10 +14,12 @@ from sysbench.core.analysis.verdict.interval import (
     Block,
     from_known_spread,
     interleaved,
+    paired,
     residuals,
     separate,
 )
 
+Pair = tuple[float, float]
 times = st.floats(0.1, 1e4)
 pairs = st.tuples(times, times)
 block_lists = st.lists(st.builds(Block, pairs, pairs), min_size=3, max_size=12)
@@ -63,6 +65,73 @@ def test_drift_widens_the_interval_of_separate_rounds(
     assert plain.high is not None and wide.high is not None
     assert 1 + wide.low == pytest.approx((1 + plain.low) / (1 + drift))
     assert 1 + wide.high == pytest.approx((1 + plain.high) * (1 + drift))
+
+
+@given(st.lists(pairs, min_size=6, max_size=14))
+def test_swapping_the_sides_turns_the_interval_of_pairs_round(found: list[Pair]) -> None:
+    a, b = zip(*found, strict=True)
+    there, back = paired(a, b), paired(b, a)
+    assert there.low is not None and there.high is not None
+    assert back.low is not None and back.high is not None
+    assert there.low <= there.change <= there.high
+    assert (1 + back.low) * (1 + there.high) == pytest.approx(1)
+    assert (1 + back.high) * (1 + there.low) == pytest.approx(1)
+
+
+@given(
+    st.lists(pairs, min_size=6, max_size=14),
+    st.floats(0.5, 2),
+    st.lists(st.floats(0.5, 2), min_size=14, max_size=14),
+)
+def test_a_slowdown_moves_the_interval_of_pairs_and_the_level_of_a_pass_does_not(
+    found: list[Pair], factor: float, levels: list[float]
+) -> None:
+    a, b = zip(*found, strict=True)
+    plain = paired(a, b)
+    moved = paired(
+        [level * x for level, x in zip(levels, a, strict=False)],
+        [level * factor * y for level, y in zip(levels, b, strict=False)],
+    )
+    for before, after in ((plain.low, moved.low), (plain.high, moved.high)):
+        assert before is not None and after is not None
+        assert 1 + after == pytest.approx(factor * (1 + before), rel=1e-9)
+
+
+@given(st.lists(pairs, min_size=8, max_size=14))
+def test_an_interval_for_several_comparisons_holds_that_for_one(found: list[Pair]) -> None:
+    a, b = zip(*found, strict=True)
+    for test in (paired, separate):
+        one, several = test(a, b), test(a, b, false_rate=0.05 / 3)
+        assert one.low is not None and several.low is not None
+        assert one.high is not None and several.high is not None
+        assert several.low <= one.low and one.high <= several.high
+
+
+def test_the_order_of_the_noise_is_drawn_so_bursts_and_drift_change_no_false_rate() -> None:
+    draw = random.Random(4)
+    cells, passes, wrong, trials = 12, 6, 0, 1500
+    for _ in range(trials):
+        level, noise = 0.0, []
+        for n in range(cells * passes):
+            level = 0.9 * level + draw.gauss(0, 0.01)  # neighbours that stay for ten cells
+            noise.append(math.exp(level + 0.001 * n))
+        orders = [list(range(cells)), *(draw.sample(range(cells), cells) for _ in range(5))]
+        a, b = (
+            [noise[n * cells + order.index(cell)] for n, order in enumerate(orders)]
+            for cell in (0, 11)
+        )
+        interval = paired(a, b)
+        assert interval.low is not None and interval.high is not None
+        wrong += interval.low > 0 or interval.high < 0
+    assert wrong / trials <= 0.05
+
+
+def test_five_pairs_have_no_interval_and_six_have() -> None:
+    few, enough = paired([1.0] * 5, [2.0] * 5), paired([1.0] * 6, [2.0] * 6)
+    assert few.low is None and few.change == pytest.approx(1)
+    assert enough.low == pytest.approx(1) and enough.high == pytest.approx(1)
+    with pytest.raises(ValueError, match="no rounds"):
+        paired([], [])
 
 
 def test_three_rounds_a_side_have_no_interval_and_four_have() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from sysbench.core.analysis.verdict.records import (
@@ -41,6 +42,34 @@ def test_interleaved_rounds_come_before_separate_ones() -> None:
     assert (verdict.basis, verdict.verdict) == ("interleaved rounds", "slower")
     other = factories.record_of_rounds([11, 11.1, 10.9, 11, 11.2, 10.8], experiment="y")
     assert verdict_of(a, other).basis == "separate rounds"
+
+
+def test_rounds_of_the_same_passes_over_a_grid_are_paired() -> None:
+    # Passes differ by far more than the sides do, which only the pairs can see.
+    levels = [100, 140, 90, 120, 200, 160]
+    a, b = (
+        factories.record(timing=factories.timing(factories.spread(100 * factor), rounds=[
+            *factories.rounds([factor * level for level in levels])
+        ]))
+        for factor in (1.0, 1.05)
+    )  # fmt: skip
+    assert verdict_of(a, b).basis == "separate rounds"
+    assert verdict_of(a, b).verdict == "not decidable"
+
+    def in_passes(record: Record, passes: range) -> Record:
+        assert record.timing is not None
+        rows = [
+            msgspec.structs.replace(row, experiment="grid", block=n)
+            for n, row in zip(passes, record.timing.rounds, strict=True)
+        ]
+        timing = msgspec.structs.replace(record.timing, rounds=rows)
+        return msgspec.structs.replace(record, timing=timing)
+
+    verdict = verdict_of(in_passes(a, range(6)), in_passes(b, range(6)))
+    assert (verdict.basis, verdict.verdict, verdict.rounds_a) == ("paired rounds", "slower", 6)
+    assert verdict.change == pytest.approx(0.05)
+    shifted = verdict_of(in_passes(a, range(6)), in_passes(b, range(1, 7)))
+    assert shifted.basis == "separate rounds"  # only five passes have both
 
 
 def test_known_spread_is_used_and_named_for_one_process_a_side() -> None:

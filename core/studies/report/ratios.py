@@ -1,0 +1,267 @@
+"""Ratios of two cells: their figures round by round, and whether they differ, by the engine."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from ...analysis.rounds import combined, counting, with_times
+from ...analysis.statistics import spread
+from ...analysis.verdict.bounds import FALSE_RATE, least_pairs, rank_bound
+from ...analysis.verdict.interval import separate
+from ...analysis.verdict.records import of_pairs
+from ...analysis.verdict.verdict import SMALLEST, Verdict, judge
+from ...formatting import counted, percent
+from ...record.record import Record
+from ...record.timing import Round, Timing
+from ...tables.table import Cell as Content
+from ...tables.table import is_number
+from ..run.grid import Cell
+
+NOT_TESTED = "one process each: not tested"
+COUNTED = "counted bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """One figure of a cell, by the processes that measured it.
+
+    Attributes:
+        by_pass: Pass over the grid, from 0, to the figure of its process.
+        processes: Figures of all processes that count, those of runs with rounds of their own
+            among them.
+        is_counted: Bytes that were counted, which need no test.
+    """
+
+    by_pass: Mapping[int, float] = field(default_factory=dict)
+    processes: Sequence[float] = ()
+    is_counted: bool = False
+
+
+def rounds_of(
+    cells: Sequence[Cell],
+    records: Mapping[str, Record],
+    figure: Callable[[Record], Content],
+    *,
+    is_counted: bool,
+) -> Rounds:
+    """The figures of the repeats of one cell; those that have none are left out.
+
+    Args:
+        cells: The cell's repeats.
+        records: By the cell's id.
+        figure: Of one record; a text is none.
+        is_counted: Whether the figure is of counted bytes.
+    """
+    by_pass: dict[int, float] = {}
+    processes: list[float] = []
+    for cell in cells:
+        record = records.get(cell.id)
+        number = figure(record) if record else None
+        if record is None or not is_number(number):
+            continue
+        by_pass[cell.repeat] = number
+        processes += [one for single in _single(record) if is_number(one := figure(single))]
+    return Rounds(by_pass, processes, is_counted)
+
+
+def quotient_of(first: Rounds, second: Rounds) -> Rounds:
+    """The figures of a ratio, by the passes that have both; a ratio may be of ratios."""
+    by_pass = {
+        number: first.by_pass[number] / second.by_pass[number]
+        for number in sorted(first.by_pass.keys() & second.by_pass.keys())
+        if second.by_pass[number]
+    }
+    is_counted = first.is_counted and second.is_counted
+    return Rounds(by_pass, tuple(by_pass.values()), is_counted)
+
+
+def _single(record: Record) -> Iterator[Record]:
+    """The record once for each of its rounds that count, as if that process were alone."""
+    timing = record.timing
+    if timing is None or timing.interval_of != "rounds":
+        yield record
+        return
+    for row in counting(timing.rounds):
+        yield msgspec.structs.replace(record, timing=_of_round(timing, row))
+
+
+def _of_round(timing: Timing, row: Round) -> Timing:
+    median = row.median_ms or timing.step.median_ms
+    share = timing.step.median_ms / median
+    rates = (timing.tokens_per_second, timing.tflops, timing.mfu, timing.causal_mfu)
+    tokens, tflops, mfu, causal = (None if rate is None else rate * share for rate in rates)
+    return msgspec.structs.replace(
+        timing,
+        step=spread([median]),
+        phases={name: spread([phase]) for name, phase in row.phases.items()},
+        tokens_per_second=tokens,
+        tflops=tflops,
+        mfu=mfu,
+        causal_mfu=causal,
+    )
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure over another.
+
+    Attributes:
+        value: The ratio; from six pairs of rounds on the middle of the ratios by pass.
+        low: Lower end of its 95 % interval; null where there is none.
+        high: Upper end.
+        state: What may be said. ``counted`` is exact; ``not tested`` and ``not decidable`` allow
+            no claim; ``same`` is within 1 %.
+        why: Evidence, as text.
+        verdict: The engine's, on the first figure against the second; null without a test.
+        first: Median of the first figure's rounds.
+        second: Of the second one's.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    state: Literal["counted", "not tested", "not decidable", "same", "differs"]
+    why: str
+    verdict: Verdict | None = None
+    first: float
+    second: float
+
+    @property
+    def tested(self) -> str:
+        """State and evidence as one text, as a cell of a table has it."""
+        return f"differs: {self.why}" if self.state == "differs" else self.why
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether it may be told that one figure is that many times the other."""
+        return self.state in ("counted", "differs")
+
+
+def ratio_of(first: Rounds, second: Rounds, *, false_rate: float = FALSE_RATE) -> Ratio | None:
+    """The first over the second, tested where rounds allow it; None without both figures.
+
+    Rounds of the same passes are paired; with fewer than the test needs, four of either side are
+    tested without the pairs.
+
+    Args:
+        first: Figures of one cell.
+        second: Figures of the other.
+        false_rate: Of a claim on these two.
+    """
+    if not first.by_pass or not second.by_pass:
+        return None
+    upper = statistics.median(first.by_pass.values())
+    lower = statistics.median(second.by_pass.values())
+    if not lower:
+        return None
+    counts = sorted({len(first.processes), len(second.processes)})
+    differing = [side for side in (first, second) if len(set(side.processes)) > 1]
+    plain = Ratio(value=upper / lower, state="not tested", why="", first=upper, second=lower)
+    if first.is_counted and second.is_counted and not differing:
+        all_rounds = f", the same in all {counts[-1]} rounds" if counts[-1] > 1 else ""
+        return msgspec.structs.replace(plain, state="counted", why=COUNTED + all_rounds)
+    unlike = "; ".join(_differing(side) for side in differing if side.is_counted)
+    verdict = _verdict(first, second, false_rate)
+    if verdict is None or verdict.low is None or verdict.high is None or verdict.change is None:
+        one = counts == [1]
+        why = NOT_TESTED if one else _too_few(counts, false_rate)
+        why = "; ".join(part for part in (why, unlike) if part)
+        return msgspec.structs.replace(
+            plain, state="not tested" if one else "not decidable", why=why
+        )
+    return msgspec.structs.replace(
+        plain,
+        value=1 + verdict.change,
+        low=1 + verdict.low,
+        high=1 + verdict.high,
+        state="differs" if verdict.differs else _state(verdict),
+        why="; ".join(part for part in (_evidence(verdict), unlike) if part),
+        verdict=verdict,
+    )
+
+
+def _state(verdict: Verdict) -> Literal["same", "not decidable"]:
+    return "same" if verdict.verdict == "same" else "not decidable"
+
+
+def _verdict(first: Rounds, second: Rounds, false_rate: float) -> Verdict | None:
+    """On the first against the second; None with too few rounds, or a figure without logarithm."""
+    if min((*first.processes, *second.processes)) <= 0:
+        return None
+    common = sorted(first.by_pass.keys() & second.by_pass.keys())
+    if len(common) >= least_pairs(false_rate):
+        pairs = [(second.by_pass[number], first.by_pass[number]) for number in common]
+        return of_pairs(pairs, false_rate=false_rate)
+    if rank_bound(len(second.processes), len(first.processes), false_rate) is None:
+        return None
+    return judge(separate(second.processes, first.processes, false_rate=false_rate))
+
+
+def _too_few(counts: Sequence[int], false_rate: float) -> str:
+    rounds = " and ".join(map(str, counts))
+    plural = "" if counts == [1] else "s"
+    return f"not decidable: {rounds} round{plural} each, {least_pairs(false_rate)} decide"
+
+
+def _evidence(verdict: Verdict) -> str:
+    """``same within 1 %: 6 rounds each``, ``not decidable yet: 6 rounds each, …``."""
+    counts = sorted({verdict.rounds_a, verdict.rounds_b})
+    rounds = f"{' and '.join(map(str, counts))} rounds each"
+    if verdict.differs:
+        return rounds
+    if verdict.verdict == "same":
+        return f"same within {percent(verdict.smallest)}: {rounds}"
+    if verdict.more_rounds is None:
+        return f"not decidable yet: {rounds}"
+    more = counted(verdict.more_rounds // 2, "more round")
+    return (
+        f"not decidable yet: {rounds}, about {more} would decide a {percent(SMALLEST)} difference"
+    )
+
+
+def _differing(side: Rounds) -> str:
+    low, high = min(side.processes), max(side.processes)
+    return f"the bytes differ between rounds, by {percent(high / low - 1, 2) if low else 'all'}"
+
+
+def merged(study: str, repeats: Mapping[int, Record]) -> Record:
+    """The repeats of one cell as one run with rounds; all but its times is the first repeat's.
+
+    Args:
+        study: Name of what the rounds are of, the same for all cells of one grid.
+        repeats: Pass over the grid to the record of its run; at least one.
+    """
+    numbers = sorted(repeats)
+    finished = [number for number in numbers if repeats[number].status == "finished"]
+    first = repeats[(finished or numbers)[0]]
+    timings = {
+        number + 1: _with_samples(timing)
+        for number in numbers
+        if (timing := repeats[number].timing) is not None
+    }
+    if len(timings) < 2:
+        return first
+    rounds = [
+        with_times(
+            Round(
+                index=index,
+                started_ns=repeats[index - 1].created_ns,
+                outcome="finished",
+                experiment=study,
+                block=index - 1,
+            ),
+            timing,
+        )
+        for index, timing in timings.items()
+    ]
+    return msgspec.structs.replace(first, timing=combined(rounds, timings))
+
+
+def _with_samples(timing: Timing) -> Timing:
+    """The timing with its median for the samples that a study does not keep."""
+    samples = timing.samples_ms or [timing.step.median_ms]
+    return msgspec.structs.replace(timing, samples_ms=samples)
