@@ -14,7 +14,7 @@ from ..spec.spec import DIMENSION_NAMES
 from .difference.nodes import Difference
 from .memory.difference import MemoryDifference, memory_difference
 from .verdict.records import NOTHING_KNOWN, Known, verdict_of
-from .verdict.verdict import SMALLEST, Verdict, Word
+from .verdict.verdict import SMALLEST, Verdict, Word, headline, tested_words
 
 _PROCEDURE = keys_deciding("procedure")
 
@@ -151,7 +151,9 @@ class BreakEven(msgspec.Struct, frozen=True):
 
     ``saved_ms`` is eager minus compiled. ``steps_cold`` and ``steps_warm`` are the numbers of
     steps after which the savings exceed the time of compiling, with empty and with full caches.
-    Null values have their reason in ``missing``.
+    ``verdict`` is the engine's on the compiled run against the eager one, and ``tested`` what it
+    says, in words; null and empty without two timings. Null values have their reason in
+    ``missing``.
     """
 
     compiled_ms: float | None = None
@@ -162,15 +164,20 @@ class BreakEven(msgspec.Struct, frozen=True):
     steps_cold: int | None = None
     steps_warm: int | None = None
     missing: dict[str, str] = {}
+    verdict: Verdict | None = None
+    tested: str = ""
 
 
-def break_even(record: Record, eager: Record | None, how: str) -> BreakEven:
-    """Steps = ceil(compile seconds / seconds saved per step), if the saving is significant.
+def break_even(
+    record: Record, eager: Record | None, how: str, known: Known = NOTHING_KNOWN
+) -> BreakEven:
+    """Steps = ceil(compile seconds / seconds saved per step), unless a test finds no saving.
 
     Args:
         record: A compiled run.
         eager: The run of the same spec without torch.compile, if there is one.
         how: Instruction to make such a run, for ``missing`` where there is none.
+        known: The machine's noise, from its other runs.
     """
     if record.timing is None or record.compile is None:
         return _never(BreakEven(), "this run has no timing")
@@ -182,16 +189,21 @@ def break_even(record: Record, eager: Record | None, how: str) -> BreakEven:
         return BreakEven(compiled_ms=step.median_ms, missing=missing)
     eager_step = eager.timing.step
     saved_ms = eager_step.median_ms - step.median_ms
+    verdict = verdict_of(eager, record, known)
     medians = BreakEven(
         compiled_ms=step.median_ms,
         eager_ms=eager_step.median_ms,
         eager_run=eager.id,
         saved_ms=saved_ms,
         speed_up=eager_step.median_ms / step.median_ms if step.median_ms else None,
+        verdict=verdict,
+        tested=tested_words(verdict),
     )
     if saved_ms <= 0:
-        return _never(medians, "never: compiled steps are not shorter")
-    if step.ci_high_ms >= eager_step.ci_low_ms:
+        return _never(medians, "never, by these medians: the compiled one is not shorter")
+    if verdict.high is not None and verdict.high >= 0:
+        return _never(medians, f"no saving is shown: {headline(verdict)}")
+    if verdict.high is None and step.ci_high_ms >= eager_step.ci_low_ms:
         return _never(medians, "the two medians cannot be distinguished: their intervals overlap")
     seconds = {"cold": record.compile.cold_seconds, "warm": record.compile.warm_seconds}
     steps = {f"steps_{name}": _steps(value, saved_ms) for name, value in seconds.items()}

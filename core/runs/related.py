@@ -6,12 +6,14 @@ import msgspec
 
 from ..analysis.compare import BreakEven, break_even
 from ..analysis.kernels.questions import GEMM_STEPS
+from ..analysis.verdict.records import NOTHING_KNOWN
 from ..errors import SysbenchError
 from ..record.environment import device_name
 from ..record.record import Record
 from ..spec.command_line import command_line
 from ..spec.fields import COMPILE_KEYS, keys_deciding
 from ..spec.spec import RunSpec
+from .ab.known import known_noise
 from .builder import load_record
 from .library import SPEC_COLUMNS, Entry, Library
 
@@ -45,13 +47,20 @@ def eager_counterpart(record: Record, library: Library | None = None) -> Record 
 
 
 def compile_break_even(record: Record, library: Library | None = None) -> BreakEven | None:
-    """Steps after which compiling pays here; None for a run that is not compiled."""
+    """Steps after which compiling pays here; None for a run that is not compiled.
+
+    The verdict behind it rests on the rounds of both runs, or on the spread that the library knows
+    of their specs.
+    """
     if record.compile is None:
         return None
     try:
         command = command_line(eager_spec(record), ["timing"])
         how = f"no eager run of this spec here: {command}"
-        return break_even(record, eager_counterpart(record, library), how)
+        eager = eager_counterpart(record, library)
+        root = library.root if library else None
+        known = known_noise(eager, record, root) if eager else NOTHING_KNOWN
+        return break_even(record, eager, how, known)
     except SysbenchError as error:
         return break_even(record, None, str(error))
 

@@ -64,6 +64,7 @@ _WORTH = {
     "speed_up": "eager over compiled",
     "steps_cold": "break-even steps, cold",
     "steps_warm": "break-even steps, warm",
+    "tested": "compiled against eager",
 }
 
 
@@ -72,7 +73,7 @@ def _worth(worth: BreakEven) -> dict[str, Cell]:
     return {
         label: values[key]
         for key, label in _WORTH.items()
-        if values[key] is not None or key in worth.missing
+        if values[key] not in (None, "") or key in worth.missing
     }
 
 

@@ -127,6 +127,21 @@ def sentence(verdict: Verdict) -> str:
     return text[:1].upper() + text[1:]
 
 
+NOT_TESTED = "one process each: not tested"
+
+
+def tested_words(verdict: Verdict) -> str:
+    """The headline with the rounds behind it; that one process a side was not tested."""
+    if verdict.verdict == "not the same computation":
+        return headline(verdict)
+    if verdict.basis == "none":
+        return NOT_TESTED
+    if verdict.basis == "known spread":
+        return f"{headline(verdict)}; one process each, by the spread known of earlier ones"
+    rounds = f"{verdict.rounds_a} and {verdict.rounds_b} rounds"
+    return f"{headline(verdict)}; {rounds}"
+
+
 GateResult = Literal["pass", "regression", "not decidable"]
 GATE_EXITS: dict[GateResult, int] = {"pass": 0, "regression": 3, "not decidable": 4}
 """Exit codes of a gate."""

@@ -214,7 +214,10 @@ def questions(record: Record, records: Sequence[Record]) -> Table | None:
 
 
 def compilation(record: Record, records: Sequence[Record]) -> Table | None:
-    """Cost of compiling, and the steps after which it pays against the eager cell."""
+    """Cost of compiling, and the steps after which it pays against the eager cell.
+
+    Rounds of the study pair the two cells.
+    """
     block = record.compile
     if block is None:
         return None
@@ -231,6 +234,7 @@ def compilation(record: Record, records: Sequence[Record]) -> Table | None:
         "Break-even steps, cold": worth.steps_cold,
         "Break-even steps, warm": worth.steps_warm,
         "Why": "; ".join(dict.fromkeys(worth.missing.values())),
+        "Compiled against eager": worth.tested or None,
     }
     return Table(
         name="compilation",

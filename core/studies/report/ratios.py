@@ -14,7 +14,7 @@ from ...analysis.statistics import spread
 from ...analysis.verdict.bounds import FALSE_RATE, least_pairs, rank_bound
 from ...analysis.verdict.interval import separate
 from ...analysis.verdict.records import of_pairs
-from ...analysis.verdict.verdict import SMALLEST, Verdict, judge
+from ...analysis.verdict.verdict import NOT_TESTED, SMALLEST, Verdict, judge
 from ...formatting import counted, percent
 from ...record.record import Record
 from ...record.timing import Round, Timing
@@ -22,7 +22,6 @@ from ...tables.table import Cell as Content
 from ...tables.table import is_number
 from ..run.grid import Cell
 
-NOT_TESTED = "one process each: not tested"
 COUNTED = "counted bytes"
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.analysis.compare import break_even
+from sysbench.core.analysis.verdict.records import Known
 from sysbench.core.record.record import Compile, Record
 
 from ... import factories
@@ -89,3 +90,39 @@ def test_a_row_that_ran_eagerly_never_pays() -> None:
     block = msgspec.structs.replace(compiled.compile, extent="none", fell_back=True)
     found = break_even(msgspec.structs.replace(compiled, compile=block), record(60.0), HOW)
     assert found.missing["steps_cold"] == "nothing ran compiled"
+
+
+COMPILED, EAGER = record(50.0, cold=10.0), record(60.0)
+
+
+def of_rounds(single: Record, medians: list[float]) -> Record:
+    """The run as one of these processes."""
+    return msgspec.structs.replace(single, timing=factories.record_of_rounds(medians).timing)
+
+
+def test_one_process_each_is_told_as_untested_and_keeps_its_numbers() -> None:
+    found = break_even(record(50.0, cold=10.0), record(60.0), HOW)
+    assert found.tested == "one process each: not tested"
+    assert (found.steps_cold, found.saved_ms) == (1000, 10.0)
+
+
+def test_rounds_that_show_a_saving_are_told_with_its_interval() -> None:
+    fast, slow = [50.0, 50.1, 49.9, 50.2], [60.0, 60.1, 59.9, 60.2]
+    found = break_even(of_rounds(COMPILED, fast), of_rounds(EAGER, slow), HOW)
+    assert found.verdict is not None and found.verdict.verdict == "faster"
+    assert found.tested == "faster: -16.7 % (-17.1 % to -16.2 %); 4 and 4 rounds"
+    assert found.steps_cold == 1000
+
+
+def test_rounds_that_show_no_saving_have_no_break_even() -> None:
+    fast, slow = [50.0, 62.0, 49.0, 63.0], [61.0, 51.0, 65.0, 53.0]
+    found = break_even(of_rounds(COMPILED, fast), of_rounds(EAGER, slow), HOW)
+    assert found.steps_cold is None
+    assert "no saving is shown: not decidable yet" in found.missing["steps_cold"]
+
+
+def test_the_spread_that_is_known_of_earlier_processes_decides_too() -> None:
+    known = Known(a_ms=(60.0, 60.1, 59.9, 60.2, 59.8))
+    found = break_even(record(50.0, cold=10.0), record(60.0), HOW, known)
+    assert "by the spread known of earlier ones" in found.tested
+    assert found.steps_cold == 1000

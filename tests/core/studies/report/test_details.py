@@ -22,6 +22,19 @@ from sysbench.core.studies.run.state import records_of
 from ....half_filled import half_filled
 
 STEP = "timing.step.mean_ms"
+COMPILED = Compile(
+    mode="default",
+    backend="inductor",
+    scope="whole",
+    first_step_ms=900.0,
+    compile_seconds=30.0,
+    graphs=1,
+    graph_breaks={},
+    recompiles=0,
+    fell_back=False,
+    extent="whole",
+    cold_seconds=30.0,
+)
 
 
 @pytest.fixture
@@ -60,22 +73,9 @@ def test_kernels_are_summed_by_name_in_the_columns_of_nsys(record: Record) -> No
 def test_compiling_pays_after_the_seconds_over_what_a_step_saves(record: Record) -> None:
     # The eager cell has the study's compile_cache, which an eager run does not use.
     spec = RunSpec(model="tiny", device="cpu", compile_cache="cold")
-    block = Compile(
-        mode="default",
-        backend="inductor",
-        scope="whole",
-        first_step_ms=900.0,
-        compile_seconds=30.0,
-        graphs=1,
-        graph_breaks={},
-        recompiles=0,
-        fell_back=False,
-        extent="whole",
-        cold_seconds=30.0,
-    )
     eager = timed(record, spec, 12.0)
     fast = timed(record, spec.changed(compile="default"), 10.0)
-    compiled = msgspec.structs.replace(fast, compile=block)
+    compiled = msgspec.structs.replace(fast, compile=COMPILED)
     table = EACH["compilation"](compiled, [eager, compiled])
     assert table is not None
     assert table.column("Break-even steps, cold") == [15_000]
@@ -85,6 +85,35 @@ def test_compiling_pays_after_the_seconds_over_what_a_step_saves(record: Record)
     assert alone is not None
     assert alone.column("Break-even steps, cold") == [None]
     assert "eager" in str(alone.column("Why")[0])
+
+
+def test_rounds_of_a_study_test_the_compiled_cell_against_the_eager_one(record: Record) -> None:
+    points = [Point(label=name, settings={"compile": name}) for name in ("off", "default")]
+    layout = Layout(name="c", title="", rows=(), each="compilation")
+    study = Study(
+        name="s",
+        title="",
+        axes=(Axis(name="compile", points=tuple(points)),),
+        tables=(layout,),
+        fixed={"model": "tiny", "device": "cpu"},
+    )
+    levels = [10.0, 12.0, 9.0, 11.0, 15.0, 13.0]
+    for rounds in (1, 6):
+        cells = expand(study, repeat=rounds)
+        records = {}
+        for cell in cells:
+            assert cell.spec is not None
+            compiled = cell.point["compile"] != "off"
+            level = levels[cell.repeat] / (1.25 + cell.repeat / 100 if compiled else 1)
+            own = timed(record, cell.spec, level)
+            records[cell.id] = msgspec.structs.replace(own, compile=COMPILED if compiled else None)
+        (table,) = fill_all(study, cells, records)
+        (tested,) = table.column("Compiled against eager")
+        if rounds == 1:
+            assert tested == "one process each: not tested"
+        else:
+            assert tested == "faster: -21.6 % (-23.1 % to -20.0 %); 6 and 6 rounds"
+        assert table.column("Break-even steps, cold")[0]
 
 
 def test_the_account_is_of_the_cell_without_memory_and_of_no_other(sysbench_home: Path) -> None:

@@ -229,15 +229,26 @@ def seconds_parts(block: Compile) -> list[Part]:
 
 def worth_line(worth: BreakEven) -> Content:
     """The time saved per step and the break-even, or why they are not known."""
-    if worth.eager_ms is None or worth.saved_ms is None or worth.speed_up is None:
+    if (
+        worth.compiled_ms is None
+        or worth.eager_ms is None
+        or worth.saved_ms is None
+        or worth.speed_up is None
+    ):
         reason = worth.missing.get("eager_ms") or worth.missing.get("steps_cold", "not known")
         return Content.assemble("break-even n/a: ", (reason, "$foreground 70%"))
+    is_told = worth.verdict is not None and worth.verdict.differs
     steps = {"cold": worth.steps_cold, "warm": worth.steps_warm}
     pays = [f"{count:,} steps {name}" for name, count in steps.items() if count is not None]
-    after = f"pays after {' · '.join(pays)}" if pays else worth.missing.get("steps_cold", "")
+    would = "pays" if is_told else "would pay"
+    after = f"{would} after {' · '.join(pays)}" if pays else worth.missing.get("steps_cold", "")
+    tested = (f"; {worth.tested}", "$foreground 70%")
+    if not is_told:
+        medians = f"eager {milliseconds(worth.eager_ms)} a step, compiled "
+        return Content.assemble(f"{medians}{milliseconds(worth.compiled_ms)}; {after}", tested)
     return Content.assemble(
         (f"{significant(worth.speed_up, 3)}×", "bold $accent"),
         f" the eager speed, {milliseconds(worth.saved_ms)} saved a step of "
-        f"{milliseconds(worth.eager_ms)}; ",
-        after,
+        f"{milliseconds(worth.eager_ms)}; {after}",
+        tested,
     )
