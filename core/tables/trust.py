@@ -21,7 +21,10 @@ def explains_too_little(kernels: Kernels) -> bool:
 
 
 def is_perturbed(kernels: Kernels) -> bool:
-    """True if tracing changed the step by more than `PERTURBATION_LIMIT`: its times are void."""
+    """True if the traced step is off the bare one by more than `PERTURBATION_LIMIT`.
+
+    Its times are void then. Below, it is not told apart from what processes differ by.
+    """
     change = 0.0 if kernels.perturbation is None else kernels.perturbation - 1
     return abs(change) > PERTURBATION_LIMIT
 
@@ -74,8 +77,9 @@ def perturbation_note(kernels: Kernels) -> str:
     if kernels.perturbation is None or not is_perturbed(kernels):
         return ""
     return (
-        f"{PERTURBED_MARK} a time of the traced step, which tracing moved by "
-        f"{signed_percent(kernels.perturbation - 1)} (limit {percent(PERTURBATION_LIMIT, 0)}): "
+        f"{PERTURBED_MARK} a time of the traced step, which is "
+        f"{signed_percent(kernels.perturbation - 1)} off the bare one "
+        f"(limit {percent(PERTURBATION_LIMIT, 0)}): "
         "read the shares, take times from Timing."
     )
 

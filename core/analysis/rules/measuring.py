@@ -84,7 +84,8 @@ def not_settled(record: Record) -> Finding | None:
         f"where ±{percent(goal)} was asked for.",
         why=f"{timing.stop_reason}; {step.n} steps spread over an IQR of "
         f"{step.iqr_ms:.3g} ms around {step.median_ms:.4g} ms{_in_which(timing)}.",
-        next="Quiet the machine or measure longer; compare with other runs by interval only.",
+        next="Quiet the machine or measure longer; compare with other runs by rounds (ab, "
+        "or run --repeat), never by this interval.",
         numbers={"half_width": width, "until": goal, "n": step.n},
     )
 

@@ -113,6 +113,8 @@ def test_tracing_that_moved_the_step_is_told(quiet: Record, perturbation: float)
     finding = only(bent(quiet, kernels=bent(quiet.kernels, perturbation=perturbation)))
     assert finding.rule == "tracing-perturbed"
     assert f"{perturbation - 1:+.0%}".replace("%", " %") in finding.verdict
+    assert "not tested against the other" in finding.why
+    assert ("makes no step shorter" in finding.why) == (perturbation < 1)
 
 
 def test_a_table_that_explains_little_is_told(quiet: Record) -> None:
