@@ -103,7 +103,9 @@ def _quantity_row(columns: Sequence[str], row: Sequence[Cell], *, keyed: bool) -
 
 
 def is_numeric(table: Table, column: str) -> bool:
-    """True for a column of numbers, which is set flush right."""
+    """True for a column of numbers, which is set flush right; of texts that sort as numbers too."""
+    if column in table.sort_keys:
+        return True
     cells = [cell for cell in table.column(column) if cell is not None]
     return bool(cells) and all(map(is_number, cells))
 

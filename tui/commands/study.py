@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...core.errors import SpecError
+from ...core.formatting import counted
 from ...core.tables.table import Table
 from .arguments import examples
 from .report.output import page_width, print_json, print_lines
@@ -56,7 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="AXIS=VALUE",
         help="only these points of an axis (with commas); repeatable",
     )
-    parser.add_argument("--repeat", type=int, metavar="N", help="rounds over the whole grid")
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        metavar="N",
+        help="rounds over the whole grid; 6 or more test what is compared",
+    )
     parser.add_argument("--max-minutes", type=float, metavar="M", help="start no cell after that")
     parser.add_argument("--retry", action="store_true", help="run failed cells once more")
     parser.add_argument("--dry-run", action="store_true", help="show the cells, run nothing")
@@ -202,7 +208,7 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
     forecasts = [(cell, forecaster.forecast(cell)) for cell in cells]
     table = Table(
         name="cells",
-        title=f"{study.name}: {len(cells)} cells",
+        title=f"{study.name}: {counted(sum(not cell.repeat for cell in cells), 'cell')}",
         columns=("cell", "peak_bytes", "fits", "predicted_s", "why"),
         rows=tuple(
             (

@@ -13,11 +13,11 @@ from ...core.studies.run.grid import Cell, expand
 from ...core.studies.run.runner import start_study, stop_study
 from ...core.studies.run.state import (
     Entry,
-    StudyDirectory,
+    directory_of,
     open_study,
     records_of,
-    studies_folder,
     unique,
+    with_begun_rounds,
 )
 from ...core.studies.values.values import fields_used_by
 from .run_watch import RunWatch
@@ -38,9 +38,9 @@ class StudyWatch:
         Raises:
             SpecError: The study cannot be expanded here.
         """
-        self.study = study
+        self.study = study = with_begun_rounds(study, root)
         self.cells: list[Cell] = unique(expand(study))
-        self.directory = StudyDirectory(studies_folder(root) / f"{study.name}-{study.identity}")
+        self.directory = directory_of(study, root)
         self.entries: dict[str, Entry] = {}
         self.progress = Progress(statuses={})
         self.current: RunWatch | None = None

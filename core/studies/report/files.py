@@ -11,6 +11,8 @@ from ...export.page.document import document, section, table, tag, text
 from ...export.page.line_chart import line_chart
 from ...export.text_formats import escaped, table_as_csv, table_as_markdown, tables_as_tidy_csv
 from ...tables.table import Table
+from ..values.values import Value
+from .best import Best
 from .report import Report
 
 
@@ -102,7 +104,7 @@ def study_as(report: Report, kind: str) -> bytes:
 
 def study_as_json(report: Report) -> dict[str, object]:
     """The public contract: ``study``, the first table's ``columns`` and ``rows``, ``cells``; and
-    all tables, the sentences, the cautions and the environment."""
+    all tables, the rounds, the least times, the sentences, the cautions and the environment."""
     first = next(iter(report.tables), None)
     return {
         "study": report.study.name,
@@ -122,11 +124,27 @@ def study_as_json(report: Report) -> dict[str, object]:
             for cell in report.cells
         ],
         "tables": [_table_as_json(table) for table in report.tables],
+        "rounds": report.study.repeat,
+        "best": [_best_as_json(best, report.values[best.value]) for best in report.best],
         "sentences": report.sentences,
         "cautions": report.cautions,
         "notes": report.study.notes,
         "environment": _table_as_json(report.environment),
         "commands": _table_as_json(report.commands),
+    }
+
+
+def _best_as_json(best: Best, value: Value) -> dict[str, object]:
+    return {
+        "value": value.name,
+        "axis": best.axis,
+        "place": best.place,
+        "point": best.label,
+        "next": best.next_label,
+        "next_over_best": best.ratio.value,
+        "low": best.ratio.low,
+        "high": best.ratio.high,
+        "comparisons": best.others,
     }
 
 

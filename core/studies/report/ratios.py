@@ -13,6 +13,7 @@ from ...analysis.rounds import combined, counting, with_times
 from ...analysis.statistics import spread
 from ...analysis.verdict.bounds import FALSE_RATE, least_pairs, rank_bound
 from ...analysis.verdict.interval import separate
+from ...analysis.verdict.pairs import decided_by
 from ...analysis.verdict.records import of_pairs
 from ...analysis.verdict.verdict import NOT_TESTED, SMALLEST, Verdict, judge
 from ...formatting import counted, percent
@@ -20,6 +21,7 @@ from ...record.record import Record
 from ...record.timing import Round, Timing
 from ...tables.table import Cell as Content
 from ...tables.table import is_number
+from ..file.schema import MOST_REPEATS
 from ..run.grid import Cell
 
 COUNTED = "counted bytes"
@@ -34,11 +36,13 @@ class Rounds:
         processes: Figures of all processes that count, those of runs with rounds of their own
             among them.
         is_counted: Bytes that were counted, which need no test.
+        waiting: Rounds that were asked for and did not run yet.
     """
 
     by_pass: Mapping[int, float] = field(default_factory=dict)
     processes: Sequence[float] = ()
     is_counted: bool = False
+    waiting: int = 0
 
 
 def rounds_of(
@@ -65,7 +69,8 @@ def rounds_of(
             continue
         by_pass[cell.repeat] = number
         processes += [one for single in _single(record) if is_number(one := figure(single))]
-    return Rounds(by_pass, processes, is_counted)
+    waiting = sum(cell.id not in records for cell in cells)
+    return Rounds(by_pass, processes, is_counted, waiting)
 
 
 def quotient_of(first: Rounds, second: Rounds) -> Rounds:
@@ -76,7 +81,8 @@ def quotient_of(first: Rounds, second: Rounds) -> Rounds:
         if second.by_pass[number]
     }
     is_counted = first.is_counted and second.is_counted
-    return Rounds(by_pass, tuple(by_pass.values()), is_counted)
+    waiting = max(first.waiting, second.waiting)
+    return Rounds(by_pass, tuple(by_pass.values()), is_counted, waiting)
 
 
 def _single(record: Record) -> Iterator[Record]:
@@ -144,7 +150,8 @@ def ratio_of(first: Rounds, second: Rounds, *, false_rate: float = FALSE_RATE) -
     """The first over the second, tested where rounds allow it; None without both figures.
 
     Rounds of the same passes are paired; with fewer than the test needs, four of either side are
-    tested without the pairs.
+    tested without the pairs. Nothing is tested before all rounds ran that were asked for: a test
+    at every new round would call something different sooner or later.
 
     Args:
         first: Figures of one cell.
@@ -164,10 +171,11 @@ def ratio_of(first: Rounds, second: Rounds, *, false_rate: float = FALSE_RATE) -
         all_rounds = f", the same in all {counts[-1]} rounds" if counts[-1] > 1 else ""
         return msgspec.structs.replace(plain, state="counted", why=COUNTED + all_rounds)
     unlike = "; ".join(_differing(side) for side in differing if side.is_counted)
-    verdict = _verdict(first, second, false_rate)
+    waiting = max(first.waiting, second.waiting)
+    verdict = None if waiting else _verdict(first, second, false_rate)
     if verdict is None or verdict.low is None or verdict.high is None or verdict.change is None:
-        one = counts == [1]
-        why = NOT_TESTED if one else _too_few(counts, false_rate)
+        one = counts == [1] and not waiting
+        why = NOT_TESTED if one else _too_few(counts, waiting, false_rate)
         why = "; ".join(part for part in (why, unlike) if part)
         return msgspec.structs.replace(
             plain, state="not tested" if one else "not decidable", why=why
@@ -200,10 +208,11 @@ def _verdict(first: Rounds, second: Rounds, false_rate: float) -> Verdict | None
     return judge(separate(second.processes, first.processes, false_rate=false_rate))
 
 
-def _too_few(counts: Sequence[int], false_rate: float) -> str:
+def _too_few(counts: Sequence[int], waiting: int, false_rate: float) -> str:
     rounds = " and ".join(map(str, counts))
-    plural = "" if counts == [1] else "s"
-    return f"not decidable: {rounds} round{plural} each, {least_pairs(false_rate)} decide"
+    if waiting:
+        return f"not decidable yet: {rounds} of {counts[0] + waiting} rounds"
+    return f"not decidable: {rounds} rounds each, {least_pairs(false_rate)} are enough"
 
 
 def _evidence(verdict: Verdict) -> str:
@@ -214,11 +223,17 @@ def _evidence(verdict: Verdict) -> str:
         return rounds
     if verdict.verdict == "same":
         return f"same within {percent(verdict.smallest)}: {rounds}"
+    undecided = f"not decidable yet: {rounds}"
     if verdict.more_rounds is None:
-        return f"not decidable yet: {rounds}"
-    more = counted(verdict.more_rounds // 2, "more round")
+        return undecided
+    more = verdict.more_rounds // 2
+    if verdict.spread is not None and counts[0] + more > MOST_REPEATS:
+        decided = percent(decided_by(MOST_REPEATS, verdict.spread))
+        noise = f"±{percent(verdict.spread)} between them"
+        return f"{undecided}, {noise}; {MOST_REPEATS} rounds decide a difference of {decided}"
     return (
-        f"not decidable yet: {rounds}, about {more} would decide a {percent(SMALLEST)} difference"
+        f"{undecided}, about {counted(more, 'more round')} would decide a "
+        f"{percent(SMALLEST)} difference"
     )
 
 

@@ -19,6 +19,7 @@ from ..run import grid
 from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progress_in, seconds_left
 from ..run.state import CellStatus, Entry, StudyDirectory, records_of
 from ..values.values import Value, fields_used_by, values_of
+from .best import Best, best_of, sentence_of
 from .charts import figures_of
 from .table import fillings
 from .text import cautions_of, sentences_of
@@ -84,6 +85,8 @@ def commands_table(
     )
 
 
+MOST_BEST = 24
+"""Most sentences on the cell with the least time; all are in JSON."""
 MOST_TIMELINES = 24
 """A page with more of them would be too large to read, and to open."""
 
@@ -103,6 +106,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         tables: The study's tables that have rows, every number in a column of its own.
         shown: The same for people: a ratio with its interval, or marked as untested, as one text.
         legends: Meaning of the marks in a shown table, by the table's name.
+        best: Times that one way to do a work has less of than all others, by the engine.
         figures: One for each value that has a numeric axis.
         timelines: Memory of each cell by its words, if the study has timelines.
         environment: Of all cells.
@@ -123,6 +127,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[Table, ...]
     shown: tuple[Table, ...]
     legends: dict[str, tuple[str, ...]]
+    best: tuple[Best, ...]
     figures: tuple[Figure, ...]
     timelines: dict[str, Timeline]
     environment: Table
@@ -156,6 +161,7 @@ def make_report(
     forecaster = Forecaster(past_entries(directory.root))
     forecasts = {cell.id: forecaster.forecast(cell) for cell in cells}
     values = values_of(study)
+    best = tuple(best_of(study, cells, records))
     filled = [filling for filling in fillings(study, cells, records) if filling.table.rows]
     return Report(
         study=study,
@@ -176,11 +182,15 @@ def make_report(
         tables=tuple(filling.table for filling in filled),
         shown=tuple(filling.shown for filling in filled),
         legends={filling.table.name: filling.legend for filling in filled if filling.legend},
+        best=best,
         figures=tuple(figures_of(study, cells, records)),
         timelines=_timelines(cells, records) if study.timelines else {},
         environment=shared_environment(list(records.values())),
         commands=commands_table(study, cells, progress.statuses, entries),
-        sentences=tuple(sentences_of(study, cells, records)),
+        sentences=(
+            *(sentence_of(one, values[one.value]) for one in best[:MOST_BEST]),
+            *sentences_of(study, cells, records),
+        ),
         cautions=tuple(cautions_of(study, cells, records)),
     )
 

@@ -63,7 +63,7 @@ def _of_ratio(names: tuple[str, str], filling: Filling, row: int, column: str) -
             ends = f"{low} to {high}; {ratio.why}"
             return f"{first} is {write(ratio.value)} times {second} ({ends})"
         if ratio.state == "same":
-            return f"{first} is {second}, {ratio.why} (ratio {low} to {high})"
+            return f"{first} and {second} are the {ratio.why} (ratio {low} to {high})"
         return f"{_two_medians(names, filling, row)}; {ratio.why} (ratio {low} to {high})"
     if ratio.is_claim:
         return f"{first} is {ratio.value:.2f} times {second} ({ratio.why})"
@@ -219,6 +219,8 @@ def _options(study: Study) -> Iterator[str]:
     except SysbenchError:
         # The file is gone or was replaced: the overrides are unknown.
         return
+    if study.repeat != original.repeat:
+        yield from ("--repeat", str(study.repeat))
     for axis in study.axes:
         if axis != original.axis(axis.name):
             yield from ("--set", f"{axis.name}={','.join(axis.labels)}")

@@ -128,11 +128,28 @@ class StudyDirectory:
         return RunDirectory(path) if entry.run and (path / "run.json").is_file() else None
 
 
+def directory_of(study: Study, root: Path | None = None) -> StudyDirectory:
+    """Where the study lies, begun or not."""
+    return StudyDirectory(studies_folder(root) / f"{study.name}-{study.identity}")
+
+
+def with_begun_rounds(study: Study, root: Path | None = None) -> Study:
+    """The study with as many rounds as it was begun with here, if these are more than its own."""
+    try:
+        begun = directory_of(study, root).study().repeat
+    except DamagedFileError:
+        begun = 0  # not begun
+    return msgspec.structs.replace(study, repeat=max(study.repeat, begun))
+
+
 def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
-    """The directory of the study, made if it is not there; words and tables are renewed."""
-    path = studies_folder(root) / f"{study.name}-{study.identity}"
-    path.mkdir(parents=True, exist_ok=True)
-    directory = StudyDirectory(path)
+    """The directory of the study, made if it is not there; words and tables are renewed.
+
+    Rounds that were asked for before stay part of it.
+    """
+    directory = directory_of(study, root)
+    directory.path.mkdir(parents=True, exist_ok=True)
+    study = with_begun_rounds(study, root)
     write_atomically(directory.study_path, msgspec.json.format(msgspec.json.encode(study)))
     return directory
 

@@ -18,7 +18,7 @@ from sysbench.tui.screens.studies.screen import StudiesScreen
 from sysbench.tui.widgets.charts.line_plot import LinePlot
 from sysbench.tui.widgets.tables.table_view import TableView
 
-from ...half_filled import half_filled
+from ...half_filled import filled_in_rounds, half_filled
 from ..conftest import until
 
 RESULT_FIRST = True
@@ -83,6 +83,58 @@ async def test_a_half_filled_study_says_how_each_cell_is(
         assert "5/6 cells · 1 OOM" in heading
         assert "paused" in heading
         assert screen.query_one(TableView).display
+
+
+async def test_times_are_marked_and_ratios_told_only_where_rounds_bear_them_out(
+    app: SysbenchApp, sysbench_home: Path
+) -> None:
+    filled_in_rounds(sysbench_home, 8)
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await opened(app, pilot, "kernels")
+        await until(pilot, lambda: "▼" in str(texts(screen.grid)))
+        assert texts(screen.grid) == [
+            ["16.12", "10.77 ▼", "14.04"],
+            ["16.12", "10.77", "10.82"],
+        ]
+        assert screen.grid.grid.cells[0][1] == GridCell("best", "10.77 ▼")
+        cell = str(screen.query_one("#cell").render())
+        assert "step median 16.12 ms, 13.50 ms to 22.50 ms in 8 rounds" in cell
+        assert "48/48 cells in 8 rounds" in str(screen.query_one("#heading").render())
+        assert "▼ least of kernel, by the rounds" in str(screen.grid.border_title)
+        table = screen.query_one(TableView)
+        assert table.table is not None
+        assert table.table.column("math/flash") == ["1.30 (1.30–1.30)", "1.00 (1.00–1.00)"]
+        assert table.border_subtitle == ""
+        while not screen.query_one("#words").display:
+            await pilot.press("v")
+        said = str(screen.query_one("#words").query_one("Static").render())
+        assert "context=128: flash has the least step median of 3 points of kernel" in said
+        assert "context=512" not in said
+        assert "512: math and flash are the same within 1.0 %: 8 rounds each" in said
+
+
+async def test_one_round_is_marked_as_untested(app: SysbenchApp, sysbench_home: Path) -> None:
+    filled_in_rounds(sysbench_home, 1)
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await opened(app, pilot, "kernels")
+        table = screen.query_one(TableView)
+        await until(pilot, lambda: table.table is not None)
+        assert table.table is not None
+        assert table.table.column("naive/flash") == ["1.50 *", "1.50 *"]
+        assert table.border_subtitle == "* one process each: not tested"
+        assert "▼" not in str(texts(screen.grid))
+
+
+async def test_rounds_that_were_begun_are_shown_though_the_file_has_fewer(
+    app: SysbenchApp, sysbench_home: Path
+) -> None:
+    path = studies_folder(sysbench_home) / "kernels.toml"
+    filled_in_rounds(sysbench_home, 8)
+    path.write_text(path.read_text().replace("repeat = 8", "repeat = 1"))
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await opened(app, pilot, "kernels")
+        assert screen.followed is not None
+        assert len(screen.followed.cells) == 6 * 8
 
 
 async def test_enter_opens_the_run_of_a_cell(app: SysbenchApp, directory: StudyDirectory) -> None:

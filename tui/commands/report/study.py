@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ....core.formatting import format_bytes
+import msgspec
+
+from ....core.analysis.verdict.bounds import least_pairs
+from ....core.formatting import counted, format_bytes
 from ....core.machine.devices import resolve_device
 from ....core.studies.file.study import Study
+from ....core.studies.report.best import ways_in
 from ....core.studies.report.report import Report
 from ....core.studies.report.text import cautions_of
 from ....core.studies.run.grid import Cell
@@ -42,21 +46,29 @@ def study_lines(report: Report, width: int) -> Iterator[Line]:
         report.commands.title, table_lines(report.commands, width, columns=columns, drop=["why"])
     )
     yield []
-    for command in report.commands.column("command"):
+    for command in dict.fromkeys(report.commands.column("command")):
         yield [(f"  $ {command}" if command else "  (cannot be run)", "dim")]
 
 
 def forecast_lines(
     study: Study, cells: Sequence[Cell], table: Table, takes: str, width: int
 ) -> Iterator[Line]:
-    """The cells with their predictions; ``takes`` is the time of all, as text."""
+    """The cells with their predictions, rounds once; ``takes`` is the time of all, as text."""
+    once = [n for n, cell in enumerate(cells) if not cell.repeat]
+    table = msgspec.structs.replace(table, rows=tuple(table.rows[n] for n in once))
     yield from titled(table.title, table_lines(table, width))
     yield blank()
     peaks = zip(table.column("peak_bytes"), table.column("fits"), strict=True)
     sizes = [peak for peak, fits in peaks if fits is False and is_number(peak)]
     first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
-    too_large = f"{len(sizes)} of {len(cells)} are predicted not to fit{first}"
-    yield from prose(f"{takes}; {too_large}", width)
+    too_large = f"{len(sizes)} of {len(once)} are predicted not to fit{first}"
+    rounds = f"{study.repeat} rounds of {counted(len(once), 'cell')}: " if study.repeat > 1 else ""
+    yield from prose(f"{rounds}{takes}; {too_large}", width)
+    compares = any(column.ratio for layout in study.tables for column in layout.columns)
+    if (compares or ways_in(study)) and study.repeat < least_pairs():
+        rounds = counted(study.repeat, "round")
+        text = f"{rounds} of either cell, so no comparison is tested by pairs of rounds: "
+        yield from prose(f"{text}--repeat {least_pairs()} is the least", width)
     for caution in cautions_of(study, cells, {}):
         yield from prose(f"! {caution}", width, hang=2, style="yellow")
     if study.variants and not study.variant and resolve_device("auto") == "cpu":

@@ -21,6 +21,7 @@ LOOKS = {
     "waiting": "waiting",
     "running": "running",
     "finished": "value",
+    "best": "best",
     "oom": "oom",
 }
 """Component class of a cell by its state; every other state is a failure."""
@@ -52,7 +53,17 @@ class StudyGrid(ScrollView, can_focus=True):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"grid--{look}"
-        for look in ("head", "label", "waiting", "running", "value", "oom", "failed", "cursor")
+        for look in (
+            "head",
+            "label",
+            "waiting",
+            "running",
+            "value",
+            "best",
+            "oom",
+            "failed",
+            "cursor",
+        )
     }
     DEFAULT_CSS = """
     StudyGrid {
@@ -61,6 +72,7 @@ class StudyGrid(ScrollView, can_focus=True):
         & > .grid--waiting { color: $foreground 40%; }
         & > .grid--running { color: $accent; text-style: bold; }
         & > .grid--value { color: $foreground; }
+        & > .grid--best { color: $success; text-style: bold; }
         & > .grid--oom { color: $warning; }
         & > .grid--failed { color: $error; }
         & > .grid--cursor { background: $block-cursor-blurred-background; }

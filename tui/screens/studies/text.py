@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from textual.content import Content
 
 from ....core.studies.file.study import Study
+from ....core.studies.report.best import ways_in
 from ....core.studies.report.report import Report
 from ....core.studies.run.forecast import Forecast
 from ....core.studies.run.grid import Cell
@@ -22,6 +23,8 @@ from .axes import Arrangement, fixed_axes
 from .grid import GridCell
 
 NO_VALUE = "–"
+LEAST = "▼"
+"""Marks a time that is the least of several, by the rounds."""
 FILLED = "✓"
 """Shown for a finished cell that has its own tables and no single number."""
 _LABELS: tuple[tuple[CellStatus, str], ...] = (
@@ -37,7 +40,8 @@ def heading(watch: StudyWatch, report: Report | None) -> Content:
     """
     progress, study = watch.progress, watch.study
     name = " · ".join(part for part in (study.name, study.variant, fixed_axes(study)) if part)
-    parts = [f"{progress.done}/{progress.total} cells"]
+    rounds = f" in {study.repeat} rounds" if study.repeat > 1 else ""
+    parts = [f"{progress.done}/{progress.total} cells{rounds}"]
     counts = progress.counts
     parts += [f"{counts[status]} {words}" for status, words in _LABELS if counts[status]]
     if report is not None and not watch.is_over:
@@ -78,9 +82,26 @@ def shown_value(report: Report | None, cell: Cell, chosen: int | None) -> tuple[
 
 def grid_title(report: Report | None, arrangement: Arrangement, chosen: int | None) -> str:
     """The title of the grid's numbers, if all cells show the same value."""
-    cells = (cell for repeats in arrangement.cells.values() for cell in repeats)
+    cells = [cell for repeats in arrangement.cells.values() for cell in repeats]
     shown = {pair[0].title for cell in cells if (pair := shown_value(report, cell, chosen))}
-    return shown.pop() if len(shown) == 1 else "cells"
+    title = shown.pop() if len(shown) == 1 else "cells"
+    if report is None or not any(is_best(report, cell, chosen) for cell in cells):
+        return title
+    ways = " × ".join(axis.name for axis in ways_in(report.study))
+    return f"{title} · {LEAST} least of {ways}, by the rounds"
+
+
+def is_best(report: Report | None, cell: Cell, chosen: int | None) -> bool:
+    """Whether the shown value of the cell is the least along every axis of ways, by the engine."""
+    shown = shown_value(report, cell, chosen)
+    if report is None or shown is None:
+        return False
+    axes = {
+        best.axis
+        for best in report.best
+        if (best.value, best.identity) == (shown[1], cell.identity)
+    }
+    return bool(axes) and axes == {axis.name for axis in ways_in(report.study)}
 
 
 def grid_cell(
@@ -101,6 +122,8 @@ def grid_cell(
     if numbers and shown:
         text = digits(statistics.median(numbers), shown[0].shown_unit)
         some = f" {len(numbers)}/{len(cells)}" if len(numbers) < len(cells) else ""
+        if not some and is_best(report, cells[0], chosen):
+            return GridCell("best", f"{text} {LEAST}")
         return GridCell("finished", text + some)
     status = statuses[0]
     if status == "finished":
@@ -138,23 +161,34 @@ def cell_text(watch: StudyWatch, report: Report | None, cells: Sequence[Cell]) -
     head = Content.assemble(
         (literal(first.words), "bold"), ("  " + literal(" · ".join(parts)), "$foreground 60%")
     )
-    return Content("\n").join([head, Content(literal(" · ".join(_told(watch, report, first))))])
+    return Content("\n").join([head, Content(literal(" · ".join(_told(watch, report, cells))))])
 
 
-def _told(watch: StudyWatch, report: Report | None, cell: Cell) -> Iterator[str]:
+def _told(watch: StudyWatch, report: Report | None, repeats: Sequence[Cell]) -> Iterator[str]:
+    cell = repeats[0]
     if cell.refused:
         yield cell.refused
         return
-    numbers = report.numbers.get(cell.id) if report else None
-    if report and numbers:
-        for value, number in zip(report.values, numbers, strict=True):
-            if number is not None:
-                yield f"{value.name} {value.words(number)}"
+    rounds = report.numbers if report else {}
+    measured = [rounds[one.id] for one in repeats if one.id in rounds]
+    for index, value in enumerate(report.values if report else ()):
+        known = [number for numbers in measured if (number := numbers[index]) is not None]
+        if known:
+            yield _of_rounds(value, known)
     entry = watch.entries.get(cell.id)
     if entry and entry.detail:
         yield entry.detail
     if report:
-        yield from _forecast(report.forecasts[cell.id], is_done=bool(numbers))
+        yield from _forecast(report.forecasts[cell.id], is_done=bool(measured))
+
+
+def _of_rounds(value: Value, numbers: Sequence[float]) -> str:
+    """``step median 16.12 ms, 13.50 ms to 22.50 ms in 8 rounds``."""
+    text = f"{value.name} {value.words(statistics.median(numbers))}"
+    if len(numbers) < 2:
+        return text
+    low, high = value.words(min(numbers)), value.words(max(numbers))
+    return f"{text}, {low} to {high} in {len(numbers)} rounds"
 
 
 def _forecast(forecast: Forecast, *, is_done: bool) -> Iterator[str]:
@@ -173,7 +207,7 @@ def introduction(study: Study) -> Iterator[str]:
     if study.source:
         yield f"repeats {study.source}"
     yield f"passes: {', '.join(study.passes)}" + (
-        f" · {study.repeat} repeats" if study.repeat > 1 else ""
+        f" · {study.repeat} rounds" if study.repeat > 1 else ""
     )
     for axis in study.axes:
         yield f"{axis.name}: {', '.join(axis.labels)}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import re
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,16 @@ def test_so_many_pairs_find_the_difference_in_four_of_five(
         interval = paired(a, b)
         found += interval.low is not None and interval.low > 0
     assert found / 300 == pytest.approx(0.8, abs=0.1)
+
+
+def test_the_documented_rounds_are_those() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "studies.md").read_text()
+    head, _, *rows = text[text.index("| spread | 1 %") :].split("\n\n")[0].splitlines()
+    differences = [float(cell) / 100 for cell in re.findall(r"([\d.]+) %", head)]
+    for row in rows:
+        spread, *counts = re.findall(r"[\d.]+", row)
+        needed = [pairs_needed(float(spread) / 100, difference) for difference in differences]
+        assert [int(count) for count in counts] == needed
 
 
 def test_a_difference_that_so_many_pairs_decide_takes_so_many() -> None:

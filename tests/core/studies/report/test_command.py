@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sysbench.core.studies.file.schema import load_study, study_files
@@ -40,6 +41,11 @@ def test_what_was_changed_is_in_the_command(
     assert again.identity == study.identity
     for key in overrides.keys() & study.fixed.keys():
         assert f"{key}={overrides[key]}" in arguments.settings
+
+
+def test_the_rounds_are_in_the_command(sysbench_home: Path) -> None:
+    study = msgspec.structs.replace(load_study("precision"), repeat=6)
+    assert study_command(study) == "sysbench-tui study precision --repeat 6"
 
 
 def test_a_file_that_is_gone_still_has_its_name(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ SENTENCES = {
     "one": ((10.0,), (8.0,), "FP32 10.00 ms, BF16 8.000 ms; one process each: not tested."),
     "three": (
         *(LEVELS[:3], (8.0, 9.6, 7.2)),
-        "FP32 10.00 ms, BF16 8.000 ms; not decidable: 3 rounds each, 6 decide.",
+        "FP32 10.00 ms, BF16 8.000 ms; not decidable: 3 rounds each, 6 are enough.",
     ),
     "four apart": (
         *((10.0, 10.1, 10.2, 10.3), (5.0, 5.1, 5.05, 5.15)),
@@ -95,16 +95,21 @@ SENTENCES = {
     ),
     "same": (
         *(LEVELS, [level * (1 + (-1) ** n / 1000) for n, level in enumerate(LEVELS)]),
-        "FP32 is BF16, same within 1.0 %: 6 rounds each (ratio 0.999 to 1.001).",
+        "FP32 and BF16 are the same within 1.0 %: 6 rounds each (ratio 0.999 to 1.001).",
+    ),
+    "nearly": (
+        *(LEVELS, [level * (1 + (-1) ** n / 50) for n, level in enumerate(LEVELS)]),
+        "FP32 11.50 ms, BF16 11.27 ms; not decidable yet: 6 rounds each, about 39 more rounds "
+        "would decide a 1.0 % difference (ratio 0.98 to 1.02).",
     ),
     "either": (
         *(LEVELS, [level * (1 + (-1) ** n / 10) for n, level in enumerate(LEVELS)]),
-        "FP32 11.50 ms, BF16 10.90 ms; not decidable yet: 6 rounds each, about 973 more rounds "
-        "would decide a 1.0 % difference (ratio 0.91 to 1.11).",
+        "FP32 11.50 ms, BF16 10.90 ms; not decidable yet: 6 rounds each, ±7.8 % between them; 100 "
+        "rounds decide a difference of 3.2 % (ratio 0.91 to 1.11).",
     ),
-    "a pass that lacks one": (
-        *(LEVELS, LEVELS[:1]),
-        "FP32 11.50 ms, BF16 10.00 ms; not decidable: 1 and 6 rounds each, 6 decide.",
+    "a cell that waits": (
+        *(LEVELS, LEVELS[:4]),
+        "FP32 11.50 ms, BF16 10.50 ms; not decidable yet: 4 and 6 of 6 rounds.",
     ),
 }
 
@@ -128,7 +133,7 @@ def with_peak(record: Record, peak_bytes: int, template: Record) -> Record:
         ((3072, 3072), "FP32 is 0.67 times BF16 (counted bytes, the same in all 3 rounds)."),
         (
             (3072, 3078),
-            "FP32 2.00 KiB, BF16 3.00 KiB; not decidable: 3 rounds each, 6 decide; the bytes "
+            "FP32 2.00 KiB, BF16 3.00 KiB; not decidable: 3 rounds each, 6 are enough; the bytes "
             "differ between rounds, by 0.20 %.",
         ),
     ],
@@ -149,7 +154,7 @@ def test_counted_bytes_need_no_test_unless_they_differ(
     ("rounds", "shown", "legend"),
     [
         (1, "1.25 *", ("* one process each: not tested",)),
-        (2, "1.25 *", ("* not decidable: 2 rounds each, 6 decide",)),
+        (2, "1.25 *", ("* not decidable: 2 rounds each, 6 are enough",)),
         (6, "1.27 (1.25–1.30)", ()),
     ],
 )

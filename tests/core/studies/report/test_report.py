@@ -14,7 +14,7 @@ from sysbench.core.studies.report.files import STUDY_FORMATS, study_as
 from sysbench.core.studies.report.report import Report, report_of
 from sysbench.core.studies.run.state import StudyDirectory
 
-from ....half_filled import half_filled
+from ....half_filled import filled_in_rounds, half_filled
 
 
 @pytest.fixture
@@ -70,6 +70,29 @@ def test_json_keeps_its_contract(report: Report) -> None:
     assert len(found["cells"]) == 6
     assert {cell["status"] for cell in found["cells"]} == {"finished", "oom", "waiting"}
     assert all(cell["run"] for cell in found["cells"] if cell["status"] != "waiting")
+
+
+def test_json_has_the_rounds_the_intervals_and_the_least_times(tmp_path: Path) -> None:
+    report = report_of(filled_in_rounds(tmp_path, 8))
+    found = json.loads(study_as(report, "json"))
+    assert found["rounds"] == 8
+    (best,) = found["best"]
+    assert (best["place"], best["point"], best["next"]) == ("context=128", "flash", "math")
+    assert 1.3 < best["low"] <= best["next_over_best"] <= best["high"] < 1.31
+    first, second = (dict(zip(found["columns"], row, strict=True)) for row in found["rows"])
+    assert first["naive/flash low"] <= first["naive/flash"] <= first["naive/flash high"]
+    assert first["naive/flash tested"] == "differs: 8 rounds each"
+    assert second["math/flash tested"] == "same within 1.0 %: 8 rounds each"
+
+
+@pytest.mark.parametrize("kind", ["md", "html"])
+def test_what_people_read_has_the_interval_or_the_reason_why_there_is_none(
+    tmp_path: Path, kind: str
+) -> None:
+    told = study_as(report_of(filled_in_rounds(tmp_path, 8)), kind).decode()
+    assert "1.50 (1.50–1.50)" in told and "naive/flash low" not in told
+    untested = study_as(report_of(filled_in_rounds(tmp_path / "one", 1)), kind).decode()
+    assert "one process each: not tested" in untested and "times flash" not in untested
 
 
 def test_csv_of_one_table_is_that_table(report: Report) -> None:

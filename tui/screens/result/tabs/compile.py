@@ -237,7 +237,7 @@ def worth_line(worth: BreakEven) -> Content:
     ):
         reason = worth.missing.get("eager_ms") or worth.missing.get("steps_cold", "not known")
         return Content.assemble("break-even n/a: ", (reason, "$foreground 70%"))
-    is_told = worth.verdict is not None and worth.verdict.differs
+    is_told = worth.verdict is not None and worth.verdict.verdict == "faster"
     steps = {"cold": worth.steps_cold, "warm": worth.steps_warm}
     pays = [f"{count:,} steps {name}" for name, count in steps.items() if count is not None]
     would = "pays" if is_told else "would pay"
