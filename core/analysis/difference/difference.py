@@ -63,12 +63,12 @@ def _notes(a: Kernels, b: Kernels, *records: Record) -> Iterator[str]:
     elif a.whole == "span":
         yield "both are spans: how many steps are in them is not known"
     moved = [
-        f"{name}'s step by {signed_percent(kernels.perturbation - 1)}"
+        f"{signed_percent(kernels.perturbation - 1)} in {name}"
         for name, kernels in (("A", a), ("B", b))
         if kernels.perturbation is not None
     ]
     if moved:
-        yield f"tracing moved {' and '.join(moved)}"
+        yield f"the traced step is off the bare one by {' and '.join(moved)}"
     bare = [record.timing.step.median_ms for record in records if record.timing]
     if len(bare) == len(records):
         change_ms = bare[1] - bare[0]

@@ -31,7 +31,7 @@ def difference_lines(
 
     Args:
         cut: The part of the rows to show.
-        perturbed: Whether tracing moved a side's step so far that times are void.
+        perturbed: Whether a side's traced step is so far off the bare one that times are void.
     """
     summary = [
         [("  ", ""), *line]
