@@ -15,12 +15,13 @@ from textual.filter import LineFilter
 
 from ..core.runs.directory import RunDirectory
 from . import modes
+from .glyphs import ascii_only
 from .live.sensors import StripSampler
 from .live.session import Session
 from .live.terminal import has_hung_up
 from .loading import load_class
 from .screens.base import WorkScreen
-from .theme import DARK, AsciiFilter, OnceParsed, ascii_only
+from .theme import DARK, AsciiFilter, OnceParsed
 
 if TYPE_CHECKING:
     from .live.run_watch import RunWatch

@@ -10,7 +10,8 @@ from rich.segment import Segment
 from textual.color import Color
 
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.theme import AsciiFilter, ascii_only, to_ascii
+from sysbench.tui.glyphs import ascii_only, to_ascii
+from sysbench.tui.theme import AsciiFilter
 
 # Zero-width characters never reach the screen alone.
 visible = st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Mn", "Me", "Mc", "Cn")))

@@ -1,4 +1,4 @@
-"""`attach`: follow a live run from any terminal until it ends."""
+"""`attach`: follow a live run, or an experiment, from any terminal until it ends."""
 
 from __future__ import annotations
 
@@ -18,16 +18,25 @@ GRACE_SECONDS = 20.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run to follow."""
-    parser.description = "Follow a run from any terminal. Ctrl+C leaves the run going."
+    parser.description = (
+        "Follow a run, or an experiment of `ab` by its id, from any terminal. Ctrl+C leaves it\n"
+        "going."
+    )
     parser.epilog = examples(("sysbench-tui attach last", ""))
     add_run_argument(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Follow the run; its exit code, as `run` would have returned it."""
+    from ...core.runs.ab.experiment import experiment_meant
     from .report.ending import print_ending
     from .report.progress import progress_for
 
+    experiment = experiment_meant(arguments.run)
+    if experiment is not None:
+        from .ab.command import attach_to
+
+        return attach_to(experiment, json=arguments.json)
     run = find_run(arguments.run)
     try:
         with progress_for(json=arguments.json) as progress:

@@ -58,6 +58,11 @@ COMMANDS = {
         Command("list", "all runs of this machine, newest first"),
         Command("show", "the report of a run, or one section in full"),
         Command("compare", "two runs side by side: faster, slower, same, or not decidable"),
+        Command(
+            "ab",
+            "two specs measured in turn until one is faster, or the difference is too small",
+            module="ab.command",
+        ),
         Command("baseline", "keep a run's record to judge later runs against", "gate.baseline"),
         Command("gate", "judge a run against a baseline: an exit code for CI", "gate.gate"),
         Command("export", "carry a run's artifacts and tables away"),

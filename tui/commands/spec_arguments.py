@@ -73,11 +73,20 @@ def asked_spec(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         SpecError, ProfileError, NotFoundError: Naming the key or the file at fault.
     """
-    settings, _ = _from_file(arguments.spec)
+    settings, _ = from_file(arguments.spec)
     changes = parse_settings(arguments.settings)
     if arguments.memory_limit is not None:
         changes["memory_limit"] = arguments.memory_limit
-    return parse_spec(_without_replaced_model(settings, changes) | changes)
+    return changed_spec(settings, changes)
+
+
+def changed_spec(settings: Mapping[str, object], changes: Mapping[str, object]) -> RunSpec:
+    """The spec of a file's settings with those of ``--set`` in their place.
+
+    Raises:
+        SpecError: Naming the key at fault.
+    """
+    return parse_spec({**_without_replaced_model(settings, changes), **changes})
 
 
 def chosen_passes(arguments: argparse.Namespace, spec: RunSpec) -> list[PassName]:
@@ -86,7 +95,7 @@ def chosen_passes(arguments: argparse.Namespace, spec: RunSpec) -> list[PassName
 
     if arguments.passes is not None:
         return parse_passes(arguments.passes)
-    return _from_file(arguments.spec)[1] or list(spec.default_passes)
+    return from_file(arguments.spec)[1] or list(spec.default_passes)
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, object]:
@@ -116,7 +125,12 @@ def _without_replaced_model(
     return {key: value for key, value in settings.items() if key not in gone}
 
 
-def _from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | None]:
+def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | None]:
+    """Settings and passes of a TOML file or a saved profile; of None no settings.
+
+    Raises:
+        SpecError, ProfileError, NotFoundError: Naming the file, or the key at fault.
+    """
     if name is None:
         return {}, None
     from ...core.spec.files import load_profile, read_spec_file

@@ -1,8 +1,9 @@
-"""`stop`: end a live run in order, keeping its measurements."""
+"""`stop`: end a live run, or an experiment, in order, keeping its measurements."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 from ...core.runs import launch
 from ...core.runs.directory import find_run
@@ -14,7 +15,8 @@ from .report.output import print_json
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run to end."""
     parser.description = (
-        "Ask a run's supervisor to end it. Passes that are finished stay in the record."
+        "Ask a run's supervisor, or the process of an experiment of `ab`, to end it. Passes and\n"
+        "rounds that are finished stay."
     )
     parser.epilog = examples(("sysbench-tui stop last", ""))
     add_run_argument(parser)
@@ -22,13 +24,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Stop the run and wait for its end; 0 whether or not it was live."""
-    run = find_run(arguments.run)
-    stopped = launch.stop(run)
+    from ...core.runs.ab.detached import follow_experiment, stop_experiment
+    from ...core.runs.ab.experiment import experiment_meant
+
+    events: Iterator[object]
+    experiment = experiment_meant(arguments.run)
+    if experiment is not None:
+        name, stopped, events = (
+            experiment.id,
+            stop_experiment(experiment),
+            follow_experiment(experiment),
+        )
+    else:
+        run = find_run(arguments.run)
+        name, stopped, events = run.id, launch.stop(run), follow(run)
     if stopped:
-        for _ in follow(run):
+        for _ in events:
             pass
     if arguments.json:
-        print_json({"id": run.id, "stopped": stopped})
+        print_json({"id": name, "stopped": stopped})
     else:
-        print(f"{run.id} {'stopped' if stopped else 'was not running'}")
+        print(f"{name} {'stopped' if stopped else 'was not running'}")
     return 0

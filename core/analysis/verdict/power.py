@@ -67,18 +67,20 @@ def smallest_difference(residuals: Sequence[float], blocks: int) -> float | None
     return high
 
 
-def more_rounds(blocks: Sequence[Block], residuals: Sequence[float], difference: float) -> int:
+def more_rounds(
+    blocks: Sequence[Block], residuals: Sequence[float], difference: float
+) -> int | None:
     """Rounds, of both sides together, after which a true change of this size is decided.
 
     With `WANTED_POWER`, going on from the blocks there are, the change having the sign that they
-    show. `MOST_BLOCKS` blocks less those there are is the most that is returned.
+    show. None if not even `MOST_BLOCKS` blocks are enough.
     """
     total = round(sum(_statistic(block) for block in blocks))
     step = _block_step(residuals, abs(math.log1p(difference)))
     room = MOST_BLOCKS - len(blocks)
     found = _found(step, abs(total), len(blocks), room)
-    enough = (n for n, power in enumerate(found, 1) if power >= WANTED_POWER)
-    return ROUNDS_A_BLOCK * next(enough, room)
+    enough = next((n for n, power in enumerate(found, 1) if power >= WANTED_POWER), None)
+    return None if enough is None else ROUNDS_A_BLOCK * enough
 
 
 def _statistic(block: Block) -> float:

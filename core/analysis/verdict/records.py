@@ -12,10 +12,10 @@ from ...record.record import Record, Timing
 from ...record.timing import Round
 from ...spec.choices import precision_named
 from ...spec.fields import keys_deciding
-from .bounds import FALSE_RATE, least_pairs
+from .bounds import FALSE_RATE, FIRST_LOOK, MOST_BLOCKS, least_pairs
 from .interval import Block, Interval, from_known_spread, interleaved, paired, residuals, separate
 from .pairs import pairs_needed
-from .power import more_rounds
+from .power import ROUNDS_A_BLOCK, more_rounds
 from .verdict import SMALLEST, Verdict, judge
 
 _SIDES_TO_BLOCK = 2  # rounds of one side in an ABBA block
@@ -80,8 +80,7 @@ def _judged(
     a: Timing, b: Timing, blocks: Sequence[Block], known: Known, smallest: float
 ) -> Verdict:
     if blocks:
-        needed = more_rounds(blocks, residuals(blocks), smallest)
-        return judge(interleaved(blocks), smallest=smallest, more_rounds=needed)
+        return _judged_blocks(blocks, smallest)
     pairs = pairs_of(a.rounds, b.rounds)
     if len(pairs) >= least_pairs():
         return of_pairs(pairs, smallest=smallest)
@@ -108,6 +107,21 @@ def of_pairs(
         needed = pairs_needed(interval.spread, smallest, false_rate)
     more = max(1, needed - len(pairs))
     return judge(interval, smallest=smallest, more_rounds=2 * more)
+
+
+def _judged_blocks(blocks: Sequence[Block], smallest: float) -> Verdict:
+    """The verdict on interleaved rounds, with what would decide it as far as they can tell."""
+    if len(blocks) < FIRST_LOOK:
+        wait = ROUNDS_A_BLOCK * (FIRST_LOOK - len(blocks))
+        verdict = judge(interleaved(blocks), smallest=smallest)
+        return msgspec.structs.replace(verdict, next=f"{wait} more rounds until the first look")
+    needed = more_rounds(blocks, residuals(blocks), smallest)
+    verdict = judge(interleaved(blocks), smallest=smallest, more_rounds=needed)
+    if verdict.verdict == "not decidable" and needed is None:
+        most = ROUNDS_A_BLOCK * MOST_BLOCKS
+        hopeless = f"not even {most} rounds would decide a {percent(smallest)} difference here"
+        return msgspec.structs.replace(verdict, next=hopeless)
+    return verdict
 
 
 def _with_next(verdict: Verdict, a: Record, b: Record) -> Verdict:

@@ -1,8 +1,9 @@
 """An experiment on disk: two specs compared by interleaved rounds.
 
-``experiment.json`` the plan · ``ending.json`` how it ended, written last ·
-``experiment.lock`` held while it runs. The rounds lie in the two runs of the library, so that
-their directories are the truth and a killed experiment goes on where it was.
+``experiment.json`` the decisions made before it began, with the forecast that was promised ·
+``ending.json`` how it ended, absent while it runs · ``experiment.lock`` held while it runs. The
+rounds lie in the two runs of the library, so that their directories are the truth and a killed
+experiment goes on where it was.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -17,20 +19,22 @@ import msgspec
 
 from ...analysis.verdict.verdict import SMALLEST, Verdict
 from ...errors import DamagedFileError, NotFoundError
+from ...spec.passes import check_passes
 from ...spec.spec import RunSpec
 from ...storage import home, lock_holder, write_atomically
-from ..directory import RunDirectory, create_run, find_run
+from ..directory import RunDirectory, create_run, find_run, runs_folder
+from .plan import Plan
 
 T = TypeVar("T")
 Side = Literal["A", "B"]
 Ending = Literal["decided", "out-of-time", "out-of-rounds", "failed", "cancelled", "killed"]
-"""``failed``: a round did not finish; ``killed``: no ending was written."""
+"""``failed``: a round did not finish; ``killed``: its process left no ending."""
 ORDERS: tuple[tuple[Side, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
 """Orders of a block; both cancel a linear drift."""
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of an experiment: ``experiment.json``.
+    """The decisions made before an experiment: ``experiment.json``.
 
     Attributes:
         a: Id of the run that collects A's rounds.
@@ -38,7 +42,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         seed: Seed of the blocks' orders.
         smallest: Smallest difference that matters, as a share.
         gate: Slowdown that a gate allows, as a share; null without a gate.
-        max_minutes: Time after which no further block starts.
+        max_minutes: Time after which no further block starts, counted anew when it is resumed.
+        plan: The forecast before the start, kept so that it can be held against what came; null
+            where none was made.
     """
 
     id: str
@@ -49,6 +55,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     smallest: float = SMALLEST
     gate: float | None = None
     max_minutes: float = 15.0
+    plan: Plan | None = None
 
     def order(self, block: int) -> tuple[Side, ...]:
         """The sides of a block's four rounds, drawn at random for each block."""
@@ -60,12 +67,24 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """End of an experiment: ``ending.json``. ``detail`` is a readable sentence."""
+    """End of an experiment: ``ending.json``.
+
+    Attributes:
+        ending: Kind of the end.
+        detail: Readable sentence on it.
+        verdict: On the blocks that were complete.
+        seconds: Length of the last process of the experiment; a resumed one had others before.
+    """
 
     ending: Ending
     detail: str
     verdict: Verdict
-    seconds: float
+    seconds: float = 0.0
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether more rounds could change the verdict."""
+        return self.ending in ("out-of-time", "failed", "cancelled", "killed")
 
 
 class ExperimentDirectory:
@@ -86,7 +105,7 @@ class ExperimentDirectory:
         return self.path / "experiment.lock"
 
     def experiment(self) -> Experiment:
-        """The plan.
+        """The decisions.
 
         Raises:
             DamagedFileError: Absent or unreadable.
@@ -103,20 +122,37 @@ class ExperimentDirectory:
         return _decoded(path, Ended) if path.exists() else None
 
     def write_end(self, ended: Ended) -> None:
-        """Keep the end; a resumed experiment replaces it."""
+        """Keep the end."""
         _write(self.path / "ending.json", ended)
 
-    def write_plan(self, experiment: Experiment) -> None:
-        """Replace the plan."""
+    def clear_end(self) -> None:
+        """Forget the end: the experiment goes on."""
+        (self.path / "ending.json").unlink(missing_ok=True)
+
+    def write(self, experiment: Experiment) -> None:
+        """Keep or replace the decisions."""
         _write(self.path / "experiment.json", experiment)
 
     def run(self, side: Side) -> RunDirectory:
-        """The run of a side; raises NotFoundError if it was deleted."""
-        return find_run(self.experiment().run_of(side), self.root)
+        """The run of a side.
+
+        Raises:
+            NotFoundError: It was deleted.
+        """
+        run = RunDirectory(runs_folder(self.root) / self.experiment().run_of(side))
+        if not run.header_path.is_file():
+            raise NotFoundError(
+                f"run {run.id} is gone, which held the rounds of {side} in experiment {self.id}"
+            )
+        return run
+
+    def pid(self) -> int | None:
+        """The process that works on it, or None."""
+        return lock_holder(self.lock_path)
 
     def is_live(self) -> bool:
         """Whether a process works on it."""
-        return lock_holder(self.lock_path) is not None
+        return self.pid() is not None
 
 
 def experiments_folder(root: Path | None = None) -> Path:
@@ -132,6 +168,7 @@ def create_experiment(
     gate: float | None = None,
     max_minutes: float = 15.0,
     seed: int | None = None,
+    plan: Plan | None = None,
     root: Path | None = None,
 ) -> ExperimentDirectory:
     """Make an experiment and the two runs, still without rounds, that it fills.
@@ -143,11 +180,14 @@ def create_experiment(
         gate: Slowdown that a gate allows, as a share.
         max_minutes: Time after which no further block starts.
         seed: Of the order; None draws one.
+        plan: The forecast that was shown.
         root: Home (default: the user's).
 
     Raises:
         SpecError: A spec has no steps to time.
     """
+    for spec in (spec_a, spec_b):  # before either has a run
+        check_passes(spec, ["timing"])
     run_a = create_run(spec_a, ["timing"], root)
     run_b = create_run(spec_b, ["timing"], root)
     created_ns = time.time_ns()
@@ -155,7 +195,7 @@ def create_experiment(
     path = experiments_folder(root) / f"{stamp}-{secrets.token_hex(2)}"
     path.mkdir(parents=True)
     directory = ExperimentDirectory(path)
-    directory.write_plan(
+    directory.write(
         Experiment(
             id=directory.id,
             created_ns=created_ns,
@@ -165,6 +205,7 @@ def create_experiment(
             smallest=smallest,
             gate=gate,
             max_minutes=max_minutes,
+            plan=plan,
         )
     )
     return directory
@@ -191,8 +232,37 @@ def find_experiment(text: str, root: Path | None = None) -> ExperimentDirectory:
     matches = [row for row in every if row.id == text] or [row for row in every if text in row.id]
     if len(matches) == 1:
         return matches[0]
-    problem = "is ambiguous" if matches else f"is not under {experiments_folder(root)}"
-    raise NotFoundError(f"experiment {text!r} {problem}")
+    if matches:
+        some = ", ".join(row.id for row in matches[:4])
+        raise NotFoundError(f"experiment {text!r} is ambiguous: {some}")
+    raise NotFoundError(
+        f"no experiment {text!r} under {experiments_folder(root)}; `sysbench-tui ab` makes one"
+    )
+
+
+def experiment_meant(text: str, root: Path | None = None) -> ExperimentDirectory | None:
+    """The experiment of a text that may also name a run; None if none is meant.
+
+    Of a run that an experiment under way fills, the experiment is meant: the run alone neither
+    stops nor ends.
+    """
+    try:
+        return _live_experiment_of(find_run(text, root).id, root)
+    except NotFoundError:
+        with suppress(NotFoundError):
+            return find_experiment(text, root)
+    return None
+
+
+def _live_experiment_of(run_id: str, root: Path | None) -> ExperimentDirectory | None:
+    for directory in list_experiments(root):
+        with suppress(DamagedFileError):
+            if directory.is_live() and run_id in (
+                directory.experiment().a,
+                directory.experiment().b,
+            ):
+                return directory
+    return None
 
 
 def _write(path: Path, value: msgspec.Struct) -> None:

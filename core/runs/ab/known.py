@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 import msgspec
 
 from ...analysis.verdict.interval import LEAST_KNOWN
-from ...analysis.verdict.power import normal_residuals
 from ...analysis.verdict.records import Known, counted_ms
 from ...errors import SysbenchError
 from ...formatting import percent
@@ -54,23 +55,20 @@ def known_medians(record: Record, root: Path | None = None) -> tuple[float, ...]
     """
     return tuple(
         median
-        for other in runs_of(record.identity, str(record.spec.get("model", "")), root)
+        for other in runs_of(record.identity, root)
         if other.timing is not None and _machine(other) == _machine(record)
         for median in counted_ms(other.timing)
     )
 
 
-def runs_of(identity: str, model: str, root: Path | None = None) -> list[Record]:
+def runs_of(identity: str, root: Path | None = None) -> list[Record]:
     """Timed runs of a spec, newest first, at most `MOST_RUNS`; unreadable ones are skipped.
 
-    Args:
-        identity: Of the spec.
-        model: Its preset, by which the library is searched.
-        root: Home (default: the user's).
+    The library's index is searched, so that no record of another spec is decoded.
     """
     library = Library(root)
     records: list[Record] = []
-    for entry in library.entries(model):
+    for entry in library.entries(identity):
         if entry.identity != identity or entry.median_ms is None or entry.live:
             continue
         with suppress(SysbenchError):  # it was deleted or damaged since it was listed
@@ -95,21 +93,21 @@ class NoiseKnown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def noise_to_plan_with(
-    medians_ms: tuple[float, ...], floor: NoiseFloor | None
+    runs_a: Sequence[Record], runs_b: Sequence[Record], floor: NoiseFloor | None
 ) -> NoiseKnown | None:
-    """The noise of the spec's own earlier processes; else of the machine; None if neither is known.
+    """The noise of the specs' own earlier processes; else of the machine; None if neither is known.
+
+    Of two specs with a known noise the noisier one's stands for both, so that a plan promises too
+    little rather than too much.
 
     Args:
-        medians_ms: Step medians of the spec's earlier processes.
+        runs_a: Earlier runs of A's spec on this machine, newest first.
+        runs_b: Of B's.
         floor: The device's noise floor.
     """
-    if len(medians_ms) >= LEAST_KNOWN:
-        spread = stdev(medians_ms) / fmean(medians_ms)
-        return NoiseKnown(
-            residuals=tuple(normal_residuals(spread)),
-            spread=spread,
-            source=f"±{percent(spread, 2)} between {len(medians_ms)} earlier processes of A",
-        )
+    own = [noise for noise in (_own_noise(runs_a, "A"), _own_noise(runs_b, "B")) if noise]
+    if own:
+        return max(own, key=lambda noise: noise.spread)
     if floor is None:
         return None
     return NoiseKnown(
@@ -117,6 +115,36 @@ def noise_to_plan_with(
         spread=floor.between,
         source=f"±{percent(floor.between, 2)} between {floor.rounds} processes of "
         f"{floor.subject}, this machine's noise floor",
+    )
+
+
+def _own_noise(runs: Sequence[Record], side: str) -> NoiseKnown | None:
+    """Deviations of rounds from their run's level, in the order of measuring.
+
+    What changed from one run to the next is no noise of interleaved rounds. Runs of one process
+    each, which have no level of their own, stand together as one run where others are too few.
+    """
+    medians = [counted_ms(record.timing) for record in reversed(runs) if record.timing is not None]
+    groups = [run for run in medians if len(run) > 1]
+    if sum(len(run) - 1 for run in groups) < LEAST_KNOWN - 1:
+        groups.append([run[0] for run in medians if len(run) == 1])
+    groups = [group for group in groups if group]
+    processes = sum(len(group) for group in groups)
+    freedom = processes - len(groups)
+    if freedom < LEAST_KNOWN - 1:
+        return None
+    deviations: list[float] = []
+    for group in groups:
+        logs = [math.log(ms) for ms in group]
+        level = fmean(logs)
+        deviations += [value - level for value in logs]
+    # The levels were estimated from the same rounds, which lie closer to them for that.
+    scale = math.sqrt(processes / freedom)
+    spread = math.expm1(math.sqrt(sum(value * value for value in deviations) / freedom))
+    return NoiseKnown(
+        residuals=tuple(scale * value for value in deviations),
+        spread=spread,
+        source=f"±{percent(spread, 2)} between {processes} earlier processes of {side}",
     )
 
 

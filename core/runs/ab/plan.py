@@ -8,10 +8,11 @@ from statistics import fmean
 import msgspec
 
 from ...analysis.verdict.bounds import FIRST_LOOK, MOST_BLOCKS
+from ...analysis.verdict.interval import LEAST_KNOWN
 from ...analysis.verdict.power import ROUNDS_A_BLOCK, power_after, smallest_difference
-from ...analysis.verdict.records import counted_ms
 from ...machine.devices import sample_of
 from ...machine.environment import cpu_model
+from ...record.environment import device_name
 from ...record.record import Record
 from ...spec.spec import RunSpec
 from .known import noise_to_plan_with, runs_of
@@ -53,8 +54,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | None = None) -> Plan:
     """The forecast for two specs.
 
-    The noise is that of A's earlier processes here, else the device's noise floor; B's is taken
-    to be the same.
+    The noise is that of the specs' earlier processes here, else the device's noise floor; one
+    noise stands for both sides.
 
     Args:
         spec_a: The spec to judge against, resolved.
@@ -65,19 +66,23 @@ def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | N
     Raises:
         DamagedFileError: The file of the noise floors cannot be read.
     """
-    earlier = {spec: runs_of(spec.identity, spec.model, root) for spec in {spec_a, spec_b}}
-    seconds = [second for records in earlier.values() for second in _round_seconds(records)]
-    round_seconds = fmean(seconds) if seconds else None
-    medians = tuple(ms for row in earlier[spec_a] if row.timing for ms in counted_ms(row.timing))
-    floor = noise_floors(root).get(_device_name(spec_a))
-    noise = noise_to_plan_with(medians, floor)
+    by_identity = {
+        spec.identity: _of_this_machine(runs_of(spec.identity, root)) for spec in (spec_a, spec_b)
+    }
+    runs_a, runs_b = by_identity[spec_a.identity], by_identity[spec_b.identity]
+    # A block has two rounds of either side, however often each was timed before.
+    means = [fmean(seconds) for runs in (runs_a, runs_b) if (seconds := _round_seconds(runs))]
+    round_seconds = fmean(means) if means else None
+    name = _device_name(spec_a, [*runs_a, *runs_b])
+    noise = noise_to_plan_with(runs_a, runs_b, noise_floors(root).get(name) if name else None)
     missing: dict[str, str] = {}
     if round_seconds is None:
-        missing |= dict.fromkeys(("round_seconds", "blocks"), "neither spec was timed here")
+        reason = "neither spec was timed here: the first rounds will tell"
+        missing |= dict.fromkeys(("round_seconds", "blocks"), reason)
     if noise is None:
         missing["spread"] = (
-            "fewer than 5 processes of A were timed here, and the device's noise floor was not "
-            "measured: `sysbench-tui doctor --noise`"
+            f"fewer than {LEAST_KNOWN} processes of either spec were timed here, and the "
+            "device's noise floor was not measured: `sysbench-tui doctor --noise` measures it"
         )
         return Plan(
             round_seconds=round_seconds,
@@ -123,6 +128,22 @@ def _round_seconds(records: list[Record]) -> list[float]:
     return means
 
 
-def _device_name(spec: RunSpec) -> str:
+def _of_this_machine(runs: list[Record]) -> list[Record]:
+    """The runs without those of another machine, whose home or disk was carried here."""
+    here = cpu_model()
+    return [run for run in runs if run.environment.get("cpu", {}).get("model", here) == here]
+
+
+def _device_name(spec: RunSpec, runs: list[Record]) -> str | None:
+    """Name under which a noise floor of the spec's device is kept; None where it is not known.
+
+    Runs have the name that torch gives the device; before the first one NVML's is taken, which is
+    the same but for slices of a GPU.
+    """
+    if not spec.on_cuda:
+        return cpu_model()
+    for run in runs:
+        if run.spec.get("device") == spec.device and (name := device_name(run.environment)):
+            return name
     sample = sample_of(spec.device)
-    return sample.name if sample else cpu_model()
+    return sample.name if sample else None

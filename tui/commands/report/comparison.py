@@ -16,7 +16,7 @@ from .layout import Line, blank, prose, table_lines, titled
 LARGEST_CHANGES = 10
 LEDGERS = "ledger-difference"
 """The table that the tree of rows repeats."""
-_STYLES = {
+STYLES = {
     "faster": "bold green",
     "slower": "bold red",
     "same": "bold",
@@ -33,7 +33,7 @@ def comparison_lines(comparison: Comparison, width: int) -> Iterator[Line]:
     if comparison.a == comparison.b:
         yield from prose("Nothing differs: A and B are one run.", width)
         return
-    style = _STYLES[comparison.verdict]
+    style = STYLES[comparison.verdict]
     yield from prose(sentence(comparison.step), width, style=style)
     for reason in (comparison.why, comparison.step.next):
         if reason:

@@ -64,8 +64,13 @@ def test_rounds_that_are_missing_shrink_as_evidence_gathers() -> None:
     none_yet = more_rounds([], residuals, 0.01)
     against_it = [Block((1.0, 2.0), (3.0, 4.0))] * 2  # two blocks wholly in favour of slower
     later = more_rounds(against_it, residuals, 0.01)
+    assert none_yet is not None and later is not None
     assert none_yet % 4 == later % 4 == 0
     assert later < none_yet - 8
+
+
+def test_noise_that_no_number_of_rounds_overcomes_is_told() -> None:
+    assert more_rounds([], normal_residuals(0.3), 0.01) is None
 
 
 def test_a_verdict_without_power_names_the_rounds_that_would_decide() -> None:

@@ -1,0 +1,67 @@
+"""A verdict in Markdown, as a comment on a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..analysis.verdict.verdict import Verdict, headline
+from ..tables.table import Table
+from .text_formats import escaped, table_as_markdown
+
+_MARKS = {
+    "faster": "🟢",
+    "slower": "🔴",
+    "same": "⚪",
+    "not decidable": "🟡",
+    "not the same computation": "🟠",
+}
+
+
+def verdict_as_markdown(
+    verdict: Verdict,
+    tables: Sequence[Table],
+    *,
+    facts: Iterable[str] = (),
+    commands: Iterable[str] = (),
+    folded: Sequence[Table] = (),
+) -> str:
+    """The verdict's line, its evidence, then tables.
+
+    Args:
+        verdict: B against A.
+        tables: In sight, such as that of both sides.
+        facts: Lines below the verdict, such as the result of a gate.
+        commands: Shell commands, each on a line of its own.
+        folded: Tables that a reader has to open, such as the conditions.
+    """
+    return "\n".join(_lines(verdict, tables, facts, commands, folded)) + "\n"
+
+
+def _lines(
+    verdict: Verdict,
+    tables: Sequence[Table],
+    facts: Iterable[str],
+    commands: Iterable[str],
+    folded: Sequence[Table],
+) -> Iterable[str]:
+    yield f"### {_MARKS[verdict.verdict]} Step time: B is {escaped(headline(verdict))}"
+    yield ""
+    for line in (verdict.why, verdict.next, *facts):
+        if line:
+            yield f"- {_with_code(line)}"
+    for table in tables:
+        yield from ("", f"**{escaped(table.title)}**", "", table_as_markdown(table))
+    for table in folded:
+        yield from ("", f"<details><summary>{escaped(table.title)}</summary>", "")
+        yield from (table_as_markdown(table), "", "</details>")
+    lines = list(commands)
+    if lines:
+        yield from ("", "```sh", *lines, "```")
+
+
+def _with_code(text: str) -> str:
+    """Text with its commands between backticks kept, everything else escaped."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escaped(text)
+    return "".join(f"`{part}`" if n % 2 else escaped(part) for n, part in enumerate(parts))

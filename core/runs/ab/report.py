@@ -1,0 +1,193 @@
+"""Everything that is told of an experiment, as one document."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import msgspec
+
+from ...analysis.compare import Factor, differing
+from ...analysis.verdict.conditions import Condition, conditions_of
+from ...analysis.verdict.records import verdict_of
+from ...analysis.verdict.verdict import GATE_EXITS, GateResult, Verdict, gate, headline
+from ...formatting import counted
+from ...record.record import Record
+from ...record.timing import Round
+from ..builder import load_record
+from .disturbance import MOST_REPEATS, accepted
+from .experiment import Ended, Experiment, ExperimentDirectory
+from .plan import Plan
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a gate.
+
+    Attributes:
+        margin: Slowdown that it allows, as a share of A's step time.
+        result: The word.
+        exit_code: Of the command that checks it.
+    """
+
+    margin: float
+    result: GateResult
+    exit_code: int
+
+
+class RoundsOf(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of an experiment.
+
+    Attributes:
+        run: Id of the run that has the rounds.
+        spec: Its spec, every key.
+        loss_start: Loss of the very first step; null without one.
+        rounds: All its rounds in this experiment, those that do not count included.
+    """
+
+    run: str
+    spec: dict[str, Any]
+    loss_start: float | None
+    rounds: list[Round]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment as it stands.
+
+    Attributes:
+        id: Of the experiment.
+        created_ns: Its start, Unix epoch.
+        is_live: Whether a process works on it.
+        ending: How it ended, or ``running``.
+        detail: Sentence on the ending; empty while it runs.
+        seconds: Length of its last process; null where none left an end.
+        headline: The verdict in a line.
+        verdict: B against A, on the complete blocks.
+        gate: Result of the gate; null without one.
+        blocks: Complete blocks of four rounds.
+        seed: Seed of the blocks' orders.
+        max_minutes: Time limit of one process of the experiment.
+        plan: Forecast before the start; null where none was made.
+        a: The side that B is judged against.
+        b: The side that is judged.
+        factors: Settings and facts of the machine in which the two differ.
+        conditions: What the rounds show of the machine.
+        repeat: Command that makes the same experiment anew.
+        resume: Command that goes on with this one; empty where nothing is left to do.
+    """
+
+    id: str
+    created_ns: int
+    is_live: bool
+    ending: str
+    detail: str
+    seconds: float | None
+    headline: str
+    verdict: Verdict
+    gate: Gate | None
+    blocks: int
+    seed: int
+    max_minutes: float
+    plan: Plan | None
+    a: RoundsOf
+    b: RoundsOf
+    factors: list[Factor]
+    conditions: list[Condition]
+    repeat: str
+    resume: str
+
+
+def report_of(directory: ExperimentDirectory) -> Report:
+    """The report of an experiment, whether it runs, ended, or was killed.
+
+    Raises:
+        DamagedFileError: The experiment or one of its runs cannot be read.
+        NotFoundError: One of its runs was deleted.
+    """
+    is_live = directory.is_live()
+    records = load_record(directory.run("A")), load_record(directory.run("B"))
+    return _report(directory.experiment(), directory.ended(), records, is_live=is_live)
+
+
+def _report(
+    experiment: Experiment, ended: Ended | None, records: tuple[Record, Record], *, is_live: bool
+) -> Report:
+    a, b = records
+    side_a, side_b = _side(a, experiment.id), _side(b, experiment.id)
+    verdict = verdict_of(a, b, smallest=experiment.smallest)
+    ending = "running" if is_live else ended.ending if ended else "killed"
+    can_go_on = not is_live and (ended is None or ended.can_go_on)
+    resume = f"sysbench-tui ab --resume {experiment.id}" if can_go_on else ""
+    if verdict.verdict == "not decidable" and verdict.basis != "interleaved rounds":
+        # Without a complete block the advice is to measure both in turn, which this one does.
+        verdict = msgspec.structs.replace(verdict, next=f"`{resume}` measures on" if resume else "")
+    detail = ended.detail if ended else "its process was killed; what it measured is kept"
+    return Report(
+        id=experiment.id,
+        created_ns=experiment.created_ns,
+        is_live=is_live,
+        ending=ending,
+        detail="" if is_live else detail,
+        seconds=ended.seconds if ended else None,
+        headline=headline(verdict),
+        verdict=verdict,
+        gate=gate_of(verdict, experiment.gate),
+        blocks=verdict.rounds_a // 2 if verdict.basis == "interleaved rounds" else 0,
+        seed=experiment.seed,
+        max_minutes=experiment.max_minutes,
+        plan=experiment.plan,
+        a=side_a,
+        b=side_b,
+        factors=differing(a, b),
+        conditions=[
+            *conditions_of(side_a.rounds, side_b.rounds),
+            *_neighbours_that_stayed(side_a.rounds, side_b.rounds),
+        ],
+        repeat=f"sysbench-tui ab {shlex.quote(a.id)} {shlex.quote(b.id)}{_options(experiment)}",
+        resume=resume,
+    )
+
+
+def gate_of(verdict: Verdict, margin: float | None) -> Gate | None:
+    """The result of a gate on a verdict; None without a margin."""
+    if margin is None:
+        return None
+    result = gate(verdict, margin)
+    return Gate(margin=margin, result=result, exit_code=GATE_EXITS[result])
+
+
+def _side(record: Record, experiment: str) -> RoundsOf:
+    rounds = record.timing.rounds if record.timing else []
+    return RoundsOf(
+        run=record.id,
+        spec=record.spec,
+        loss_start=record.timing.loss_start if record.timing else None,
+        rounds=[row for row in rounds if row.experiment == experiment],
+    )
+
+
+def _neighbours_that_stayed(a: list[Round], b: list[Round]) -> list[Condition]:
+    rows = accepted([*a, *b])
+    if not rows:
+        return []
+    of_a = sum(row.side == "A" for row in rows)
+    text = (
+        f"{counted(len(rows), 'round')} count with a neighbour that stayed through "
+        f"{MOST_REPEATS} repeats"
+    )
+    return [
+        Condition(
+            name="neighbour stayed", a=str(of_a), b=str(len(rows) - of_a), text=text, warns=True
+        )
+    ]
+
+
+def _options(experiment: Experiment) -> str:
+    default = Experiment(id="", created_ns=0, a="", b="", seed=0)
+    options = [f"--seed {experiment.seed}"]
+    if experiment.smallest != default.smallest:
+        options.append(f"--smallest {100 * experiment.smallest:g}%")
+    if experiment.gate is not None:
+        options.append(f"--gate {100 * experiment.gate:g}%")
+    if experiment.max_minutes != default.max_minutes:
+        options.append(f"--max-minutes {experiment.max_minutes:g}")
+    return "".join(f" {option}" for option in options)

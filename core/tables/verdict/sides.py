@@ -1,0 +1,121 @@
+"""The two sides of a verdict as tables: their rounds, their conditions, what was left out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...analysis.statistics import median_interval
+from ...analysis.verdict.conditions import Condition
+from ...record.record import Record
+from ...record.timing import Round
+from ..table import Column, Table, tabulate
+
+_LEAST_ROUNDS = 6  # fewer have no 95 % interval of their median
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a verdict.
+
+    Attributes:
+        name: ``A`` or ``B``.
+        run: Id of its run.
+        rounds: Its processes, those that do not count included.
+        loss: Loss of the very first step; None without one.
+    """
+
+    name: str
+    run: str
+    rounds: Sequence[Round]
+    loss: float | None
+
+    @property
+    def medians_ms(self) -> list[float]:
+        """Step medians of the processes that count."""
+        return [row.median_ms for row in self.rounds if row.counts and row.median_ms is not None]
+
+
+def side_of(name: str, record: Record, experiment: str = "") -> Side:
+    """A run as a side, with the rounds of an experiment or with all that it has.
+
+    A run of one process has no rounds in its record: that process is its only round.
+    """
+    timing = record.timing
+    rounds = timing.rounds if timing else []
+    if timing and not rounds and not experiment:
+        rounds = [
+            Round(
+                index=1,
+                started_ns=record.created_ns,
+                outcome="finished",
+                median_ms=timing.step.median_ms,
+            )
+        ]
+    return Side(
+        name=name,
+        run=record.id,
+        rounds=[row for row in rounds if not experiment or row.experiment == experiment],
+        loss=timing.loss_start if timing else None,
+    )
+
+
+def sides_table(sides: Sequence[Side]) -> Table:
+    """A row for each side: the median of its rounds, and how far they lie apart."""
+    fewest = min((len(side.medians_ms) for side in sides), default=0)
+    if fewest >= _LEAST_ROUNDS:
+        spread = "with its 95 % interval"
+    else:
+        spread = f"with their range: fewer than {_LEAST_ROUNDS} have no 95 % interval"
+    columns: tuple[Column[Side], ...] = (
+        Column("side", lambda side: side.name),
+        Column("median_ms", lambda side: _median(side.medians_ms)),
+        Column("ci_low_ms", lambda side: _ends(side.medians_ms, fewest)[0], heading="low ms"),
+        Column("ci_high_ms", lambda side: _ends(side.medians_ms, fewest)[1], heading="high ms"),
+        Column("rounds", lambda side: len(side.medians_ms)),
+        Column("left_out", lambda side: len(side.rounds) - len(side.medians_ms)),
+        Column("loss_start", lambda side: side.loss, heading="first loss", format="{:.6g}"),
+        Column("run", lambda side: side.run),
+    )
+    return tabulate(sides, columns, name="sides", title=f"Step: median of the rounds {spread}")
+
+
+def conditions_table(conditions: Sequence[Condition]) -> Table:
+    """What the rounds show of the machine; a mark where that deserves a look."""
+    columns: tuple[Column[Condition], ...] = (
+        Column("condition", lambda row: f"{row.name} (!)" if row.warns else row.name),
+        Column("A", lambda row: row.a),
+        Column("B", lambda row: row.b),
+        Column("seen", lambda row: row.text),
+    )
+    return tabulate(conditions, columns, name="conditions", title="Conditions of the rounds")
+
+
+def left_out_table(sides: Sequence[Side]) -> Table:
+    """Every round that does not count, with its reason, in the order of measuring."""
+    rows = sorted(
+        ((side.name, row) for side in sides for row in side.rounds if not row.counts),
+        key=lambda pair: pair[1].started_ns,
+    )
+    columns: tuple[Column[tuple[str, Round]], ...] = (
+        Column("side", lambda pair: pair[0]),
+        Column("round", lambda pair: pair[1].index),
+        Column("block", lambda pair: None if pair[1].block is None else pair[1].block + 1),
+        Column("median_ms", lambda pair: pair[1].median_ms),
+        Column("why", lambda pair: pair[1].disturbed or pair[1].outcome),
+    )
+    return tabulate(rows, columns, name="left_out", title="Rounds that do not count")
+
+
+def _median(medians_ms: Sequence[float]) -> float | None:
+    return statistics.median(medians_ms) if medians_ms else None
+
+
+def _ends(medians_ms: Sequence[float], fewest: int) -> tuple[float | None, float | None]:
+    """The interval where all sides have one, else the range; nothing of one round."""
+    if len(medians_ms) < 2:
+        return None, None
+    if fewest < _LEAST_ROUNDS:
+        return min(medians_ms), max(medians_ms)
+    return median_interval(medians_ms)

@@ -1,0 +1,216 @@
+"""`ab`: two specs measured in turn, by fresh processes, until the verdict stands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from ....core.analysis.verdict.verdict import SMALLEST
+from ....core.errors import SpecError
+from ....core.formatting import parse_ratio
+from ..arguments import examples
+from ..report.output import print_json
+
+if TYPE_CHECKING:
+    from ....core.runs.ab.experiment import ExperimentDirectory
+
+MAX_MINUTES = 15.0
+_EXITS = (
+    "exit codes: 0 measured, whatever the verdict; with --gate 0 pass, 3 regression, 4 not\n"
+    "decidable; 1 a round failed, 2 bad input, 130 cancelled"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the two specs, the limits, the gate, and the options of the start."""
+    parser.description = (
+        "Measure A and B in fresh processes, in blocks of four rounds (ABBA or BAAB at random),\n"
+        "until B is faster, slower, or the same within the smallest difference that matters.\n"
+        "The plan and the progress go to stderr, the report to stdout. What was measured is kept:\n"
+        "both sides are ordinary runs, and an experiment that was stopped goes on with --resume."
+    )
+    lines = examples(
+        ("sysbench-tui ab eager.toml compiled.toml", "two files"),
+        ("sysbench-tui ab last --set-b compile=default", "the newest run's spec, one change"),
+        ("sysbench-tui ab --set model=tiny", "A against A: what the machine's noise does"),
+        ("sysbench-tui ab base.toml new.toml --gate 3% --md", "for a pull request"),
+        ("sysbench-tui ab --resume last", "go on with what was stopped or killed"),
+    )
+    parser.epilog = f"{lines}\n\n{_EXITS}"
+    spec_help = "a TOML file, a saved profile, or a run (its id, a part of it, `last`)"
+    parser.add_argument(
+        "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured anew"
+    )
+    parser.add_argument("b", nargs="?", metavar="B", help="the spec that is judged (default: A)")
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one key of both specs; repeatable (`run --help` lists the keys)",
+    )
+    parser.add_argument(
+        "--set-b",
+        dest="settings_b",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one key of B only; repeatable",
+    )
+    parser.add_argument(
+        "--smallest",
+        type=_share,
+        metavar="SHARE",
+        help=f"smallest difference that matters (default: {100 * SMALLEST:g}%%)",
+    )
+    parser.add_argument(
+        "--max-minutes",
+        type=_minutes,
+        metavar="M",
+        help=f"start no block of four rounds after that (default: {MAX_MINUTES:g})",
+    )
+    parser.add_argument(
+        "--gate",
+        type=_margin,
+        metavar="SHARE",
+        help="stop once B is known to be slower by more than this, or not to be: exit 3 or 0",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of the order of the rounds")
+    parser.add_argument("--resume", metavar="ID", help="go on with an experiment, or `last`")
+    parser.add_argument("--detach", action="store_true", help="start it and return at once")
+    parser.add_argument(
+        "--no-wait", action="store_true", help="fail if another run holds the device"
+    )
+    parser.add_argument("--md", action="store_true", help="the report in Markdown")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Measure; the exit code is that of the gate, else 0 for any verdict."""
+    from ....core.runs.ab.detached import start_experiment
+    from ....core.runs.ab.runner import run_experiment
+    from ....core.runs.supervisor import Cancellation
+    from ..report.signals import cancelled_by_signals
+    from .progress import AbProgress
+    from .report import print_experiment
+
+    directory = _resumed(arguments) if arguments.resume else _created(arguments)
+    if arguments.detach:
+        pid = start_experiment(directory, wait=not arguments.no_wait)
+        experiment = directory.experiment()
+        if arguments.json:
+            runs = {"a": experiment.a, "b": experiment.b}
+            print_json({"id": directory.id, "pid": pid, "path": str(directory.path), **runs})
+        else:
+            print(f"{directory.id} started, process {pid}")
+            print(f"follow it with `sysbench-tui attach {directory.id}`, end it with `stop`")
+        return 0
+    cancel = Cancellation()
+    with cancelled_by_signals(cancel), AbProgress(directory, quiet=arguments.json) as progress:
+        for item in run_experiment(directory, wait=not arguments.no_wait, cancel=cancel):
+            progress.show(item)
+    return print_experiment(directory, json=arguments.json, markdown=arguments.md)
+
+
+def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
+    """Follow an experiment of another process until it stops; the exit code that it returns."""
+    from ....core.runs.ab.detached import follow_experiment
+    from .progress import AbProgress
+    from .report import print_experiment
+
+    try:
+        with AbProgress(directory, quiet=json) as progress:
+            for item in follow_experiment(directory):
+                progress.show(item)
+    except KeyboardInterrupt:
+        print(f"left {directory.id} running", file=sys.stderr)
+        raise
+    return print_experiment(directory, json=json)
+
+
+def _created(arguments: argparse.Namespace) -> ExperimentDirectory:
+    """A new experiment, after its plan was printed."""
+    from ....core.runs.ab.experiment import create_experiment
+    from ....core.runs.ab.plan import plan_of
+    from ....core.spec.passes import check_passes
+    from .report import print_plan
+    from .sides import both_specs
+
+    spec_a, spec_b = both_specs(arguments.a, arguments.b, arguments.settings, arguments.settings_b)
+    for spec in (spec_a, spec_b):
+        check_passes(spec, ["timing"])
+    minutes = MAX_MINUTES if arguments.max_minutes is None else arguments.max_minutes
+    plan = plan_of(spec_a, spec_b, minutes)
+    directory = create_experiment(
+        spec_a,
+        spec_b,
+        smallest=SMALLEST if arguments.smallest is None else arguments.smallest,
+        gate=arguments.gate,
+        max_minutes=minutes,
+        seed=arguments.seed,
+        plan=plan,
+    )
+    print_plan(directory, plan, spec_a, spec_b, quiet=arguments.json)
+    return directory
+
+
+def _resumed(arguments: argparse.Namespace) -> ExperimentDirectory:
+    """The experiment of ``--resume``, with the limits that were given anew."""
+    import msgspec
+
+    from ....core.runs.ab.experiment import find_experiment
+
+    kept = {
+        "A": arguments.a,
+        "B": arguments.b,
+        "--set": arguments.settings or None,
+        "--set-b": arguments.settings_b or None,
+        "--seed": arguments.seed,
+    }
+    for name, value in kept.items():
+        if value is not None:
+            raise SpecError(name, value, "left out: --resume keeps both specs and their order")
+    directory = find_experiment(arguments.resume)
+    given = {
+        name: getattr(arguments, name)
+        for name in ("smallest", "gate", "max_minutes")
+        if getattr(arguments, name) is not None
+    }
+    if given and not directory.is_live():
+        directory.write(msgspec.structs.replace(directory.experiment(), **given))
+    return directory
+
+
+def _share(text: str) -> float:
+    """A share above 0 and below 1."""
+    share = _ratio(text)
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a share above 0, such as 1% or 0.01")
+    return share
+
+
+def _margin(text: str) -> float:
+    """A share of 0 or more."""
+    share = _ratio(text)
+    if not 0 <= share < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: a share of 0 or more, such as 3% or 0.03")
+    return share
+
+
+def _ratio(text: str) -> float:
+    try:
+        return parse_ratio(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: a share, such as 3% or 0.03") from None
+
+
+def _minutes(text: str) -> float:
+    """Minutes above 0."""
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: minutes above 0")
+    return minutes

@@ -1,0 +1,89 @@
+"""Glyphs where a terminal shows plain ASCII only.
+
+Screens and progress are written with box lines, blocks and braille; where the terminal cannot show
+them, every painted line is translated, one cell for one cell.
+"""
+
+from __future__ import annotations
+
+import locale
+import os
+from collections.abc import Mapping
+
+from rich.cells import cell_len
+
+_SINGLES = {
+    "─━═▔▁": "-",
+    "┄": ".",
+    "┊": ":",
+    "│┃║▏▎▍▕┤├▌▐": "|",
+    "▋▊▉": "#",
+    "┌┐└┘╭╮╰╯┬┴┼╔╗╚╝": "+",
+    "▂": "_",
+    "⏎": "<",
+    "▃": ".",
+    "▄": "-",
+    "▅": "=",
+    "▆": "+",
+    "▇": "*",
+    "█": "#",
+    "▀": "'",
+    "░": ".",
+    "▒": ":",
+    "▓": "%",
+    "●■◆": "*",
+    "○◌◇": "o",
+    "✓": "v",
+    "✗×": "x",
+    "▲△": "^",
+    "▼▽▾": "v",
+    "▸▶→": ">",
+    "◂◀←": "<",
+    "·•": ".",
+    "…": ".",
+    "±": "~",
+    "≥": ">",
+    "≤": "<",
+    "−–—": "-",
+    "°": "'",
+    "µμ": "u",
+    "Σ": "S",
+    "²": "2",
+    "’": "'",
+}
+
+
+def _braille(dots: int) -> str:
+    """The nearest ASCII character to a braille cell, by the halves that have dots."""
+    if not dots:
+        return " "
+    high, low = dots & 0b00011011, dots & 0b11100100
+    return ":" if high and low else "'" if high else "."
+
+
+_TABLE = str.maketrans(
+    {char: plain for chars, plain in _SINGLES.items() for char in chars}
+    | {chr(0x2800 + dots): _braille(dots) for dots in range(256)}
+)
+
+
+def ascii_only(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the terminal shows plain ASCII only.
+
+    ``SYSBENCH_ASCII`` decides when it is set: ``1`` for ASCII, ``0`` for the full set.
+    """
+    forced = environment.get("SYSBENCH_ASCII", "")
+    if forced:
+        return forced != "0"
+    encoding = locale.getpreferredencoding(False).lower().replace("-", "")
+    return environment.get("TERM") == "linux" or encoding != "utf8"
+
+
+def to_ascii(text: str) -> str:
+    """The text in ASCII, as many cells wide as it was."""
+    if text.isascii():
+        return text
+    translated = text.translate(_TABLE)
+    if translated.isascii():
+        return translated
+    return "".join(char if char.isascii() else "?" * cell_len(char) for char in translated)
