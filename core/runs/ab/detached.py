@@ -60,8 +60,7 @@ def follow_experiment(
     Without a last Stopped its process died.
 
     Raises:
-        DamagedFileError: The experiment or one of its runs cannot be read.
-        NotFoundError: One of its runs was deleted.
+        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
     """
     experiment = directory.experiment()
     runs: dict[Side, RunDirectory] = {"A": directory.run("A"), "B": directory.run("B")}

@@ -137,11 +137,11 @@ class ExperimentDirectory:
         """The run of a side.
 
         Raises:
-            NotFoundError: It was deleted.
+            DamagedFileError: It was deleted, or the decisions cannot be read.
         """
         run = RunDirectory(runs_folder(self.root) / self.experiment().run_of(side))
         if not run.header_path.is_file():
-            raise NotFoundError(
+            raise DamagedFileError(
                 f"run {run.id} is gone, which held the rounds of {side} in experiment {self.id}"
             )
         return run

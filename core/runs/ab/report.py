@@ -100,8 +100,7 @@ def report_of(directory: ExperimentDirectory) -> Report:
     """The report of an experiment, whether it runs, ended, or was killed.
 
     Raises:
-        DamagedFileError: The experiment or one of its runs cannot be read.
-        NotFoundError: One of its runs was deleted.
+        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
     """
     is_live = directory.is_live()
     records = load_record(directory.run("A")), load_record(directory.run("B"))

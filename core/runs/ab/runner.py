@@ -90,8 +90,7 @@ def run_experiment(
 
     Raises:
         DeviceBusyError: Another process works on this experiment.
-        DamagedFileError: The experiment or one of its runs cannot be read.
-        NotFoundError: One of its runs was deleted.
+        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
     """
     with locked(directory.lock_path, who=f"experiment {directory.id}"):
         yield from _Under(directory, wait, cancel or Cancellation()).blocks()
@@ -207,9 +206,15 @@ class _Under:
 
     def blocks_done(self) -> int:
         """Blocks before the first that lacks a round."""
+        counted = {
+            (row.block, row.position, row.side)
+            for side in self.records
+            for row in self.rounds(side)
+            if row.counts
+        }
         block = 0
         while all(
-            any(row.counts for row in self.rounds_at(side, block, position))
+            (block, position, side) in counted
             for position, side in enumerate(self.experiment.order(block))
         ):
             block += 1

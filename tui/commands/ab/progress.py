@@ -79,7 +79,6 @@ class AbView:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._began = time.monotonic()
-        self._blocks = 0
         self._block = 0
         self._marks: dict[int, str] = {}
         self._verdict: Verdict | None = None
@@ -90,6 +89,8 @@ class AbView:
         match item:
             case RoundStarting():
                 self._start(item.block)
+                # Rounds of the block that an earlier process measured are not told.
+                self._marks = dict.fromkeys(range(item.position), "finished")
                 self._marks[item.position] = "running"
                 self._now = f"again: {item.again}" if item.again else "starting"
                 return f"{self._place(item.side)}  {self._now}" if item.again else ""
@@ -99,7 +100,7 @@ class AbView:
                 self._marks[row.position or 0] = row.outcome if row.counts else "waiting"
                 return f"{self._place(item.side)}  {_figure(row)}"
             case Judged():
-                self._blocks, self._verdict = item.blocks, item.verdict
+                self._verdict = item.verdict
                 return f"{'':<12} {self._judgement()}"
             case Stopped():
                 return f"{item.ended.ending}: {item.ended.detail}"
@@ -135,7 +136,8 @@ class AbView:
         ]
         if self._verdict is not None:
             lines.append((f"  {picture_line(self._verdict)}", "cyan"))
-            lines.append((f"  {self._judgement()}", ""))
+            lines.append((f"  {headline(self._verdict)}", ""))
+            lines.append((f"  {self._verdict.next}", "dim"))
         return lines
 
     def _start(self, block: int) -> None:
@@ -147,8 +149,8 @@ class AbView:
 
     def _bar(self) -> str:
         """Rounds that are done, of those that the plan allows; without a plan of the time."""
-        plan, done = self._experiment.plan, ROUNDS_A_BLOCK * self._blocks
-        done += sum(mark == "finished" for mark in self._marks.values()) % ROUNDS_A_BLOCK
+        plan, done = self._experiment.plan, ROUNDS_A_BLOCK * self._block
+        done += sum(mark == "finished" for mark in self._marks.values())
         if plan is not None and plan.blocks:
             most = ROUNDS_A_BLOCK * plan.blocks
             share, words = done / most, f"{done} of at most {most} rounds"
