@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..analysis.verdict.verdict import Verdict, headline
+from ..analysis.verdict.verdict import Verdict, sentence
 from ..tables.table import Table
 from .text_formats import escaped, table_as_markdown
 
@@ -44,7 +44,7 @@ def _lines(
     commands: Iterable[str],
     folded: Sequence[Table],
 ) -> Iterable[str]:
-    yield f"### {_MARKS[verdict.verdict]} Step time: B is {escaped(headline(verdict))}"
+    yield f"### {_MARKS[verdict.verdict]} Step time: {escaped(sentence(verdict))}"
     yield ""
     for line in (verdict.why, verdict.next, *facts):
         if line:

@@ -67,7 +67,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["--smallest", text] for text in ("0", "-1%", "100%", "nan", "much")),
+        *(["--smallest", text] for text in ("0", "-1%", "101%", "nan", "much")),
         *(["--gate", text] for text in ("-1%", "inf", "much")),
         *(["--max-minutes", text] for text in ("0", "-1", "inf", "nan", "soon")),
         ["--seed", "1.5"],
@@ -109,7 +109,7 @@ def test_a_against_a_works_and_everything_but_the_report_is_on_stderr(script: Sc
     assert "same within 1.0 %" in progress
     assert "decided: decided after 3 blocks" in progress
     lines = out.splitlines()
-    assert any(line.startswith("B is same within 1.0 %: ") for line in lines)
+    assert any(line.startswith("B is the same within 1.0 %: ") for line in lines)
     assert any(line.startswith("  -2 % ┄") for line in lines)
     assert f"sysbench-tui ab {experiment.a} {experiment.b} --seed {experiment.seed}" in out
     assert "--resume" not in out
@@ -136,7 +136,7 @@ def test_markdown_is_for_a_pull_request(script: Script) -> None:
     code, out, _ = finished(command(*words))
     assert code == 4
     assert out.startswith("### ")
-    assert "- Gate of 3.0 %: not decidable (exit code 4)" in out
+    assert "- gate 3.0 %: not decidable: too few rounds for an interval" in out
     assert "| batch | 1 | 2 |" in out
     assert f"sysbench-tui ab --resume {find_experiment('last').id}" in out
 
@@ -173,7 +173,7 @@ def test_a_terminal_sees_blocks_the_interval_and_then_the_report(script: Script)
     live, _, report = painted.decode().rpartition("\x1b[?25h")
     assert "block 2   " in live and "A ✓" in live and "┄┊┄" in live
     assert "12 rounds" in live
-    assert "B is same within" in report
+    assert "B is the same within" in report
 
 
 def test_a_live_experiment_is_followed_by_its_id_or_that_of_a_run(script: Script) -> None:

@@ -86,10 +86,10 @@ def test_a_killed_experiment_goes_on_where_it_was_and_gates_read_its_verdict(
     assert outcomes(report) == ["finished"] * 5 + ["killed"] + ["finished"] * 7
     assert len(script.starts()) == 13
     assert (report["ending"], report["verdict"]["verdict"]) == ("decided", "slower")
-    assert report["verdict"]["change"] == pytest.approx(1, abs=0.01)
+    assert report["verdict"]["change"] == pytest.approx(0.5, abs=0.01)
     assert report["headline"].startswith("slower: +")
 
-    for gate, code in (("3%", 3), ("150%", 0)):
+    for gate, code in (("3%", 3), ("60%", 0)):
         again = document("--resume", "last", "--gate", gate, code=code)
         assert (again["gate"]["exit_code"], again["verdict"]) == (code, report["verdict"])
     assert len(script.starts()) == 13, "what is decided is not measured again"

@@ -9,8 +9,10 @@ import msgspec
 
 from ...analysis.compare import Factor, differing
 from ...analysis.verdict.conditions import Condition, conditions_of
+from ...analysis.verdict.gate import Gate, gate_of, undecided
 from ...analysis.verdict.records import verdict_of
-from ...analysis.verdict.verdict import GATE_EXITS, GateResult, Verdict, gate, headline
+from ...analysis.verdict.verdict import Verdict, headline
+from ...errors import WorkerFailed
 from ...formatting import counted
 from ...record.record import Record
 from ...record.timing import Round
@@ -18,20 +20,6 @@ from ..builder import load_record
 from .disturbance import MOST_REPEATS, accepted
 from .experiment import Ended, Experiment, ExperimentDirectory
 from .plan import Plan
-
-
-class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a gate.
-
-    Attributes:
-        margin: Slowdown that it allows, as a share of A's step time.
-        result: The word.
-        exit_code: Of the command that checks it.
-    """
-
-    margin: float
-    result: GateResult
-    exit_code: int
 
 
 class RoundsOf(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +117,7 @@ def _report(
         seconds=ended.seconds if ended else None,
         headline=headline(verdict),
         verdict=verdict,
-        gate=gate_of(verdict, experiment.gate),
+        gate=_gate(records, verdict, experiment.gate, ended),
         blocks=verdict.rounds_a // 2 if verdict.basis == "interleaved rounds" else 0,
         seed=experiment.seed,
         max_minutes=experiment.max_minutes,
@@ -146,12 +134,17 @@ def _report(
     )
 
 
-def gate_of(verdict: Verdict, margin: float | None) -> Gate | None:
-    """The result of a gate on a verdict; None without a margin."""
+def _gate(
+    records: tuple[Record, Record], verdict: Verdict, margin: float | None, ended: Ended | None
+) -> Gate | None:
     if margin is None:
         return None
-    result = gate(verdict, margin)
-    return Gate(margin=margin, result=result, exit_code=GATE_EXITS[result])
+    if ended is not None and ended.ending == "failed":
+        return undecided(margin, ended.detail, "")
+    try:
+        return gate_of(*records, verdict, margin)
+    except WorkerFailed as error:
+        return undecided(margin, str(error), "")
 
 
 def _side(record: Record, experiment: str) -> RoundsOf:

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING
 
 from ....core.analysis.verdict.verdict import SMALLEST
 from ....core.errors import SpecError
-from ....core.formatting import parse_ratio
-from ..arguments import examples
+from ..arguments import GATE_CODES, examples, share_above_zero, share_of_one
 from ..report.output import print_json
 
 if TYPE_CHECKING:
     from ....core.runs.ab.experiment import ExperimentDirectory
 
 MAX_MINUTES = 15.0
-_EXITS = (
-    "exit codes: 0 measured, whatever the verdict; with --gate 0 pass, 3 regression, 4 not\n"
-    "decidable; 1 a round failed, 2 bad input, 130 cancelled"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui ab base.toml new.toml --gate 3% --md", "for a pull request"),
         ("sysbench-tui ab --resume last", "go on with what was stopped or killed"),
     )
-    parser.epilog = f"{lines}\n\n{_EXITS}"
+    parser.epilog = f"{lines}\n\nwithout a gate 0 for any verdict; {GATE_CODES}"
     spec_help = "a TOML file, a saved profile, or a run (its id, a part of it, `last`)"
     parser.add_argument(
         "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured anew"
@@ -61,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--smallest",
-        type=_share,
+        type=share_above_zero,
         metavar="SHARE",
         help=f"smallest difference that matters (default: {100 * SMALLEST:g}%%)",
     )
@@ -73,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--gate",
-        type=_margin,
+        type=share_of_one,
         metavar="SHARE",
         help="stop once B is known to be slower by more than this, or not to be: exit 3 or 0",
     )
@@ -180,29 +175,6 @@ def _resumed(arguments: argparse.Namespace) -> ExperimentDirectory:
     if given and not directory.is_live():
         directory.write(msgspec.structs.replace(directory.experiment(), **given))
     return directory
-
-
-def _share(text: str) -> float:
-    """A share above 0 and below 1."""
-    share = _ratio(text)
-    if not 0 < share < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a share above 0, such as 1% or 0.01")
-    return share
-
-
-def _margin(text: str) -> float:
-    """A share of 0 or more."""
-    share = _ratio(text)
-    if not 0 <= share < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: a share of 0 or more, such as 3% or 0.03")
-    return share
-
-
-def _ratio(text: str) -> float:
-    try:
-        return parse_ratio(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: a share, such as 3% or 0.03") from None
 
 
 def _minutes(text: str) -> float:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ....core.analysis.compare import Factor
+from ....core.analysis.verdict.gate import gate_line
 from ....core.analysis.verdict.power import ROUNDS_A_BLOCK, WANTED_POWER
-from ....core.analysis.verdict.verdict import Verdict
+from ....core.analysis.verdict.verdict import Verdict, sentence
 from ....core.export.verdict import verdict_as_markdown
 from ....core.formatting import counted, percent
 from ....core.runs.ab.experiment import ExperimentDirectory
@@ -114,7 +115,7 @@ def experiment_lines(report: Report, width: int) -> Iterator[Line]:
     yield from prose(f"B  {_words(report.b)}", width)
     yield blank()
     style = STYLES[report.verdict.verdict]
-    yield from prose(f"B is {report.headline}", width, style=style)
+    yield from prose(sentence(report.verdict), width, style=style)
     for reason in (report.verdict.why, report.verdict.next):
         if reason:
             yield from prose(literal(reason), width, style="dim")
@@ -124,7 +125,8 @@ def experiment_lines(report: Report, width: int) -> Iterator[Line]:
         yield [(f"  {picture}", style)]
     if report.gate:
         yield blank()
-        yield from prose(gate_line(report), width, style="bold")
+        # Never wrapped: a script may look for this line.
+        yield [(literal(gate_line(report.gate)), "bold")]
     if report.factors:
         yield from titled("What differs", table_lines(_factors(report.factors), width))
     sides, conditions, *left_out = _tables(report)
@@ -151,19 +153,12 @@ def picture_line(verdict: Verdict) -> str:
     return to_ascii(line) if ascii_only() else line
 
 
-def gate_line(report: Report) -> str:
-    """``Gate of 3.0 %: regression (exit code 3)``; empty without one."""
-    if report.gate is None:
-        return ""
-    gate = report.gate
-    return f"Gate of {percent(gate.margin)}: {gate.result} (exit code {gate.exit_code})"
-
-
 def experiment_as_markdown(report: Report) -> str:
     """The report for a pull request."""
     sides, *conditions = _tables(report)
     tables = [*([_factors(report.factors)] if report.factors else []), sides]
-    facts = [gate_line(report), f"A: {_words(report.a)}", f"B: {_words(report.b)}"]
+    gate = gate_line(report.gate) if report.gate else ""
+    facts = [gate, f"A: {_words(report.a)}", f"B: {_words(report.b)}"]
     return verdict_as_markdown(
         report.verdict,
         tables,
