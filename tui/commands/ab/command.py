@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui ab base.toml new.toml --gate 3% --md", "for a pull request"),
         ("sysbench-tui ab --resume last", "go on with what was stopped or killed"),
     )
-    parser.epilog = f"{lines}\n\nwithout a gate 0 for any verdict; {GATE_CODES}"
+    parser.epilog = f"{lines}\n\nwithout a gate 0 for any verdict;\n{GATE_CODES}"
     spec_help = "a TOML file, a saved profile, or a run (its id, a part of it, `last`)"
     parser.add_argument(
         "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured anew"
