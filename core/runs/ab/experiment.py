@@ -27,6 +27,7 @@ from .plan import Plan
 
 T = TypeVar("T")
 Side = Literal["A", "B"]
+Purpose = Literal["ab", "noise"]
 Ending = Literal["decided", "out-of-time", "out-of-rounds", "failed", "cancelled", "killed"]
 """``failed``: a round did not finish; ``killed``: its process left no ending."""
 ORDERS: tuple[tuple[Side, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
@@ -43,6 +44,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         smallest: Smallest difference that matters, as a share.
         gate: Slowdown that a gate allows, as a share; null without a gate.
         max_minutes: Time after which no further block starts, counted anew when it is resumed.
+        purpose: ``ab``, or ``noise`` for rounds that the noise doctor took.
         plan: The forecast before the start, kept so that it can be held against what came; null
             where none was made.
     """
@@ -55,6 +57,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     smallest: float = SMALLEST
     gate: float | None = None
     max_minutes: float = 15.0
+    purpose: Purpose = "ab"
     plan: Plan | None = None
 
     def order(self, block: int) -> tuple[Side, ...]:
@@ -168,6 +171,7 @@ def create_experiment(
     gate: float | None = None,
     max_minutes: float = 15.0,
     seed: int | None = None,
+    purpose: Purpose = "ab",
     plan: Plan | None = None,
     root: Path | None = None,
 ) -> ExperimentDirectory:
@@ -180,6 +184,7 @@ def create_experiment(
         gate: Slowdown that a gate allows, as a share.
         max_minutes: Time after which no further block starts.
         seed: Of the order; None draws one.
+        purpose: Of the rounds.
         plan: The forecast that was shown.
         root: Home (default: the user's).
 
@@ -205,6 +210,7 @@ def create_experiment(
             smallest=smallest,
             gate=gate,
             max_minutes=max_minutes,
+            purpose=purpose,
             plan=plan,
         )
     )
@@ -221,14 +227,17 @@ def list_experiments(root: Path | None = None) -> list[ExperimentDirectory]:
 
 
 def find_experiment(text: str, root: Path | None = None) -> ExperimentDirectory:
-    """The experiment with that id, a unique part of one, or ``last``.
+    """The experiment with that id, a unique part of one, or ``last``, the newest of `ab`.
 
     Raises:
         NotFoundError: None, or several.
     """
     every = list_experiments(root)
-    if text == "last" and every:
-        return every[0]
+    if text == "last":
+        for directory in every:
+            with suppress(DamagedFileError):
+                if directory.experiment().purpose == "ab":
+                    return directory
     matches = [row for row in every if row.id == text] or [row for row in every if text in row.id]
     if len(matches) == 1:
         return matches[0]

@@ -93,7 +93,7 @@ def examine_noise(
         root: Home (default: the user's).
     """
     cancel = cancel or Cancellation()
-    directory = create_experiment(spec, spec, max_minutes=minutes, root=root)
+    directory = create_experiment(spec, spec, max_minutes=minutes, purpose="noise", root=root)
     neighbours = Neighbours()
     measurement = Measurement(directory, wait=wait, cancel=cancel)
     for item in measurement.rounds():

@@ -26,10 +26,10 @@ from ...spec.spec import RunSpec
 from ...storage import locked
 from ..builder import load_record
 from ..supervisor import Cancellation, add_round, disturb_round
-from .disturbance import disturbance
+from .disturbance import MOST_REPEATS, disturbance
 from .experiment import ExperimentDirectory, Side
 from .noise import NoiseFloor
-from .runner import MOST_REPEATS, RoundFinished, RoundStarting
+from .runner import RoundFinished, RoundStarting
 
 ROUND_SECONDS = 2.0
 """Time that a round measures at most: a floor wants many processes rather than long ones."""

@@ -54,6 +54,8 @@ def test_a_spec_without_steps_leaves_no_run_behind() -> None:
 
 def test_an_experiment_is_named_by_a_part_of_its_id_and_by_its_live_runs() -> None:
     first, second = create_experiment(SPEC, SPEC), create_experiment(SPEC, SPEC)
+    create_experiment(SPEC, SPEC, purpose="noise")
+    assert find_experiment("last").id == max(first.id, second.id)
     assert find_experiment(second.id[4:]).id == second.id
     with pytest.raises(NotFoundError, match="ambiguous"):
         find_experiment("20")

@@ -156,15 +156,18 @@ def test_rounds_become_a_floor_that_plans_and_verdicts_use() -> None:
     assert (floor.device, floor.torch, floor.left_out) == (cpu_model(), "2.9.0", 0)
     assert floor.low is not None and floor.high is not None
     assert floor.low < floor.between < floor.high
-    before = plan_of(SPEC.changed(batch=2), SPEC, 10)
+    # Another spec on this device, without earlier processes of its own.
+    other = SPEC.changed(batch=2)
+    before = plan_of(other, other, 10)
     keep_noise_floor(floor)
     assert noise_floors() == {floor.device: floor}
-    # Another spec on this device, without earlier processes of its own.
-    plan = plan_of(SPEC.changed(batch=2), SPEC, 10)
+    plan = plan_of(other, other, 10)
     assert before.spread is None
     assert plan.spread == floor.between
     assert "24 processes of tiny" in plan.source
-    assert plan.smallest is not None and plan.smallest > 0
+    own = plan_of(other, SPEC, 10)  # a spec's own processes come before the floor
+    assert "24 earlier processes of B" in own.source
+    assert own.smallest is not None and own.smallest > 0
     record = measurement.record("A")
     known = known_noise(record, record)
     assert (known.floor, known.drift) == (floor.between, floor.drift)
