@@ -115,13 +115,19 @@ def _judged_blocks(blocks: Sequence[Block], smallest: float) -> Verdict:
         wait = ROUNDS_A_BLOCK * (FIRST_LOOK - len(blocks))
         verdict = judge(interleaved(blocks), smallest=smallest)
         return msgspec.structs.replace(verdict, next=f"{wait} more rounds until the first look")
-    needed = more_rounds(blocks, residuals(blocks), smallest)
-    verdict = judge(interleaved(blocks), smallest=smallest, more_rounds=needed)
-    if verdict.verdict == "not decidable" and needed is None:
+    interval, noise = interleaved(blocks), residuals(blocks)
+    needed = more_rounds(blocks, noise, smallest)
+    verdict = judge(interval, smallest=smallest, more_rounds=needed)
+    if verdict.verdict != "not decidable":
+        return verdict
+    following = [verdict.next]
+    if needed is None:
         most = ROUNDS_A_BLOCK * MOST_BLOCKS
-        hopeless = f"not even {most} rounds would decide a {percent(smallest)} difference here"
-        return msgspec.structs.replace(verdict, next=hopeless)
-    return verdict
+        following = [f"not even {most} rounds would decide a {percent(smallest)} difference here"]
+    as_seen = more_rounds(blocks, noise, interval.change)
+    if as_seen is not None and abs(interval.change) > smallest:
+        following.append(f"{as_seen} more would decide one as large as seen")
+    return msgspec.structs.replace(verdict, next="; ".join(following))
 
 
 def _with_next(verdict: Verdict, a: Record, b: Record) -> Verdict:

@@ -123,3 +123,13 @@ def test_losses_of_the_same_work_must_agree(
     assert bool(other_computation(a, b)) is differs
     word = verdict_of(a, b).verdict
     assert (word == "not the same computation") is differs
+
+
+def test_what_is_seen_far_above_the_smallest_difference_has_its_own_number_of_rounds() -> None:
+    a = factories.record_of_rounds([100, 130, 99, 131, 101, 128], experiment="x")
+    b = factories.record_of_rounds([90, 110, 89, 112, 91, 108], experiment="x")
+    verdict = verdict_of(a, b, smallest=0.001)
+    assert verdict.verdict == "not decidable"
+    small, seen = verdict.next.split("; ")
+    assert "0.1 % difference" in small
+    assert seen.endswith("more would decide one as large as seen")
