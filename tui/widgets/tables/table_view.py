@@ -47,6 +47,9 @@ class TableView(DataTable[Text]):
         ),
         Binding("S", "sort_turn", "Reverse", show=False, id="table.reverse"),
     ]
+    FLEXIBLE_SHARE: ClassVar[float] = FLEXIBLE_SHARE
+    """Share of the width that the flexible column gets before any other."""
+
     DEFAULT_CSS = """
     TableView {
         scrollbar-size-horizontal: 0;
@@ -147,7 +150,7 @@ class TableView(DataTable[Text]):
             widths[name] = max(len(heading_of(table, name)) + 2, widest + self.extra_cells(name))
         if self._flexible in widths:
             wanted = widths[self._flexible]
-            least = max(FLEXIBLE_LEAST, int(room * FLEXIBLE_SHARE))
+            least = max(FLEXIBLE_LEAST, int(room * self.FLEXIBLE_SHARE))
             widths[self._flexible] = min(wanted, least)
         shown: list[tuple[str, int]] = []
         used = 0
