@@ -24,6 +24,7 @@ from .screens.base import WorkScreen
 from .theme import DARK, AsciiFilter, OnceParsed
 
 if TYPE_CHECKING:
+    from .live.pair_watch import Pair
     from .live.run_watch import RunWatch
     from .screens.result.screen import ResultScreen
 
@@ -59,6 +60,7 @@ class SysbenchApp(App[None]):
         self.stylesheet = OnceParsed(variables=self.get_css_variables())
         self.session = Session(sampler or StripSampler())
         self.shown: RunDirectory | None = None
+        self.compared: Pair | None = None
         self._ascii = [AsciiFilter()] if ascii_only() else []
         self.register_theme(DARK)
         if self.no_color:
@@ -91,8 +93,12 @@ class SysbenchApp(App[None]):
 
     def _attach_live_run(self) -> None:
         """Offer a run that outlived an earlier terminal."""
+        pair = self.session.find_live_pair()
         run = self.session.find_live_run()
-        if run is not None:
+        if pair is not None:
+            self.open_comparison(pair)
+            self.notify("This experiment is live. x stops it; leaving does not.", markup=False)
+        elif run is not None:
             self.follow(run)
             self.notify(f"{run.id} is live. x stops it, d leaves it.", markup=False)
         elif self.shown is None:
@@ -110,6 +116,18 @@ class SysbenchApp(App[None]):
         self.shown = run
         self.action_mode("result")
 
+    def open_comparison(self, pair: Pair) -> None:
+        """Show two runs side by side."""
+        self.compared = pair
+        self.action_mode("compare")
+
+    def _offer(self, pair: Pair) -> None:
+        """Let F8 show an experiment that was started elsewhere."""
+        if self.compared is None or self.compared.experiment_id != pair.experiment_id:
+            self.compared = pair
+            text = f"Experiment {pair.experiment_id} was started elsewhere. F8 shows it."
+            self.notify(text, markup=False)
+
     def _tick(self) -> None:
         """Twice a second: read new events and let the visible screen paint them."""
         if not self.is_headless and has_hung_up():
@@ -119,12 +137,15 @@ class SysbenchApp(App[None]):
         if ended is not None:
             self.shown = ended
             # The next cell of a study starts at once.
-            if not self.session.is_study_live():
+            if not self.session.is_series_live():
                 self._tell_end(ended)
         newcomer = self.session.find_newcomer()
         if newcomer is not None:
             self.session.follow(newcomer)
-            if not self.session.is_study_live():
+            pair = self.session.find_live_pair()
+            if pair is not None:
+                self._offer(pair)
+            elif not self.session.is_series_live():
                 self.notify(f"{newcomer.id} was started elsewhere. F3 shows it.", markup=False)
         # On the way out the last screen goes before the timer does.
         for screen in self.screen_stack[-1:]:

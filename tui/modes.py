@@ -75,6 +75,14 @@ MODES = {
             shown_by="screens.library.screen:LibraryScreen",
         ),
         Mode(
+            name="compare",
+            keys="f8,c",
+            tooltip="Two runs side by side",
+            about="two runs: the verdict, then time and memory row by row; measure both in turn",
+            shown_by="screens.compare.screen:CompareScreen",
+            needs="compared",
+        ),
+        Mode(
             name="studies",
             keys="f6,s",
             tooltip="Grids of runs, and the tables that they fill",

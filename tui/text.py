@@ -35,7 +35,10 @@ def signed_percent(share: float | None, digits: int = 1) -> str:
 
 def interval(half_width: float | None) -> str:
     """The half-width of a median's interval as ``±0.42 %``."""
-    return "" if half_width is None else f"±{half_width * 100:.2g} %"
+    if half_width is None:
+        return ""
+    percents = half_width * 100
+    return f"±{percents:.2g} %" if percents < 99.5 else f"±{percents:.0f} %"
 
 
 def amount(count: float | None) -> str:

@@ -33,7 +33,7 @@ def test_no_key_leads_to_two_modes() -> None:
 
 async def test_a_mode_is_offered_where_the_app_has_what_it_needs(app: SysbenchApp) -> None:
     needed = {mode.name for mode in MODES.values() if mode.needs}
-    assert needed == {"live", "result"}
+    assert needed == {"live", "result", "compare"}
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.pause()
         allowed = {name for name in MODES if app.check_action("mode", (name,))}

@@ -9,16 +9,23 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
+from sysbench.core.analysis.verdict.records import verdict_of
+from sysbench.core.runs.ab.experiment import Ended
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
+from sysbench.tui.live.pair_watch import Pair, pair_of
+from sysbench.tui.screens.compare.rows import RowsView
+from sysbench.tui.screens.compare.screen import CompareScreen
 from sysbench.tui.screens.result.registry import USUAL_TABS
 from sysbench.tui.screens.run.screen import RunScreen
 
 from .conftest import CannedSampler, open_tab, until
+from .experiments import begun, disturb, with_fixed_names, write_rounds
 
 RESULT_FIRST = True
 
@@ -107,3 +114,69 @@ def test_library_screen(
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=show)
+
+
+@pytest.mark.parametrize("view", ["verdict", "time"])
+@at_both_sizes
+def test_compare_screen(
+    snap_compare: Compare,
+    app: SysbenchApp,
+    frozen_run: RunDirectory,
+    size: tuple[int, int],
+    view: str,
+) -> None:
+    async def show(pilot: Pilot[None]) -> None:
+        app.open_comparison(experiment_pair() if view == "verdict" else changed_pair(frozen_run))
+        await until(pilot, lambda: app.screen.query("#state"))
+        screen = app.screen
+        assert isinstance(screen, CompareScreen)
+        await until(pilot, lambda: screen.reading and app.session.strip.latest)
+        if view == "time":
+            await pilot.press("2")
+            await until(pilot, lambda: screen.query_one("#time", RowsView).table.row_count)
+            await pilot.press("down", "down", "right")
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=show)
+
+
+def experiment_pair() -> Pair:
+    """An experiment of ten blocks, one of whose rounds was left out."""
+    directory = begun()
+    noise = [0.0, 0.021, -0.012, 0.008, -0.017, 0.011, 0.004, -0.008, 0.015, -0.003] * 2
+    a = [10.0 * (1 + share) for share in noise]
+    b = [9.66 * (1 + share) for share in reversed(noise)]
+    write_rounds(directory, a, b)
+    disturb(directory.run("B"), 4, "other processes took 61 % of the cores, usually 3 %")
+    moved = with_fixed_names(directory)
+    verdict = verdict_of(moved.run("A").record(), moved.run("B").record())
+    moved.write_end(
+        Ended(ending="out-of-time", detail="another block would exceed 15 minutes", verdict=verdict)
+    )
+    return pair_of(moved)
+
+
+def changed_pair(run: RunDirectory) -> Pair:
+    """The frozen run, and one whose operators took another time, one of them under a new name."""
+    other = RunDirectory(run.path.with_name("20261121-120500-tiny-cpu1"))
+    shutil.copytree(run.path, other.path)
+    record = run.record()
+    kernels = record.kernels
+    assert kernels is not None
+    rows = [
+        msgspec.structs.replace(
+            row,
+            name=row.name.replace("aten::mul", "aten::fused_mul"),
+            exclusive_ns=row.exclusive_ns * (0.5 + place % 7 / 10),
+        )
+        for place, row in enumerate(kernels.rows)
+    ]
+    gained = sum(row.exclusive_ns for row in kernels.rows) - sum(row.exclusive_ns for row in rows)
+    step_ms = kernels.step_ms - gained / 1e6
+    changed = msgspec.structs.replace(kernels, rows=rows, step_ms=step_ms, perturbation=1.02)
+    spec = record.spec | {"attention": "sdpa"}
+    other.write_record(msgspec.structs.replace(record, id=other.id, spec=spec, kernels=changed))
+    run.write_record(
+        msgspec.structs.replace(record, kernels=msgspec.structs.replace(kernels, perturbation=1.03))
+    )
+    return Pair(run, other)

@@ -8,6 +8,7 @@ from ...core.runs.directory import RunDirectory, list_runs
 from .sensors import StripSampler, StripState
 
 if TYPE_CHECKING:
+    from .pair_watch import Pair
     from .run_watch import RunWatch
 
 RECENT_RUNS = 40
@@ -58,11 +59,26 @@ class Session:
         return newcomer
 
     @staticmethod
-    def is_study_live() -> bool:
-        """Whether a study is running: then new runs are its cells."""
+    def is_series_live() -> bool:
+        """Whether a study or an experiment is running: then new runs are its cells or rounds."""
+        from ...core.runs.ab.experiment import list_experiments
         from ...core.studies.run.state import list_studies
 
-        return any(study.is_live() for study in list_studies())
+        experiments = list_experiments()[:RECENT_RUNS]
+        return any(one.is_live() for one in experiments) or any(
+            study.is_live() for study in list_studies()
+        )
+
+    @staticmethod
+    def find_live_pair() -> Pair | None:
+        """The runs of an experiment that outlived an earlier terminal."""
+        from ...core.runs.ab.experiment import experiments_folder
+
+        if not experiments_folder().is_dir():
+            return None
+        from .pair_watch import live_pair
+
+        return live_pair()
 
     def follow(self, run: RunDirectory) -> RunWatch:
         """Watch this run from now on."""

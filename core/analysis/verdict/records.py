@@ -163,11 +163,10 @@ def blocks_of(a: Sequence[Round], b: Sequence[Round]) -> list[Block]:
 
     Repeated rounds take the place of disturbed ones; a block that lacks a round is left out.
     """
-    shared = {row.experiment for row in a} & {row.experiment for row in b} - {""}
-    if not shared:
+    last = last_experiment(a, b)
+    if not last:
         return []
-    last = max((row for row in a if row.experiment in shared), key=lambda row: row.started_ns)
-    times_a, times_b = (_by_block(rows, last.experiment) for rows in (a, b))
+    times_a, times_b = (_by_block(rows, last) for rows in (a, b))
     return [
         Block((times_a[n][0], times_a[n][1]), (times_b[n][0], times_b[n][1]))
         for n in sorted(times_a.keys() & times_b.keys())
@@ -191,6 +190,13 @@ def _by_pass(rows: Sequence[Round]) -> dict[tuple[str, int], float]:
         if row.experiment and row.block is not None and not row.side
         if row.counts and row.median_ms
     }
+
+
+def last_experiment(a: Sequence[Round], b: Sequence[Round]) -> str:
+    """Id of the last experiment that measured both runs; empty where none did."""
+    shared = {row.experiment for row in a} & {row.experiment for row in b} - {""}
+    rows = [row for row in a if row.experiment in shared]
+    return max(rows, key=lambda row: row.started_ns).experiment if rows else ""
 
 
 def _by_block(rows: Sequence[Round], experiment: str) -> dict[int, list[float]]:

@@ -8,10 +8,8 @@ from typing import Any
 
 from ....core.analysis.compare import Factor
 from ....core.analysis.verdict.gate import gate_line
-from ....core.analysis.verdict.power import ROUNDS_A_BLOCK, WANTED_POWER
 from ....core.analysis.verdict.verdict import Verdict, sentence
 from ....core.export.verdict import verdict_as_markdown
-from ....core.formatting import counted, percent
 from ....core.runs.ab.experiment import ExperimentDirectory
 from ....core.runs.ab.plan import Plan
 from ....core.runs.ab.report import Report, RoundsOf, report_of
@@ -22,6 +20,7 @@ from ....core.tables.table import Table
 from ....core.tables.verdict.picture import interval_line
 from ....core.tables.verdict.sides import Side, conditions_table, left_out_table, sides_table
 from ...glyphs import ascii_only, to_ascii
+from ...plan_text import finds_words, plan_facts
 from ...text import elapsed, headline
 from ..report.comparison import STYLES
 from ..report.layout import Line, blank, labelled, prose, table_lines, titled
@@ -49,9 +48,8 @@ def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float
     yield _labelled("experiment", name)
     yield _labelled("A", headline(settings[0]))
     yield _labelled("B", ", ".join(changed) or "the same spec")
-    yield _labelled("time", _time(plan, max_minutes))
-    yield _labelled("noise", plan.source or plan.missing["spread"])
-    yield _labelled("finds", _finds(plan))
+    for label, text in plan_facts(plan, max_minutes):
+        yield _labelled(label, text)
 
 
 def _mapping(spec: RunSpec) -> Mapping[str, Any]:
@@ -59,29 +57,6 @@ def _mapping(spec: RunSpec) -> Mapping[str, Any]:
 
     settings: dict[str, Any] = msgspec.to_builtins(spec)
     return settings
-
-
-def _time(plan: Plan, max_minutes: float) -> str:
-    limit = f"{max_minutes:g} minutes"
-    if plan.round_seconds is None or plan.blocks is None:
-        return f"at most {limit}; seconds of a round unknown: {plan.missing['round_seconds']}"
-    rounds = counted(ROUNDS_A_BLOCK * plan.blocks, "round")
-    return f"{plan.round_seconds:.1f} s a round; at most {limit}, which is {rounds}"
-
-
-def _finds(plan: Plan) -> str:
-    if plan.smallest is None:
-        reason = plan.missing.get("smallest", "too few rounds for any")
-        if plan.spread is None:
-            reason = "the noise is not known"
-        return f"smallest difference unknown: {reason}"
-    chances = ", ".join(
-        f"{percent(row.difference, 0)} in {percent(row.power, 0)}" for row in plan.promises
-    )
-    return (
-        f"{percent(plan.smallest)} with a chance of {percent(WANTED_POWER, 0)}; "
-        f"a slowdown of {chances} of experiments"
-    )
 
 
 def _labelled(label: str, text: str) -> str:
@@ -196,7 +171,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "ending", f"{report.ending}: {report.detail}{seconds}" if report.detail else report.ending
     if report.plan is not None:
         yield "noise", report.plan.source or "unknown before the start"
-        yield "promised", _finds(report.plan)
+        yield "promised", finds_words(report.plan)
 
 
 def _ending(report: Report, width: int) -> Iterator[Line]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,9 +14,10 @@ from textual.content import Content
 from textual.widgets import DataTable, Input, Static
 
 from ....core.analysis.verdict.records import verdict_of
-from ....core.analysis.verdict.verdict import Verdict, sentence
+from ....core.analysis.verdict.verdict import Verdict
 from ....core.errors import SysbenchError
 from ....core.formatting import counted
+from ....core.runs.ab.experiment import ExperimentDirectory
 from ....core.runs.ab.known import known_noise
 from ....core.runs.builder import load_record
 from ....core.runs.directory import RunDirectory
@@ -31,12 +34,15 @@ from ...text import (
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.tables.table_view import TableView
 from ..base import WorkScreen
+from ..compare.text import verdict_lines
 
 COLUMNS = (
     *("when", "model", "step time", "peak", "status", "batch", "context", "precision"),
     *("attention", "step", "optimizer", "compile", "device", "parameters", "run"),
 )
 FACTORS = (*SPEC_COLUMNS, "device_name")
+RECENT_EXPERIMENTS = 5
+"""Newest experiments that the palette offers."""
 REFRESH_TICKS = 4
 """Paints between two readings of the index: two seconds."""
 
@@ -57,6 +63,15 @@ class LibraryScreen(WorkScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", id="library.filter", tooltip="Words that must occur"),
         Binding("space", "mark", "Mark", id="library.mark", tooltip="Mark two to compare them"),
+        Binding("c", "compare", "Compare", id="library.compare", tooltip="The two marked runs"),
+        Binding(
+            "b",
+            "measure",
+            "A/B",
+            show=False,
+            id="library.measure",
+            tooltip="Measure two marked specs in turn, or one and a change of it",
+        ),
         Binding("escape", "clear", "Clear", show=False, id="library.clear"),
     ]
 
@@ -174,8 +189,7 @@ class LibraryScreen(WorkScreen):
 
     def _marks_changed(self) -> None:
         self.table.show(runs_table(self.entries, self.marked))
-        by_id = {entry.id: entry for entry in self.entries}
-        pair = [by_id[run_id] for run_id in self.marked if run_id in by_id]
+        pair = self.pair
         panel = self.query_one("#comparison", Static)
         panel.display = bool(pair)
         if len(pair) == 2:
@@ -183,7 +197,41 @@ class LibraryScreen(WorkScreen):
             panel.update(Content("\n").join(comparison(a, b)))
             self._judge(a, b)
         elif pair:
-            panel.update("A is marked. Mark another run with space to compare.")
+            panel.update(
+                "A is marked. Mark another run with space to compare; b measures A against a "
+                "change of it."
+            )
+        self.refresh_bindings()
+
+    @property
+    def pair(self) -> list[Entry]:
+        """The marked runs that are in view, A first."""
+        by_id = {entry.id: entry for entry in self.entries}
+        return [by_id[run_id] for run_id in self.marked if run_id in by_id]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "compare":
+            return len(self.pair) == 2
+        return super().check_action(action, parameters)
+
+    def action_compare(self) -> None:
+        """Show the two marked runs side by side."""
+        from ...live.pair_watch import Pair
+
+        a, b = (self._library.open(entry.id) for entry in self.pair)
+        self.app.open_comparison(Pair(a, b))
+
+    def action_measure(self) -> None:
+        """Measure the two marked specs in turn; with one mark or none, that spec and a change."""
+        from ..compare.start import ask_to_measure
+
+        entries = self.pair or ([self.selected] if self.selected is not None else [])
+        if not entries:
+            self.notify("Mark a run first: space marks.", markup=False)
+            return
+        specs = [self._library.open(entry.id).header().spec for entry in entries]
+        names = (entries[0].id, entries[1].id if len(entries) > 1 else "")
+        ask_to_measure(self.app, specs[0], specs[1] if len(specs) > 1 else None, names)
 
     @work(thread=True, group="library.judge", exclusive=True)
     def _judge(self, a: Entry, b: Entry) -> None:
@@ -200,7 +248,8 @@ class LibraryScreen(WorkScreen):
         """Show the verdict unless other runs were marked meanwhile."""
         if self.marked == [a.id, b.id]:
             panel = self.query_one("#comparison", Static)
-            panel.update(Content("\n").join(comparison(a, b, verdict)))
+            width = panel.content_size.width or panel.size.width
+            panel.update(Content("\n").join(comparison(a, b, verdict, width)))
 
     def copyable(self) -> tuple[str, str]:
         return "the runs in view as Markdown", self.table.markdown()
@@ -217,8 +266,27 @@ class LibraryScreen(WorkScreen):
             commands += [
                 ("library: Open run", "its result, or live if it is", self.action_open),
                 ("library: Mark run", "two marked runs are compared", self.action_mark),
+                ("library: Measure in turn", "A/B, with a change of the spec", self.action_measure),
             ]
+        if len(self.pair) == 2:
+            about = "verdict, time and memory row by row"
+            commands.append(("library: Compare marked runs", about, self.action_compare))
+        from ...live.pair_watch import recent_experiments
+
+        commands += [
+            (f"library: Show experiment {directory.id}", "", partial(self._show_pair, directory))
+            for directory in islice(recent_experiments(self._library.root), RECENT_EXPERIMENTS)
+        ]
         return [*commands, *super().palette_commands()]
+
+    def _show_pair(self, directory: ExperimentDirectory) -> None:
+        """Show an experiment's two runs side by side."""
+        from ...live.pair_watch import pair_of
+
+        try:
+            self.app.open_comparison(pair_of(directory))
+        except SysbenchError as error:
+            self.notify(str(error), severity="error", markup=False)
 
 
 def runs_table(entries: list[Entry], marked: list[str]) -> Table:
@@ -263,7 +331,9 @@ def step_time(entry: Entry) -> str:
     return f"{milliseconds(entry.median_ms)} {interval(entry.half_width)}{of_rounds}".rstrip()
 
 
-def comparison(a: Entry, b: Entry, verdict: Verdict | None = None) -> list[Content]:
+def comparison(
+    a: Entry, b: Entry, verdict: Verdict | None = None, width: int = 200
+) -> list[Content]:
     """Two runs side by side: step times with intervals, peaks, verdict, factors that differ."""
     wide = max(22, len(step_time(a)), len(step_time(b)))
     lines = [
@@ -274,7 +344,7 @@ def comparison(a: Entry, b: Entry, verdict: Verdict | None = None) -> list[Conte
         for name, entry in (("A", a), ("B", b))
     ]
     if verdict is not None:
-        lines += _verdict(verdict)
+        lines += verdict_lines(verdict, width)
     fields_a, fields_b = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
     differing = [
         f"{name}: {fields_a[name]} → {fields_b[name]}"
@@ -284,20 +354,3 @@ def comparison(a: Entry, b: Entry, verdict: Verdict | None = None) -> list[Conte
     text = " · ".join(differing) if differing else "nothing in the spec's columns here"
     lines.append(Content.assemble(("differs in ", "$foreground 60%"), text))
     return lines
-
-
-_STYLES = {
-    "faster": ("▼ ", "bold $success"),
-    "slower": ("▲ ", "bold $warning"),
-    "same": ("= ", "bold"),
-    "not decidable": ("? ", "bold"),
-    "not the same computation": ("≠ ", "bold $error"),
-}
-
-
-def _verdict(verdict: Verdict) -> list[Content]:
-    """B against A, as `compare` judges it."""
-    glyph, style = _STYLES[verdict.verdict]
-    lines = [Content.assemble((f"{glyph}{sentence(verdict)}", style))]
-    reasons = [verdict.why, *([verdict.next] if verdict.next else [])]
-    return [*lines, *(Content.assemble((reason, "$foreground 60%")) for reason in reasons)]

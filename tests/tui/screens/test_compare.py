@@ -1,0 +1,310 @@
+"""Two runs side by side: the verdict, the rows, an experiment followed from disk."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Button, Input, Static
+
+from sysbench.core.analysis.difference.nodes import TimeNode
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.errors import SpecError
+from sysbench.core.runs.ab.experiment import Ended, Ending, list_experiments
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.storage import locked
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.live.pair_watch import Pair, pair_of
+from sysbench.tui.screens.compare.differs import DiffersView
+from sysbench.tui.screens.compare.measure import MeasureScreen, changed_spec
+from sysbench.tui.screens.compare.rows import RowsView
+from sysbench.tui.screens.compare.screen import CompareScreen
+from sysbench.tui.screens.compare.text import STYLES, side_line
+from sysbench.tui.screens.compare.verdict import Painted
+from sysbench.tui.screens.dialogs.explain import ExplainScreen
+from sysbench.tui.screens.library.screen import LibraryScreen, RunsTable
+from sysbench.tui.widgets.bars.command_line import CommandLine
+from sysbench.tui.widgets.inputs.setting_suggester import completed_setting
+from sysbench.tui.widgets.tables.difference_view import DifferenceView
+
+from ..conftest import until
+from ..experiments import SPEC, begun, disturb, timed_run, write_rounds
+
+RESULT_FIRST = True
+
+SLOW, FAST = [10.0, 10.1, 9.9, 10.05, 10.02, 9.95], [8.0, 8.1, 7.9, 8.05, 8.02, 7.95]
+
+
+async def compared(pilot: Pilot[None], app: SysbenchApp, pair: Pair) -> CompareScreen:
+    """Open two runs; returns when they are judged."""
+    app.open_comparison(pair)
+    await until(pilot, lambda: isinstance(app.screen, CompareScreen))
+    screen = app.screen
+    assert isinstance(screen, CompareScreen)
+    await until(pilot, lambda: screen.reading)
+    await pilot.pause()
+    return screen
+
+
+def text_of(screen: CompareScreen, selector: str) -> str:
+    return str(screen.query_one(selector, Static).content)
+
+
+def all_text(screen: CompareScreen) -> str:
+    """The text of the whole verdict, the lines above the tabs included."""
+    panels = [str(panel.content) for panel in screen.query(Painted)]
+    return "\n".join(
+        [*(text_of(screen, name) for name in ("#heading", "#sides", "#state")), *panels]
+    )
+
+
+async def show_rows(pilot: Pilot[None], screen: CompareScreen, key: str, name: str) -> RowsView:
+    await pilot.press(key)
+    rows = screen.query_one(f"#{name}", RowsView)
+    await until(pilot, lambda: rows.display and rows.table.row_count)
+    await until(pilot, lambda: screen.app.focused is rows.table)
+    return rows
+
+
+def names(table: DifferenceView) -> list[str]:
+    return [str(table.get_row_at(row)[0]).strip(" ▾▸") for row in range(table.row_count)]
+
+
+async def test_two_marked_runs_open_by_a_key(app: SysbenchApp) -> None:
+    timed_run(*SLOW)
+    timed_run(*FAST, attention="sdpa")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        library = app.screen
+        assert isinstance(library, LibraryScreen)
+        await until(pilot, lambda: len(library.entries) == 2)
+        await pilot.press("c")
+        assert app.current_mode == "library", "nothing is marked"
+        await pilot.press("space", "down", "space")
+        await until(pilot, lambda: len(library.pair) == 2)
+        await pilot.press("c")
+        await until(pilot, lambda: isinstance(app.screen, CompareScreen))
+        screen = app.screen
+        assert isinstance(screen, CompareScreen)
+        await until(pilot, lambda: screen.reading)
+        # Which of two runs of one second is the newer is up to chance.
+        a, b = (entry.attention for entry in library.pair)
+        assert f"attention: {a} → {b}" in all_text(screen)
+        word = "▼ B is faster" if b == "sdpa" else "▲ B is slower"
+        assert word in all_text(screen)
+        assert "between 6 processes" in all_text(screen)
+        assert screen.command() == f"sysbench-tui compare {library.marked[0]} {library.marked[1]}"
+
+
+async def test_each_view_has_its_key_and_explains_itself(
+    app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await compared(pilot, app, Pair(own_run, gpu_run))
+        assert "? Not decidable yet" in all_text(screen)
+        for key, name in (("2", "time"), ("3", "memory"), ("4", "differs"), ("1", "verdict")):
+            await pilot.press(key)
+            await pilot.pause()
+            shown = [view.id for view in screen.query_one("#place").children if view.display]
+            assert shown == [name] == [screen.bar.active]
+            await pilot.press("question_mark")
+            await until(pilot, lambda: isinstance(app.screen, ExplainScreen))
+            assert len(str(app.screen.query_one("#origins", Static).content)) > 100
+            await pilot.press("escape")
+            await pilot.pause()
+        factors = screen.query_one(DiffersView).table.table
+        assert factors is not None and "precision" in factors.column("factor")
+
+
+async def test_rows_open_and_add_up_and_are_never_sorted(
+    app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await compared(pilot, app, Pair(own_run, gpu_run))
+        rows = await show_rows(pilot, screen, "2", "time")
+        table = rows.table
+        assert "not tested" in str(table.border_title)
+        root = table.node
+        assert root is not None and isinstance(root.node, TimeNode)
+        assert root.node.change == sum(child.node.change for child in root.children)
+        assert f"{root.node.change / 1e6:+,.3f} ms" in str(table.border_title)
+        changes = [abs(child.node.change) for child in root.children]
+        assert changes == sorted(changes, reverse=True)
+        assert {"a_calls", "b_calls"} <= {str(key.value) for key in table.columns}
+
+        closed = names(table)
+        assert any(name.startswith("− gone") for name in closed)
+        await pilot.press("down", "down", "right")
+        assert len(names(table)) > len(closed)
+        await pilot.press("left")
+        await pilot.click(DifferenceView, offset=(40, 1))
+        assert names(table) == closed, "a click on a heading sorts nothing"
+        await pilot.press("y")
+        assert app.clipboard.startswith("| name")
+
+        await pilot.press("slash", *"gemm", "enter")
+        await until(
+            pilot,
+            lambda: all("gemm" in branch.path or branch.children for _, branch in table._visible),
+        )
+        await pilot.press("escape")
+        await until(pilot, lambda: names(table) == closed)
+
+
+async def test_columns_fold_where_there_is_no_room(
+    app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await compared(pilot, app, Pair(own_run, gpu_run))
+        for key, name in (("2", "time"), ("3", "memory")):
+            table = (await show_rows(pilot, screen, key, name)).table
+            shown = {str(key.value): column.width for key, column in table.columns.items()}
+            assert [name.partition("_")[0] for name in shown][:4] == ["name", "a", "b", "change"]
+            assert shown["name"] >= 24
+            assert "a_calls" not in shown and table.size.height >= 6
+            await pilot.press("down")
+            assert "/" in text_of(screen, f"#{name} #detail"), "the row is written out below"
+
+
+def test_only_a_difference_has_a_colour() -> None:
+    coloured = {word for word, (_, style) in STYLES.items() if "$" in style}
+    assert coloured == {"faster", "slower"}
+    assert len({glyph for glyph, _ in STYLES.values()}) == len(STYLES)
+
+
+async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
+    directory = begun()
+    async with app.run_test(size=(120, 40)) as pilot:
+        with locked(directory.lock_path):
+            screen = await compared(pilot, app, pair_of(directory))
+            assert "no block of four rounds is complete" in all_text(screen)
+            assert "▼" not in all_text(screen)
+            await until(pilot, lambda: "block 1, round 1 of 4" in text_of(screen, "#state"))
+            assert screen.check_action("stop", ()) and not screen.check_action("measure", ())
+
+            write_rounds(directory, SLOW[:2], FAST[:2])
+            await until(pilot, lambda: "interval unknown" in all_text(screen))
+            assert "block 2, round 1 of 4" in text_of(screen, "#state")
+            write_rounds(directory, SLOW, FAST)
+            await until(pilot, lambda: "▼ B is faster" in all_text(screen))
+            looks = [
+                line
+                for line in text_of(screen, "#change").splitlines()
+                if re.match(r"^ +\d ", line)
+            ]
+            assert [line.split()[0] for line in looks] == ["1", "2", "3"]
+            assert "◇" in looks[0] and "●" in looks[-1]
+            assert "12 rounds" in str(screen.query_one("#rounds").border_title)
+        reading = screen.reading
+        assert reading is not None
+        directory.write_end(
+            Ended(
+                ending="decided",
+                detail="decided after 3 blocks",
+                verdict=reading.verdict,
+                seconds=9,
+            )
+        )
+        await until(pilot, lambda: "✓ A/B: decided after 3 blocks" in text_of(screen, "#state"))
+        assert not screen.can_go_on
+        assert screen.command().startswith("sysbench-tui ab ")
+
+
+@pytest.mark.parametrize("ending", ["out-of-time", "failed", "cancelled", None])
+async def test_an_ending_without_a_verdict_can_go_on(
+    app: SysbenchApp, ending: Ending | None
+) -> None:
+    directory = begun()
+    write_rounds(directory, SLOW[:4], SLOW[1:5])
+    disturb(directory.run("A"), 2, "python (7) came to the device")
+    if ending:
+        verdict = Verdict(verdict="not decidable", why="")
+        directory.write_end(Ended(ending=ending, detail="it stopped", verdict=verdict, seconds=1))
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await compared(pilot, app, pair_of(directory))
+        await until(pilot, lambda: "A/B" in text_of(screen, "#state"))
+        assert ("it stopped" if ending else "killed") in text_of(screen, "#state")
+        assert screen.can_go_on
+        assert "1 left out" in str(screen.query_one("#rounds").border_title)
+        assert "a" in "".join(text_of(screen, "#rounds").splitlines()[:-1])
+        assert "python (7) came" in text_of(screen, "#conditions")
+
+
+async def test_the_limits_are_asked_for_first(app: SysbenchApp) -> None:
+    timed_run(*SLOW)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        await until(pilot, lambda: app.screen.query_one(RunsTable).row_count)
+        await pilot.press("b")
+        await until(pilot, lambda: isinstance(app.screen, MeasureScreen))
+        dialog = app.screen
+        start = dialog.query_one("#start", Button)
+        await until(pilot, lambda: start.disabled)
+        await pilot.press(*"attention=s")
+        await until(pilot, lambda: dialog.query_one("#changes", Input)._suggestion)
+        await pilot.press("right")
+        assert dialog.query_one("#changes", Input).value == "attention=sdpa"
+        plan = dialog.query_one("#plan", Static)
+        await until(pilot, lambda: "6 earlier processes of A" in str(plan.content))
+        assert not start.disabled
+        assert "--set-b attention=sdpa" in dialog.query_one(CommandLine).command
+        dialog.query_one("#minutes", Input).value = "soon"
+        await until(pilot, lambda: start.disabled)
+        await pilot.press("enter")
+        assert app.screen is dialog and not list_experiments()
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+
+
+async def test_an_experiment_is_started_and_stopped_by_keys(app: SysbenchApp) -> None:
+    short: dict[str, object] = {"steps": 4, "warmup": 1, "batch": 1, "context": 16}
+    pair = Pair(timed_run(1.0, **short), timed_run(1.0, **short, attention="sdpa"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await compared(pilot, app, pair)
+        await pilot.press("b")
+        await until(pilot, lambda: isinstance(app.screen, MeasureScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.compared is not None and app.compared != pair)
+        (directory,) = list_experiments()
+        screen = app.screen
+        assert isinstance(screen, CompareScreen)
+        for key in ("", "g"):
+            await pilot.press(*key)
+            await until(pilot, lambda: "measuring" in text_of(screen, "#state"))
+            await pilot.press("x")
+            await pilot.pause()
+            await pilot.press("s")
+            await until(pilot, lambda: not directory.is_live())
+            await until(pilot, lambda: "stopped on request" in text_of(screen, "#state"))
+            ended = directory.ended()
+            assert ended is not None and ended.ending == "cancelled" and screen.can_go_on
+
+
+async def test_a_live_experiment_is_found_at_the_start(sysbench_home: Path) -> None:
+    directory = begun()
+    app = SysbenchApp()
+    with locked(directory.lock_path):
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, CompareScreen))
+            assert app.compared is not None and app.compared.experiment_id == directory.id
+
+
+def test_settings_are_completed_and_checked() -> None:
+    assert completed_setting("comp") == "compile="
+    assert completed_setting("batch=2 attention=s") == "batch=2 attention=sdpa"
+    assert completed_setting("batch=") is None and completed_setting("no_such") is None
+    assert changed_spec(SPEC, "batch=2 precision=bf16") == SPEC.changed(batch=2, precision="bf16")
+    for text in ("", "batch", "batch=many", "bathc=2"):
+        with pytest.raises(SpecError):
+            changed_spec(SPEC, text)
+
+
+def test_a_side_says_what_its_interval_is_of() -> None:
+    several, one = timed_run(*SLOW).record(), timed_run(10.0).record()
+    assert "between 6 processes" in str(side_line("A", several, 80))
+    assert "inside 1 process" in str(side_line("B", one, 80))
+    assert all(len(side_line("A", record, 80)) <= 78 for record in (several, one))

@@ -1,0 +1,228 @@
+"""Follows two runs that are compared, and the experiment that measures them, on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ...core.analysis.compare import Comparison, compare
+from ...core.analysis.verdict.conditions import Condition, conditions_of
+from ...core.analysis.verdict.interval import Block, Interval, interleaved
+from ...core.analysis.verdict.records import NOTHING_KNOWN, blocks_of, last_experiment
+from ...core.analysis.verdict.verdict import Verdict
+from ...core.errors import DamagedFileError, NotFoundError
+from ...core.record.record import Record
+from ...core.record.timing import Round
+from ...core.runs.ab.experiment import ExperimentDirectory, find_experiment, list_experiments
+from ...core.runs.ab.known import known_noise
+from ...core.runs.ab.report import Report, report_of
+from ...core.runs.builder import load_record
+from ...core.runs.directory import RunDirectory
+
+Stamp = tuple[object, ...]
+
+NO_BLOCK = "no block of four rounds is complete"
+RECENT = 20
+"""Newest experiments among which a live one is sought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two runs to compare, and the experiment that fills them, where one was just begun."""
+
+    a: RunDirectory
+    b: RunDirectory
+    experiment: ExperimentDirectory | None = None
+
+    @property
+    def experiment_id(self) -> str:
+        """Id of the experiment; empty without one."""
+        return self.experiment.id if self.experiment else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Both runs as they are on disk, judged.
+
+    Attributes:
+        a: Record of the run that B is judged against.
+        b: Record of the run that is judged.
+        directory: The experiment that measured both in turn; null where none did.
+        report: All that is told of it.
+        can_go_on: Whether more of its rounds may be measured; the noise doctor's go on with it.
+        comparison: What differs.
+        verdict: B against A; of an experiment only its complete blocks count.
+        rounds_a: Rounds of A that the verdict is about.
+        rounds_b: Rounds of B.
+        blocks: Complete blocks of the experiment.
+        looks: The change after 1, 2 … blocks.
+        conditions: What the rounds show of the machine.
+    """
+
+    a: Record
+    b: Record
+    directory: ExperimentDirectory | None
+    report: Report | None
+    can_go_on: bool
+    comparison: Comparison
+    verdict: Verdict
+    rounds_a: Sequence[Round]
+    rounds_b: Sequence[Round]
+    blocks: Sequence[Block]
+    looks: Sequence[Interval]
+    conditions: Sequence[Condition]
+
+
+class PairWatch:
+    """Polling costs a few stats while nothing changes; `read` belongs into a thread.
+
+    Attributes:
+        directory: The experiment that measured both runs in turn, once it is known.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.directory = pair.experiment
+        self._stamp: Stamp = ()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a process works on the experiment."""
+        return self.directory is not None and self.directory.is_live()
+
+    def has_changed(self) -> bool:
+        """Whether anything was written, or the experiment's process came or went, since last."""
+        files = [run.record_path for run in (self.pair.a, self.pair.b)]
+        if self.directory is not None:
+            files += [self.directory.path / name for name in ("experiment.json", "ending.json")]
+        stamp = (*map(_written, files), self.is_live)
+        before, self._stamp = self._stamp, stamp
+        return stamp != before
+
+    def live_side(self) -> str:
+        """The side whose run is measured at this moment; empty between two rounds."""
+        if not self.is_live:
+            return ""
+        return "A" if self.pair.a.is_live() else "B" if self.pair.b.is_live() else ""
+
+    def began_seconds(self) -> float | None:
+        """When the live process of the experiment took it, seconds since the epoch."""
+        if self.directory is None:
+            return None
+        try:
+            return self.directory.lock_path.stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def read(self) -> Reading:
+        """Read and judge both runs.
+
+        Raises:
+            SysbenchError: A record or the experiment cannot be read.
+        """
+        a, b = load_record(self.pair.a), load_record(self.pair.b)
+        times_a, times_b = rounds_of(a), rounds_of(b)
+        directory = self.directory or _experiment_of(times_a, times_b, self.pair.a)
+        report = report_of(directory) if directory else None
+        can_go_on = directory is not None and directory.experiment().purpose == "ab"
+        blocks = blocks_of(times_a, times_b)
+        # Interleaved rounds say themselves how much they spread.
+        known = NOTHING_KNOWN if report else known_noise(a, b, self.pair.a.path.parent.parent)
+        comparison = compare(a, b, known)
+        verdict, conditions = comparison.step, conditions_of(times_a, times_b)
+        if report is not None:
+            can_go_on = can_go_on and bool(report.resume)
+            verdict, conditions = report.verdict, report.conditions
+            times_a, times_b = report.a.rounds, report.b.rounds
+            if not blocks:
+                verdict = Verdict(
+                    verdict="not decidable", why=NO_BLOCK, smallest=report.verdict.smallest
+                )
+        return Reading(
+            a=a,
+            b=b,
+            directory=directory,
+            report=report,
+            can_go_on=can_go_on,
+            comparison=comparison,
+            verdict=verdict,
+            rounds_a=times_a,
+            rounds_b=times_b,
+            blocks=blocks,
+            looks=[interleaved(blocks[:count]) for count in range(1, len(blocks) + 1)],
+            conditions=conditions,
+        )
+
+
+def rounds_of(record: Record) -> list[Round]:
+    """The rounds of a run; a run that was timed by one process is its only round."""
+    timing = record.timing
+    if timing is None:
+        return []
+    if timing.rounds:
+        return timing.rounds
+    only = Round(
+        index=1,
+        started_ns=record.created_ns,
+        outcome="finished",
+        median_ms=timing.step.median_ms,
+        steps=timing.step.n,
+    )
+    return [only]
+
+
+def live_pair() -> Pair | None:
+    """The runs of an experiment that is under way, which may have outlived a terminal."""
+    for directory in recent_experiments():
+        with suppress(DamagedFileError):
+            if directory.is_live():
+                return pair_of(directory)
+    return None
+
+
+def recent_experiments(root: Path | None = None) -> Iterator[ExperimentDirectory]:
+    """The newest experiments but for the noise doctor's, which compare a spec with itself."""
+    for directory in list_experiments(root)[:RECENT]:
+        with suppress(DamagedFileError):
+            if directory.experiment().purpose == "ab":
+                yield directory
+
+
+def pair_of(directory: ExperimentDirectory) -> Pair:
+    """The two runs of an experiment.
+
+    Raises:
+        DamagedFileError: The experiment cannot be read, or one of its runs was deleted.
+    """
+    return Pair(directory.run("A"), directory.run("B"), directory)
+
+
+def block_changes(blocks: Sequence[Block]) -> list[float]:
+    """The change from A to B in each block, as a share: the quotient of geometric means."""
+    return [
+        (b1 * b2 / (a1 * a2)) ** 0.5 - 1
+        for (a1, a2), (b1, b2) in map(msgspec.structs.astuple, blocks)
+    ]
+
+
+def _experiment_of(
+    a: Sequence[Round], b: Sequence[Round], run: RunDirectory
+) -> ExperimentDirectory | None:
+    """The directory of the last experiment that measured both, unless it was deleted."""
+    name = last_experiment(a, b)
+    if name:
+        with suppress(NotFoundError):
+            return find_experiment(name, run.path.parent.parent)
+    return None
+
+
+def _written(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)

@@ -1,0 +1,40 @@
+"""The forecast of an experiment in words, for the command and for its dialog."""
+
+from __future__ import annotations
+
+from ..core.analysis.verdict.power import ROUNDS_A_BLOCK, WANTED_POWER
+from ..core.formatting import counted, percent
+from ..core.runs.ab.plan import Plan
+
+
+def plan_facts(plan: Plan, max_minutes: float) -> list[tuple[str, str]]:
+    """What so many minutes allow, and what so many rounds can tell; unknown with its reason."""
+    return [
+        ("time", _time(plan, max_minutes)),
+        ("noise", plan.source or plan.missing["spread"]),
+        ("finds", finds_words(plan)),
+    ]
+
+
+def _time(plan: Plan, max_minutes: float) -> str:
+    limit = f"{max_minutes:g} minutes"
+    if plan.round_seconds is None or plan.blocks is None:
+        return f"at most {limit}; seconds of a round unknown: {plan.missing['round_seconds']}"
+    rounds = counted(ROUNDS_A_BLOCK * plan.blocks, "round")
+    return f"{plan.round_seconds:.1f} s a round; at most {limit}, which is {rounds}"
+
+
+def finds_words(plan: Plan) -> str:
+    """The smallest difference that is found, and the chance of some."""
+    if plan.smallest is None:
+        reason = plan.missing.get("smallest", "too few rounds for any")
+        if plan.spread is None:
+            reason = "the noise is not known"
+        return f"smallest difference unknown: {reason}"
+    chances = ", ".join(
+        f"{percent(row.difference, 0)} in {percent(row.power, 0)}" for row in plan.promises
+    )
+    return (
+        f"{percent(plan.smallest)} with a chance of {percent(WANTED_POWER, 0)}; "
+        f"a slowdown of {chances} of experiments"
+    )

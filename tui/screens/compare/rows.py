@@ -1,0 +1,202 @@
+"""The change of two runs row by row: two trees side by side, the biggest change first."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import getters, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import DataTable, Input, Static
+
+from ....core.analysis.difference.nodes import ByteNode, Difference, TimeNode
+from ....core.formatting import counted
+from ....core.tables.cells import literal
+from ....core.tables.table import Column
+from ...text import amount
+from ...widgets.tables.difference_view import ChangeBranch, DifferenceView
+from .text import QUIET
+
+TALL = 36
+"""From this height on the summary has all its lines."""
+SHORT_LINES = 2
+"""Most lines of one sentence of the summary below that height."""
+NOT_TESTED = "one traced process each: not tested"
+
+
+class RowsView(Vertical):
+    """The summary, then the rows. Subject of `?` are the sentences in full."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", id="compare.filter", tooltip="Words that must occur"),
+        Binding("escape", "clear_filter", "Clear", show=False, id="compare.clear"),
+    ]
+
+    table = getters.query_one(DifferenceView)
+
+    def __init__(self, title: str, columns: Sequence[Column[ChangeBranch]], *, id: str) -> None:
+        super().__init__(id=id)
+        self._title = title
+        self._columns = columns
+        self.sentences: list[str] = []
+        self.details: list[str] = []
+        self.notes: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield Static("Reading both runs …", id="summary", markup=False)
+        box = Input(placeholder="words that must occur; esc clears", compact=True, id="filter")
+        box.display = False
+        yield box
+        table = DifferenceView(self._columns)
+        table.add_class("panel")
+        table.display = False
+        yield table
+        yield Static(id="detail", markup=False)
+
+    def show(
+        self,
+        root: TimeNode | ByteNode | None,
+        sentences: Sequence[str],
+        notes: Sequence[str],
+        *,
+        details: Sequence[str] = (),
+        why: str = "",
+        perturbed: bool = False,
+    ) -> None:
+        """Show the tree of a difference.
+
+        Args:
+            root: The whole; None where a side has nothing to compare.
+            sentences: The summary.
+            notes: What is to be known before the rows are read.
+            details: Further sentences, for screens with room.
+            why: The reason why there is no tree.
+            perturbed: Whether tracing moved a side so far that times are void.
+        """
+        self.sentences, self.details, self.notes = list(sentences), list(details), list(notes)
+        self.table.display = root is not None
+        if root is None:
+            self.sentences = [f"Nothing here: {why}.", *self.sentences]
+        else:
+            self.table.border_title = f"{self._title} · rows add up to {change_words(root)}"
+            self.table.show_difference(root, perturbed=perturbed)
+        self._paint()
+
+    def on_resize(self) -> None:
+        self._paint()
+
+    def _paint(self) -> None:
+        width = self.size.width - 4
+        if width < 20 or not self.sentences:
+            return
+        if self.screen.size.height >= TALL:
+            lines = _wrapped([*self.sentences, *self.details], width)
+            lines += [line.stylize(QUIET) for line in _wrapped(self.notes, width)]
+        else:
+            mark = f"  ! {counted(len(self.notes), 'note')}: ?" if self.notes else ""
+            lines = _cut(self.sentences[:1], width, SHORT_LINES)
+            lines += _cut(self.sentences[1:], width - len(mark))
+            lines[-1] += Content.styled(mark, QUIET)
+        self.query_one("#summary", Static).update(Content("\n").join(lines))
+
+    def in_full(self) -> str:
+        """The summary and its notes, for `?`."""
+        return "\n".join(map(literal, [*self.sentences, *self.details, *self.notes]))
+
+    @on(DataTable.RowHighlighted)
+    def show_detail(self) -> None:
+        """Write out the row under the cursor."""
+        node = self.table.node
+        line = self.query_one("#detail", Static)
+        line.update(Content("" if node is None else detail_words(node)))
+
+    def start_focus(self) -> None:
+        """Put the focus where the keys of the rows work."""
+        if self.table.display:
+            self.table.focus()
+
+    def action_filter(self) -> None:
+        """Ask for words that the rows must contain."""
+        box = self.query_one("#filter", Input)
+        box.display = self.table.display
+        box.focus()
+
+    def action_clear_filter(self) -> None:
+        """Show every row again."""
+        box = self.query_one("#filter", Input)
+        box.value, box.display = "", False
+        self.start_focus()
+
+    @on(Input.Changed, "#filter")
+    def _narrow(self, event: Input.Changed) -> None:
+        self.table.filter(event.value)
+
+    @on(Input.Submitted, "#filter")
+    def _to_rows(self) -> None:
+        self.start_focus()
+
+
+def show_difference(
+    time: RowsView, memory: RowsView, difference: Difference, *, perturbed: bool, phases: str
+) -> None:
+    """Show both trees of a difference; the last sentence of the summary is on memory."""
+    on_time = difference.summary[: -1 if difference.memory else None]
+    on_memory = difference.summary[-1:] if difference.memory else []
+    missing = difference.missing
+    time.show(
+        difference.time,
+        on_time,
+        difference.notes,
+        details=[phases] if phases else [],
+        why=missing.get("time", ""),
+        perturbed=perturbed,
+    )
+    memory.show(difference.memory, on_memory, [], why=missing.get("memory", ""))
+
+
+def _wrapped(sentences: Sequence[str], width: int) -> list[Content]:
+    """The sentences, further lines of each indented."""
+    return [
+        Content(line)
+        for text in sentences
+        for line in textwrap.wrap(literal(text), width, subsequent_indent="  ")
+    ]
+
+
+def _cut(sentences: Sequence[str], width: int, most: int = 1) -> list[Content]:
+    """At most so many lines of each sentence."""
+    lines: list[Content] = []
+    for text in sentences:
+        wrapped = textwrap.wrap(literal(text), width, subsequent_indent="  ")
+        if len(wrapped) > most:
+            wrapped = [*wrapped[: most - 1], f"{wrapped[most - 1][: width - 1]}…"]
+        lines += map(Content, wrapped)
+    return lines
+
+
+def change_words(root: TimeNode | ByteNode) -> str:
+    """The change of the whole with its unit."""
+    if isinstance(root, TimeNode):
+        return f"{root.change / 1e6:+,.3f} ms"
+    return f"{'+' if root.change >= 0 else ''}{amount(root.change)}"
+
+
+def detail_words(branch: ChangeBranch) -> str:
+    """A row in full: its place, both sides' counts, the phase, the stack."""
+    node = branch.node
+    words = [literal(branch.path)]
+    if node.state != "both":
+        words.append(node.state)
+    if node.phase:
+        words.append(node.phase)
+    if any(count is not None for count in node.counts):
+        what = "calls" if isinstance(node, TimeNode) else "blocks"
+        a, b = ("–" if count is None else f"{count:,.4g}" for count in node.counts)
+        words.append(f"{what} {a} → {b}")
+    if isinstance(node, ByteNode) and node.stack:
+        words.append(literal(" < ".join(node.stack)))
+    return " · ".join(words)

@@ -1,0 +1,57 @@
+"""The way from two specs to an experiment that is followed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....core.errors import SysbenchError
+from ....core.runs.ab.detached import start_experiment
+from ....core.runs.ab.experiment import create_experiment
+from ....core.spec.spec import RunSpec
+from ...live.pair_watch import pair_of
+from .measure import MeasureScreen, Order
+
+if TYPE_CHECKING:
+    from ...app import SysbenchApp
+
+
+def ask_to_measure(app: SysbenchApp, a: RunSpec, b: RunSpec | None, names: tuple[str, str]) -> None:
+    """Ask for the limits of an experiment, start it in a process of its own, and show it.
+
+    Args:
+        app: The workstation.
+        a: The spec to judge against.
+        b: The spec that is judged; None asks for it.
+        names: The runs that they come from, for the command.
+    """
+
+    def ordered(order: Order | None) -> None:
+        if order is not None:
+            _start(app, order)
+
+    if app.session.live:
+        app.notify(
+            "A run is live on this machine. Watch or stop it first (F3).",
+            title="Not started",
+            severity="warning",
+            markup=False,
+        )
+        return
+    app.push_screen(MeasureScreen(a, b, names), ordered)
+
+
+def _start(app: SysbenchApp, order: Order) -> None:
+    try:
+        directory = create_experiment(
+            order.a,
+            order.b,
+            smallest=order.smallest,
+            max_minutes=order.minutes,
+            plan=order.plan,
+        )
+        start_experiment(directory)
+        pair = pair_of(directory)
+    except (SysbenchError, OSError) as error:
+        app.notify(str(error), title="Not started", severity="error", markup=False)
+        return
+    app.open_comparison(pair)

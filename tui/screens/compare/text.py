@@ -1,0 +1,129 @@
+"""Sentences of the Compare screen: the verdict, both sides, the experiment, its conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from textual.content import Content
+
+from ....core.analysis.compare import Factor
+from ....core.analysis.verdict.conditions import Condition
+from ....core.analysis.verdict.gate import Gate
+from ....core.analysis.verdict.verdict import Verdict, sentence
+from ....core.formatting import counted, shortened
+from ....core.record.record import Record
+from ....core.runs.ab.report import Report
+from ....core.tables.cells import literal, one_figure
+from ...text import (
+    amount,
+    headline,
+    interval,
+    milliseconds,
+    outcome_glyph,
+    outcome_text,
+    percent,
+    signed_percent,
+)
+from ...widgets.tables.facts import hanging
+
+QUIET = "$foreground 60%"
+STYLES = {
+    "faster": ("▼ ", "bold $success"),
+    "slower": ("▲ ", "bold $warning"),
+    "same": ("= ", "bold"),
+    "not decidable": ("? ", "bold"),
+    "not the same computation": ("≠ ", "bold"),
+}
+"""Glyph and style of a verdict; only a difference that was found has a colour."""
+ENDING_GLYPHS = {"decided": "✓", "failed": "✗", "killed": "✗"}
+WIDE = 100
+"""From this width on a line has room for a whole id."""
+
+
+def verdict_lines(verdict: Verdict, width: int) -> list[Content]:
+    """B against A in a line, the evidence for it, and what would decide it."""
+    glyph, style = STYLES[verdict.verdict]
+    lines = hanging(Content(""), f"{glyph}{sentence(verdict)}", width, style)
+    # Without a change the line has the reason already.
+    why = "" if verdict.change is None else verdict.why
+    for reason in filter(None, (why, verdict.next)):
+        lines += hanging(Content("  "), literal(reason), width, QUIET)
+    return lines
+
+
+def gate_line(gate: Gate) -> Content:
+    """The result of an experiment's gate."""
+    return Content(f"  gate: at most {signed_percent(gate.margin)} slower: {gate.result}")
+
+
+def side_line(letter: str, record: Record, width: int) -> Content:
+    """One side: the run, its median with the interval and what that is of, its peak."""
+    name = record.id if width >= WIDE else shortened(record.id, max(12, width - 56))
+    line = Content.assemble((f"{letter} ", "bold $accent"), literal(name))
+    timing = record.timing
+    if timing is None:
+        ended = "" if record.status == "running" else f"{outcome_text(record.status)}, "
+        line += Content.assemble("  ", (f"{outcome_glyph(record.status)} {ended}no timing", QUIET))
+    else:
+        counting = sum(row.counts for row in timing.rounds)
+        among = timing.interval_of == "rounds"
+        of = f"between {counting} processes" if among else "inside 1 process"
+        line += Content.assemble(
+            "  ",
+            (milliseconds(timing.step.median_ms), "bold"),
+            f" {interval(timing.step.half_width)} ",
+        )
+        line += Content.styled(of, QUIET)
+    if record.memory is not None:
+        line += Content.assemble(("  peak ", QUIET), amount(record.memory.peak_allocated_bytes))
+    return line
+
+
+def factor_words(factors: Sequence[Factor]) -> str:
+    """``attention: naive → sdpa · batch: 1 → 2``."""
+    return " · ".join(
+        f"{factor.name}: {one_figure(factor.name, factor.a)} → {one_figure(factor.name, factor.b)}"
+        for factor in factors
+    )
+
+
+def subject_line(a: Record, factors: Sequence[Factor], width: int) -> Content:
+    """A's settings, cut before those in which B differs."""
+    how, what = "  B has ", literal(factor_words(factors))
+    if not factors:
+        how, what = "  B is the same spec", ""
+    room = max(width - len(how) - len(what), 24)
+    settings = headline(a.spec)
+    if len(settings) > room:
+        settings = f"{settings[: room - 1]}…"
+    return Content.assemble((settings, "bold"), (how, QUIET), what)
+
+
+def ended_line(report: Report, *, can_go_on: bool) -> Content:
+    """How an experiment that is not live ended, and the key that goes on with it."""
+    glyph = ENDING_GLYPHS.get(report.ending, "■")
+    line = Content(f"{glyph} A/B: {literal(report.detail)}")
+    return line + Content.styled("  g goes on", "$accent") if can_go_on else line
+
+
+def condition_lines(conditions: Sequence[Condition], width: int) -> Iterator[Content]:
+    """One condition a line, those that deserve a look marked."""
+    names = max((len(row.name) for row in conditions), default=0)
+    for row in conditions:
+        sides = f"A {row.a}, B {row.b}: " if row.a or row.b else ""
+        prefix = Content.assemble(
+            ("! " if row.warns else "  ", "bold $warning"), (f"{row.name:<{names}}  ", QUIET)
+        )
+        yield from hanging(prefix, literal(f"{sides}{row.text}"), width)
+
+
+def rounds_words(counting: int, left_out: int) -> str:
+    """``24 rounds, 2 left out``."""
+    return counted(counting, "round") + (f", {left_out} left out" if left_out else "")
+
+
+def spread_words(verdict: Verdict) -> str:
+    """The noise between processes, where it is known."""
+    return (
+        "" if verdict.spread is None else f"spread between processes ±{percent(verdict.spread, 2)}"
+    )
