@@ -28,9 +28,9 @@ from sysbench.core.runs.supervisor import Cancellation, add_round
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec
 
-BLOCKS = 5
+FALSE_BLOCKS, POWER_BLOCKS = 5, 12
 FLOOR_ROUNDS = 24
-SLOWDOWNS = (0.02, 0.03, 0.05, 0.10)
+SLOWDOWNS = (0.10, 0.05, 0.03, 0.02)
 EXTRA = "SYSBENCH_VALIDATION_EXTRA_NS"
 HOOK = f'''
 import os, sys
@@ -81,8 +81,10 @@ def the_spec() -> RunSpec:
     return resolved(spec)
 
 
-def compared(spec: RunSpec, seed: int, extra_ns: int = 0) -> tuple[Verdict, ExperimentDirectory]:
-    """One comparison of at most `BLOCKS` blocks; B's steps are longer by ``extra_ns``."""
+def compared(
+    spec: RunSpec, seed: int, most_blocks: int, extra_ns: int = 0
+) -> tuple[Verdict, ExperimentDirectory]:
+    """One comparison of at most so many blocks; B's steps are longer by ``extra_ns``."""
     experiment, cancel = create_experiment(spec, spec, seed=seed, max_minutes=1e3), Cancellation()
     verdict = None
     for item in run_experiment(experiment, cancel=cancel):
@@ -91,7 +93,7 @@ def compared(spec: RunSpec, seed: int, extra_ns: int = 0) -> tuple[Verdict, Expe
                 os.environ[EXTRA] = str(extra_ns) if item.side == "B" and extra_ns else ""
             case Judged():
                 verdict = item.verdict
-                if item.blocks >= BLOCKS:
+                if item.blocks >= most_blocks:
                     cancel.set()
             case _:
                 pass
@@ -128,7 +130,7 @@ def main() -> None:
     spec = the_spec()
     if part == "false":
         for seed in range(count):
-            verdict, experiment = compared(spec, seed)
+            verdict, experiment = compared(spec, seed, FALSE_BLOCKS)
             keep(slowdown=0, verdict=verdict, experiment=experiment.id)
         return
     hook = Path(tempfile.mkdtemp(prefix="slower-"))
@@ -139,9 +141,10 @@ def main() -> None:
     for slowdown in SLOWDOWNS:
         os.environ[EXTRA] = ""
         floor, step_ms = floor_of(spec)
-        promised = power_after(floor, slowdown, BLOCKS)[-1]
+        promised = power_after(floor, slowdown, POWER_BLOCKS)[-1]
         for seed in range(count):
-            verdict, experiment = compared(spec, seed, round(slowdown * step_ms * 1e6))
+            extra_ns = round(slowdown * step_ms * 1e6)
+            verdict, experiment = compared(spec, seed, POWER_BLOCKS, extra_ns)
             keep(slowdown=slowdown, promised=promised, verdict=verdict, experiment=experiment.id)
 
 
