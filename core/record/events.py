@@ -102,7 +102,8 @@ class StepsTimed(Event, frozen=True):
     """A batch of measured steps: one entry a step in each list, milliseconds.
 
     ``median_ms`` and ``half_width`` (of the 95 % interval, as a share of the median; null
-    below six steps, which have no such interval) cover all steps so far.
+    below six steps, which have no such interval) cover all steps so far. ``issue_ms`` is the host's
+    time to enqueue each step, empty on the CPU; ``wall_ms`` the host's time for the whole batch.
     """
 
     first_index: int
@@ -110,6 +111,8 @@ class StepsTimed(Event, frozen=True):
     phases_ms: dict[str, list[float]]
     median_ms: float
     half_width: float | None
+    issue_ms: list[float] = []
+    wall_ms: float | None = None
 
 
 class StepCounted(Event, frozen=True):

@@ -34,7 +34,9 @@ from ..record.events import (
     RunEnded,
     RunStarted,
     StageEntered,
+    StepsTimed,
     TelemetrySampled,
+    WarmupStepTimed,
 )
 from ..record.memory import Oom, OomSnapshot
 from ..record.record import Distributed, PassRecord, Record, Telemetry, Timing
@@ -68,7 +70,7 @@ class RecordBuilder:
         self._before: Outcome | None = None
         self._passes: dict[str, PassRecord] = {}
         self._blocks: dict[str, Any] = {}
-        self._rounds = RoundLog(header.repeat)
+        self._rounds = RoundLog(header.repeat, header.spec)
         self._open: PassStarted | None = None
         self._last_ns = 0
         self._oom: OutOfMemory | None = None
@@ -87,6 +89,8 @@ class RecordBuilder:
                 self._describe(event)
             case StageEntered() if self._attempt:
                 self._attempt.enter(event)
+            case WarmupStepTimed() | StepsTimed() if self._attempt:
+                self._attempt.take_steps(event)
             case OutOfMemory():
                 self._oom = event
             case ResultReported():

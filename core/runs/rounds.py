@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from ..analysis.rounds import combined, counting, middle, with_times
+from ..analysis.timed import partial_block
 from ..machine.telemetry.sample import Sample
 from ..machine.telemetry.summary import conditions
-from ..record.events import PassEnded, PassStarted, StageEntered
+from ..record.events import PassEnded, PassStarted, StageEntered, StepsTimed, WarmupStepTimed
 from ..record.record import PassRecord
 from ..record.timing import Round
+from ..spec.spec import RunSpec
 
 _FOREVER_NS = 2**63 - 1
 
@@ -25,6 +27,8 @@ class Attempt:
     Attributes:
         blocks: What it reported, by block of the record.
         measured: First and last ``t_ns`` of its measured part, once that began.
+        warmup_ms: Its warm-up steps, and ``batches``, its measured ones, until it reported a block.
+        partial: It was stopped on request, and its block is of the steps up to then.
         disturbed: The reason why it does not count; else empty.
         ended: Its end, and with it ``record``, the pass's.
     """
@@ -32,6 +36,9 @@ class Attempt:
     started: PassStarted
     blocks: dict[str, Any] = field(default_factory=dict)
     measured: tuple[int, int] | None = None
+    warmup_ms: list[float] = field(default_factory=list)
+    batches: list[StepsTimed] = field(default_factory=list)
+    partial: bool = False
     disturbed: str = ""
     ended: PassEnded | None = None
     record: PassRecord | None = None
@@ -43,10 +50,23 @@ class Attempt:
         else:
             self._stop_measuring(event.t_ns)
 
-    def end(self, event: PassEnded, record: PassRecord) -> None:
-        """The process is over."""
+    def take_steps(self, event: WarmupStepTimed | StepsTimed) -> None:
+        """The process ran warm-up steps, or measured ones."""
+        if isinstance(event, StepsTimed):
+            self.batches.append(event)
+        else:
+            self.warmup_ms.append(event.step_ms)
+
+    def end(self, event: PassEnded, record: PassRecord, spec: RunSpec) -> None:
+        """The process is over. What it timed until a person stopped it is kept, after a crash
+        nothing is: nobody knows what a process does to its times while it breaks."""
         self.ended, self.record = event, record
         self._stop_measuring(event.t_ns)
+        if event.outcome == "cancelled" and "timing" not in self.blocks:
+            block = partial_block(spec, self.warmup_ms, self.batches)
+            if block is not None:
+                self.blocks["timing"], self.partial = block, True
+        self.warmup_ms, self.batches = [], []
 
     def _stop_measuring(self, t_ns: int) -> None:
         if self.measured is not None:
@@ -56,8 +76,9 @@ class Attempt:
 class RoundLog:
     """All processes of the timing pass of one run, by the number of their round."""
 
-    def __init__(self, repeat: int) -> None:
+    def __init__(self, repeat: int, spec: RunSpec) -> None:
         self.repeat = repeat
+        self.spec = spec
         self.attempts: dict[int, Attempt] = {}
 
     @property
@@ -67,9 +88,10 @@ class RoundLog:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the record lists rounds: one undisturbed process of no comparison is the run."""
+        """Whether the record lists rounds: one whole, undisturbed process of no comparison is the
+        run."""
         attempts = self.attempts.values()
-        marked = any(one.disturbed or one.started.experiment for one in attempts)
+        marked = any(one.disturbed or one.partial or one.started.experiment for one in attempts)
         return len(attempts) > 1 or self.repeat > 1 or marked
 
     def start(self, event: PassStarted) -> Attempt:
@@ -84,7 +106,7 @@ class RoundLog:
             attempt = self.start(
                 PassStarted(t_ns=event.t_ns, name=event.name, pid=0, round=event.round)
             )
-        attempt.end(event, record)
+        attempt.end(event, record, self.spec)
 
     def disturb(self, index: int, why: str) -> None:
         """A round does not count, or with an empty reason does again."""

@@ -6,12 +6,12 @@ import gc
 import math
 import statistics
 import time
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
-from ...analysis.statistics import half_width, settled, spread, stop_reason
-from ...estimate.closed_form import predict
+from ...analysis.statistics import half_width, settled, stop_reason
+from ...analysis.timed import timed_block
 from ...record.events import (
     FirstStepTimed,
     ResultReported,
@@ -23,7 +23,7 @@ from ...record.events import (
 from ...record.record import Timing
 from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
-from ..clocks import MAX_BATCH_STEPS, Clock, TimedSteps, clock_for
+from ..clocks import MAX_BATCH_STEPS, Clock, clock_for
 from ..compile.apply import describe_compilation
 from ..compile.warm import with_warm_seconds
 from ..workloads.base import EnterPhase
@@ -70,7 +70,8 @@ def timed(workload: Steppable, clock: Clock, report: Report) -> Timing:
     gc.collect()
     gc.freeze()
     batches, reason = _measure_steps(workload, clock, report)
-    timing = _result(workload.spec, clock, warmup_ms, batches, reason)
+    name: Literal["cuda-events", "host"] = "cuda-events" if clock.name == "cuda-events" else "host"
+    timing = timed_block(workload.spec, name, warmup_ms, batches, reason)
     losses = {
         "loss_start": loss_start,
         "loss_first": loss_first,
@@ -110,27 +111,29 @@ def _warm_enough(wanted: int | str, times: list[float]) -> bool:
 
 def _measure_steps(
     workload: Steppable, clock: Clock, report: Report
-) -> tuple[list[TimedSteps], str]:
+) -> tuple[list[StepsTimed], str]:
     """Batches of steps until the spec's stop rule holds; returns them and the rule's words."""
     spec = workload.spec
-    batches: list[TimedSteps] = []
+    batches: list[StepsTimed] = []
     samples: list[float] = []
     began = time.perf_counter()
     reason = None
     while reason is None:
         batch = clock.time(workload.step, _batch_steps(spec, samples))
-        batches.append(batch)
         samples += batch.step_ms
         width = half_width(samples)
-        report(
+        batches.append(
             StepsTimed(
                 first_index=len(samples) - len(batch.step_ms),
                 step_ms=batch.step_ms,
                 phases_ms=batch.phases_ms,
+                issue_ms=batch.issue_ms,
+                wall_ms=batch.wall_ms,
                 median_ms=statistics.median(samples),
                 half_width=width if math.isfinite(width) else None,
             )
         )
+        report(batches[-1])
         reason = stop_reason(
             samples,
             time.perf_counter() - began,
@@ -148,34 +151,3 @@ def _batch_steps(spec: RunSpec, samples: list[float]) -> int:
         return 1
     wanted = max(1, min(MAX_BATCH_STEPS, round(BATCH_SECONDS * 1e3 / statistics.median(samples))))
     return min(wanted, (spec.steps or spec.max_steps) - len(samples))
-
-
-def _result(
-    spec: RunSpec, clock: Clock, warmup_ms: list[float], batches: list[TimedSteps], reason: str
-) -> Timing:
-    samples = [ms for batch in batches for ms in batch.step_ms]
-    names = list(batches[0].phases_ms)
-    phases = {name: [ms for batch in batches for ms in batch.phases_ms[name]] for name in names}
-    issue = [ms for batch in batches for ms in batch.issue_ms]
-    step = spread(samples)
-    flops = predict(spec).step_flops
-    return Timing(
-        clock="cuda-events" if clock.name == "cuda-events" else "host",
-        step=step,
-        phases={name: spread(times) for name, times in phases.items()},
-        issue=spread(issue) if issue else None,
-        wall_ms=sum(batch.wall_ms for batch in batches) / len(samples),
-        first_step_ms=(warmup_ms or samples)[0],
-        warmup_ms=warmup_ms,
-        warmup_settled=settled(warmup_ms[1:]),
-        samples_ms=samples,
-        phase_samples_ms=phases,
-        stop_reason=reason,
-        settled=step.half_width <= spec.until,
-        tokens_per_second=spec.tokens_per_step / step.median_ms * 1e3,
-        model_flops=flops,
-        tflops=flops / step.median_ms * 1e3 / 1e12,
-        mfu=None,
-        missing={"mfu": "follows from the device's peak, in the record"}
-        | ({} if issue else {"issue": "on the CPU issuing and running are one"}),
-    )
