@@ -29,13 +29,12 @@ def eager_spec(record: Record) -> RunSpec:
 
 
 def eager_counterpart(record: Record, library: Library | None = None) -> Record | None:
-    """The newest finished run of the same spec without torch.compile, on the same device and
-    torch; None if there is none that can be read."""
+    """The newest run of the same spec without torch.compile, on the same device and torch, whose
+    timing counts; None if there is none that can be read."""
     runs = library or Library()
     wanted = eager_spec(record).identity
-    entries = runs.entries(str(record.spec["model"]))
-    for entry in sorted(entries, key=lambda entry: -entry.created_ns):
-        if entry.identity != wanted or entry.median_ms is None or entry.live:
+    for entry in runs.entries(str(record.spec["model"])):
+        if entry.identity != wanted or not entry.rounds or entry.live:
             continue
         try:
             other = load_record(runs.open(entry.id))

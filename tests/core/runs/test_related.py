@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from sysbench.core.record.record import Compile, Record
+from sysbench.core.record.timing import Round
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.related import compile_break_even, eager_counterpart, eager_spec
 from sysbench.core.spec.spec import RunSpec
@@ -78,3 +79,18 @@ def test_another_torch_is_not_the_twin(gpu_run: RunDirectory, sysbench_home: Pat
 
 def test_an_eager_run_has_nothing_to_weigh(gpu_run: RunDirectory) -> None:
     assert compile_break_even(gpu_run.record()) is None
+
+
+def test_an_eager_run_whose_timing_does_not_count_is_no_twin(
+    gpu_run: RunDirectory, sysbench_home: Path
+) -> None:
+    compiled = written(gpu_run, 1.0, compile="default", compile_scope="block", batch=3)
+    twin = written(gpu_run, 2.0, batch=3)
+    assert eager_counterpart(compiled) is not None
+    assert twin.timing is not None
+    stopped = Round(index=1, started_ns=1, outcome="cancelled", median_ms=1.0)
+    timing = msgspec.structs.replace(twin.timing, rounds=[stopped])
+    RunDirectory(sysbench_home / "runs" / twin.id).write_record(
+        msgspec.structs.replace(twin, timing=timing)
+    )
+    assert eager_counterpart(compiled) is None
