@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import os
 import re
 import secrets
@@ -190,15 +191,46 @@ def list_runs(root: Path | None = None) -> list[RunDirectory]:
     return [RunDirectory(path) for path in sorted(paths, key=lambda path: path.name, reverse=True)]
 
 
+def newest_run(root: Path | None = None) -> RunDirectory | None:
+    """The run that was created last; None without a run whose header can be read.
+
+    An id has the local time in seconds: it cannot order runs of one second, nor of an hour that
+    a clock passes twice.
+    """
+    runs = list_runs(root)
+    created: dict[RunDirectory, int] = {}
+    first_stamp = None
+    for run in runs:
+        stamp = _stamp(run)
+        if first_stamp and stamp and first_stamp - stamp > CLOCKS_APART_SECONDS:
+            break
+        with suppress(DamagedFileError):
+            created[run] = run.header().created_ns
+            first_stamp = first_stamp or stamp
+    return max(created, key=lambda run: created[run], default=None)
+
+
+CLOCKS_APART_SECONDS = 26 * 3600
+"""Most that local times of one instant differ between any two time zones."""
+
+
+def _stamp(run: RunDirectory) -> int | None:
+    """Seconds of the local time in an id, on a clock without time zones; None for other names."""
+    try:
+        return calendar.timegm(time.strptime(run.id[:15], "%Y%m%d-%H%M%S"))
+    except ValueError:
+        return None
+
+
 def find_run(text: str, root: Path | None = None) -> RunDirectory:
     """The run with that id, a unique part of one, ``last``, or a path to its directory.
 
     Raises:
         NotFoundError: None, or several.
     """
+    if text == "last" and (newest := newest_run(root)) is not None:
+        return newest
     runs = list_runs(root)
-    if text == "last" and runs:
-        return runs[0]
     as_path = Path(text)
     if (as_path / "run.json").is_file():
         return RunDirectory(as_path.resolve())

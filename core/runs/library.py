@@ -79,10 +79,11 @@ class Library:
         words = text.lower().split()
         clause = " AND ".join(["search LIKE ? ESCAPE '\\'"] * len(words)) or "1"
         likes = [f"%{_escaped(word)}%" for word in words]
-        query = f"SELECT entry FROM runs WHERE {clause} ORDER BY id DESC"
+        query = f"SELECT entry FROM runs WHERE {clause}"
         with self._connect() as database:
             rows = database.execute(query, likes).fetchall()
         entries = [msgspec.json.decode(row[0], type=Entry) for row in rows]
+        entries.sort(key=lambda entry: (entry.created_ns, entry.id), reverse=True)
         return [
             msgspec.structs.replace(entry, live=True) if self._is_live(entry) else entry
             for entry in entries

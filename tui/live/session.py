@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...core.runs.directory import RunDirectory, list_runs
+from ...core.runs.directory import RunDirectory, list_runs, newest_run
 from .sensors import StripSampler, StripState
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Session:
     @staticmethod
     def newest_run() -> RunDirectory | None:
         """The run that Result shows before any was opened."""
-        return next(iter(list_runs()), None)
+        return newest_run()
 
     def find_newcomer(self) -> RunDirectory | None:
         """A run that began elsewhere while none was followed; searches every `LOOK_EVERY` ticks."""

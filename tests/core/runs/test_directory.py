@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from sysbench.core.runs.directory import (
     create_run,
     find_run,
     list_runs,
+    newest_run,
 )
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import (
@@ -109,3 +111,38 @@ def test_two_runs_that_draw_the_same_digits_have_folders_of_their_own(
     monkeypatch.setattr("time.time_ns", lambda: 0)
     first, second = (create_run(RunSpec(model="tiny"), ["timing"]) for _ in range(2))
     assert (first.id[-4:], second.id[-4:]) == ("aaaa", "bbbb")
+
+
+def created_at(monkeypatch: pytest.MonkeyPatch, t_ns: int, digits: str) -> RunDirectory:
+    monkeypatch.setattr("secrets.token_hex", lambda count: digits)
+    monkeypatch.setattr("time.time_ns", lambda: t_ns)
+    return create_run(SPEC, ["timing"])
+
+
+def test_the_last_of_two_runs_of_one_second_is_the_one_created_last(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created_at(monkeypatch, 10**18, "ffff")
+    later = created_at(monkeypatch, 10**18 + 1, "0000")
+    assert find_run("last").id == later.id
+
+
+def test_the_last_run_is_right_where_a_clock_passes_an_hour_twice(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    change_ns = 1_792_890_000 * 10**9  # 25 October 2026, 03:00 CEST becomes 02:00 CET
+    before = created_at(monkeypatch, change_ns - 10**9, "0000")
+    after = created_at(monkeypatch, change_ns + 10**9, "0000")
+    monkeypatch.delenv("TZ")
+    time.tzset()
+    assert before.id > after.id, "the premise: ids alone give the wrong order"
+    assert find_run("last").id == after.id
+
+
+def test_the_newest_run_is_one_whose_header_can_be_read(sysbench_home: Path) -> None:
+    assert newest_run() is None
+    run = create_run(SPEC, ["timing"])
+    (sysbench_home / "runs" / "zz").mkdir()
+    assert find_run("last").id == run.id
