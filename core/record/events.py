@@ -39,7 +39,7 @@ class Event(
 
 class RunStarted(Event, frozen=True):
     """The supervisor began. ``spec`` is the resolved spec, ``pid`` the supervisor's, ``repeat`` the
-    number of rounds that the timing pass is to have."""
+    number of rounds that the timing pass is to have, ``environment`` the facts on the host."""
 
     run: str
     pid: int
@@ -47,6 +47,7 @@ class RunStarted(Event, frozen=True):
     passes: list[str]
     spec: dict[str, Any]
     repeat: int = 1
+    environment: dict[str, Any] = {}
 
 
 class PassStarted(Event, frozen=True):

@@ -83,6 +83,7 @@ class RecordBuilder:
         match event:
             case RunStarted():
                 self.started = True
+                self.environment = event.environment or self.environment
             case PassStarted():
                 self._start_pass(event)
             case DeviceDescribed():

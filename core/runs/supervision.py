@@ -105,6 +105,7 @@ class Supervision:
                 passes=list(self.header.passes),
                 spec=msgspec.to_builtins(spec),
                 repeat=self.header.repeat,
+                environment=self.builder.environment,
             )
         )
         self._keep_record()
