@@ -56,6 +56,10 @@ class DamagedFileError(SysbenchError):
     """A file whose content does not match its name: truncated, foreign or hostile."""
 
 
+class NewerFileError(DamagedFileError):
+    """A file of a later version, which this one leaves as it is."""
+
+
 class ForeignFileError(DamagedFileError):
     """A file that cannot be inspected: absent, of an unknown kind, damaged, hostile, or too large
     for the memory that decoding may take."""

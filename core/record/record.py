@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import DamagedFileError
+from ..errors import DamagedFileError, NewerFileError
 from .compile import Compile as Compile
 from .compile import GeneratedKernel as GeneratedKernel
 from .distributed import Distributed as Distributed
@@ -326,14 +326,22 @@ def decode_record(data: bytes, source: Path | str = "record.json") -> Record:
     """A record from JSON.
 
     Raises:
-        DamagedFileError: Not a record, or one of a later schema.
+        DamagedFileError: Not a record.
+        NewerFileError: A record of a later schema.
     """
     try:
-        record = msgspec.json.decode(data, type=Record)
+        # The number first: a later record may have another shape.
+        schema = msgspec.json.decode(data, type=_Numbered).schema
+        if schema > SCHEMA:
+            raise NewerFileError(
+                f"{source} has schema {schema}, this version reads up to {SCHEMA}: upgrade"
+            )
+        return msgspec.json.decode(data, type=Record)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedFileError(f"{source} is not a record: {error}") from error
-    if record.schema > SCHEMA:
-        raise DamagedFileError(
-            f"{source} has schema {record.schema}, this version reads up to {SCHEMA}: upgrade"
-        )
-    return record
+
+
+class _Numbered(msgspec.Struct):
+    """What records of all versions have."""
+
+    schema: int = SCHEMA

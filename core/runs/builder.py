@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from ..analysis.costs.roofline import nsys_under_roof, under_roof, with_mfu
 from ..analysis.memory.oom import describe_oom
 from ..analysis.memory.predicted import reconciled
 from ..analysis.rules.findings import findings_of
-from ..errors import DamagedFileError
-from ..estimate.closed_form import Prediction, predict, why_not_predicted
+from ..errors import DamagedFileError, NewerFileError
+from ..estimate.closed_form import Prediction, predict
 from ..machine.devices import nvml_index
 from ..machine.peaks import roof_of
 from ..machine.telemetry.sample import Sample
@@ -39,11 +40,12 @@ from ..record.events import (
     WarmupStepTimed,
 )
 from ..record.memory import Oom, OomSnapshot
-from ..record.record import Distributed, PassRecord, Record, Telemetry, Timing
+from ..record.record import Distributed, Finding, PassRecord, Record, Telemetry, Timing
 from ..record.roof import Roof
 from ..record.timing import Round
 from ..spec.spec import RunSpec
 from .directory import Header, RunDirectory
+from .missing import kept_prediction, reasons_of_missing
 from .rounds import Attempt, RoundLog
 
 LOG_TAIL_LINES = 60
@@ -251,11 +253,11 @@ class RecordBuilder:
             spec=msgspec.to_builtins(spec),
             parameters=prediction.parameters,
             environment=self.environment,
-            prediction=_kept(prediction, spec),
+            prediction=kept_prediction(prediction, spec),
             passes=passes,
             **blocks,
             telemetry=self._telemetry(rounds),
-            missing=self._missing(blocks, passes),
+            missing=reasons_of_missing(self.header, blocks, passes, sampled=bool(self._samples)),
         )
         timing = _with_mfu(record.timing, spec, roof, no_roof, prediction)
         record = msgspec.structs.replace(
@@ -277,32 +279,6 @@ class RecordBuilder:
             own_pids=self._own_pids(),
         )
 
-    def _missing(self, blocks: dict[str, Any], passes: list[PassRecord]) -> dict[str, str]:
-        spec = self.header.spec
-        details = {row.name: row.detail for row in passes}
-        missing: dict[str, str] = {}
-        for row in PASSES.values():
-            if row.block in blocks:
-                continue
-            if row.name not in self.header.passes:
-                missing[row.block] = f"the {row.name} pass was not asked for"
-            elif row.name in details:
-                missing[row.block] = details[row.name]
-            else:
-                missing[row.block] = f"the {row.name} pass did not run"
-        if "compile" not in blocks:
-            off = spec.compile == "off"
-            missing["compile"] = "compile is off" if off else "the timing pass has no result"
-        if "distributed" not in blocks:
-            alone = "there is one rank only"
-            failed = missing.get("timing", "the timing pass has no result")
-            missing["distributed"] = alone if spec.ranks == 1 else failed
-        if _kept(predict(spec), spec) is None:
-            missing["prediction"] = why_not_predicted(spec) or ""
-        if not self._samples:
-            missing["telemetry"] = "no sample was taken"
-        return missing
-
 
 def _step_ms(name: str, blocks: dict[str, Any]) -> float | None:
     row = PASSES.get(name)
@@ -321,14 +297,6 @@ def _with_mfu(
         missing = timing.missing | {"mfu": "the model's FLOPs are of one model on one device"}
         return msgspec.structs.replace(timing, missing=missing)
     return with_mfu(timing, roof, no_roof, prediction.causal_step_flops)
-
-
-def _kept(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
-    """The prediction to keep; a transformer's always, then of the eager step on one device."""
-    if spec.workload != "transformer" and why_not_predicted(spec) is not None:
-        return None
-    kept: dict[str, Any] = msgspec.to_builtins(prediction)
-    return kept
 
 
 def replay(run: RunDirectory) -> Record:
@@ -353,37 +321,71 @@ def _replayed(run: RunDirectory) -> tuple[RecordBuilder, int | None]:
 
 def known_environment(run: RunDirectory) -> dict[str, Any]:
     """The environment of the run's record; empty without one that can be read."""
-    try:
+    with suppress(DamagedFileError):
         return run.record().environment
-    except DamagedFileError:
-        return {}
+    return {}
 
 
 def load_record(run: RunDirectory) -> Record:
     """The record of a run; if its supervisor died before the end, rebuilt and kept.
 
     A pass that it left without an end is ``killed``, and so is the run, unless it had ended before:
-    a round that was added changes nothing about that.
+    a round that was added changes nothing about that. A record that somebody changed is not read:
+    the run's is made of its events, with a finding that says so, and the changed file stays.
 
     Raises:
+        NewerFileError: The record is of a later version.
         DamagedFileError: The run cannot be read at all.
     """
     # Checked before reading: a supervisor that ends in between leaves a finished record.
     live = run.is_live()
     try:
         record = run.record()
+    except DamagedFileError as error:
+        is_newer = isinstance(error, NewerFileError)
+        if is_newer or not run.header_path.is_file() or _is_all_there_is(run):
+            raise
+    else:
+        if not live and not run.is_record_as_written():
+            return _as_measured(run)
         if record.status != "running" or live:
             return record
-    except DamagedFileError:
-        if not run.header_path.is_file():
-            raise
-    builder, last_ns = _replayed(run)
     if live:
-        return builder.record()
-    builder.abandon()
-    record = msgspec.structs.replace(builder.record(), ended_ns=last_ns)
+        return _replayed(run)[0].record()
+    record = _ended(run)
     run.write_record(record)
     return record
+
+
+def _is_all_there_is(run: RunDirectory) -> bool:
+    """Whether there is a record that cannot be read, and no events to make another one of."""
+    return run.record_path.exists() and not run.events_path.exists()
+
+
+def _ended(run: RunDirectory) -> Record:
+    """The record of a run that no supervisor works on any more, from its events."""
+    builder, last_ns = _replayed(run)
+    builder.abandon()
+    return msgspec.structs.replace(builder.record(), ended_ns=last_ns)
+
+
+def _as_measured(run: RunDirectory) -> Record:
+    """The record from the events, with a finding that ``record.json`` says something else.
+
+    Raises:
+        DamagedFileError: There are no events.
+    """
+    if not run.events_path.is_file():
+        raise DamagedFileError(f"{run.record_path} was changed, and its events are gone")
+    record = _ended(run)
+    finding = Finding(
+        rule="record-changed",
+        severity="warning",
+        verdict="record.json was changed after it was written",
+        why="its SHA-256 is not among those in record.sha256; these figures are of events.jsonl",
+        next="delete record.json, and it is written anew from the events",
+    )
+    return msgspec.structs.replace(record, findings=[finding, *record.findings])
 
 
 def last_lines(path: Path, count: int = LOG_TAIL_LINES) -> list[str]:

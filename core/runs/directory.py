@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import hashlib
 import os
 import re
 import secrets
@@ -44,7 +45,8 @@ class RunDirectory:
     """One run on disk.
 
     ``run.json`` what to measure · ``events.jsonl`` every fact, append-only ·
-    ``record.json`` the result so far · ``supervisor.lock`` held while it is live ·
+    ``record.json`` the result so far, ``record.sha256`` its digest ·
+    ``supervisor.lock`` held while it is live ·
     ``<pass>/log.txt`` and the pass's artifacts · ``timing/log.K.txt`` of round K of the timing.
     """
 
@@ -117,9 +119,33 @@ class RunDirectory:
             raise DamagedFileError(f"{self.record_path}: {error}") from error
         return decode_record(data, self.record_path)
 
+    @property
+    def digests_path(self) -> Path:
+        """SHA-256 of the last two records that were written, one a line, the newest first."""
+        return self.path / "record.sha256"
+
     def write_record(self, record: Record) -> None:
         """Replace ``record.json`` atomically."""
-        write_atomically(self.record_path, encode_record(record))
+        data = encode_record(record)
+        # Its digest first, beside the last one: a crash in between leaves a record that has one.
+        digests = [_digest(data), *self._digests()[:1]]
+        write_atomically(self.digests_path, "".join(f"{one}\n" for one in digests).encode())
+        write_atomically(self.record_path, data)
+
+    def is_record_as_written(self) -> bool:
+        """False if ``record.json`` was changed by anything but `write_record`. True where that is
+        unknown: without the file, and of a run of a version that kept no digests."""
+        digests = self._digests()
+        try:
+            return not digests or _digest(self.record_path.read_bytes()) in digests
+        except OSError:
+            return True
+
+    def _digests(self) -> list[str]:
+        try:
+            return self.digests_path.read_text("ascii").split()
+        except (OSError, UnicodeDecodeError):
+            return []
 
     def tail(self) -> EventTail:
         """A reader of the run's events, from the first."""
@@ -212,6 +238,10 @@ def newest_run(root: Path | None = None) -> RunDirectory | None:
 
 CLOCKS_APART_SECONDS = 26 * 3600
 """Most that local times of one instant differ between any two time zones."""
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _stamp(run: RunDirectory) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.record.record import LedgerRow, Record, decode_record, encode_record
+from sysbench.core.record.record import LedgerRow, Record
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.tui.cli import main
@@ -25,8 +25,8 @@ def two_runs(tiny_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyP
         shutil.copytree(tiny_run.path, folder)
         header = folder / "run.json"
         header.write_text(header.read_text().replace(tiny_run.id, run_id))
-        path = folder / "record.json"
-        path.write_bytes(encode_record(_with_more(decode_record(path.read_bytes()), run_id, more)))
+        run = RunDirectory(folder)
+        run.write_record(_with_more(run.record(), run_id, more))
         ids.append(run_id)
     return ids
 

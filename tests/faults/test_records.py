@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from sysbench.core.errors import DamagedFileError, NewerFileError
 from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.library import Library
 
 
 @pytest.fixture
@@ -23,3 +28,70 @@ def test_a_record_that_is_gone_is_rebuilt_with_its_environment(finished: RunDire
     rebuilt = load_record(finished)
     assert rebuilt.environment == before.environment
     assert rebuilt.timing == before.timing
+
+
+def change(run: RunDirectory, factor: float) -> None:
+    """Make the run faster with an editor."""
+    record = json.loads(run.record_path.read_bytes())
+    record["timing"]["step"]["median_ms"] *= factor
+    run.record_path.write_text(json.dumps(record))
+
+
+def test_a_record_that_was_changed_by_hand_is_not_believed(finished: RunDirectory) -> None:
+    before = finished.record()
+    assert load_record(finished) == before
+    change(finished, 0.5)
+    edited = finished.record_path.read_bytes()
+    read = load_record(finished)
+    assert read.timing == before.timing
+    assert (read.findings[0].rule, read.findings[1:]) == ("record-changed", before.findings)
+    assert finished.record_path.read_bytes() == edited, "a person's file is not replaced"
+    assert before.timing is not None
+    (entry,) = Library().entries()
+    assert entry.median_ms == before.timing.step.median_ms
+    finished.record_path.unlink()
+    assert load_record(finished) == before
+
+
+def test_a_changed_record_of_a_run_without_events_is_refused(finished: RunDirectory) -> None:
+    finished.events_path.unlink()
+    assert load_record(finished).timing
+    change(finished, 0.5)
+    with pytest.raises(DamagedFileError, match="changed"):
+        load_record(finished)
+
+
+def test_a_crash_between_digest_and_record_accuses_nobody(
+    finished: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = finished.record()
+    replaced = os.replace
+
+    def crash(source: Path, target: Path) -> None:
+        if target == finished.record_path:
+            raise KeyboardInterrupt
+        replaced(source, target)
+
+    monkeypatch.setattr("os.replace", crash)
+    with pytest.raises(KeyboardInterrupt):
+        finished.write_record(msgspec.structs.replace(before, parameters=1))
+    assert load_record(finished) == before
+
+
+def test_a_record_of_a_later_version_is_refused_and_stays(finished: RunDirectory) -> None:
+    record = json.loads(finished.record_path.read_bytes())
+    later = json.dumps(record | {"schema": 99, "timing": {"of": "another shape"}}).encode()
+    finished.record_path.write_bytes(later)
+    with pytest.raises(NewerFileError, match="schema 99"):
+        load_record(finished)
+    assert Library().entries() == []
+    assert finished.record_path.read_bytes() == later
+
+
+def test_a_torn_record_of_a_run_without_events_is_refused_and_stays(finished: RunDirectory) -> None:
+    finished.events_path.unlink()
+    torn = finished.record_path.read_bytes()[:-100]
+    finished.record_path.write_bytes(torn)
+    with pytest.raises(DamagedFileError):
+        load_record(finished)
+    assert finished.record_path.read_bytes() == torn

@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from sysbench.core.record.record import LedgerRow, decode_record, encode_record
+from sysbench.core.record.record import LedgerRow
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.dialogs.pick_run import PickRunScreen
@@ -31,14 +31,14 @@ def other_run(own_run: RunDirectory) -> RunDirectory:
     other = RunDirectory(path)
     for file in (other.header_path, other.record_path):
         file.write_text(file.read_text().replace(own_run.id, other.id))
-    record = decode_record(other.record_path.read_bytes())
+    record = other.record()
     assert record.memory is not None
     rows = [
         LedgerRow(row.name, row.bytes - 2**20 * (row.name == "parameters"))
         for row in record.memory.ledger
     ]
     memory = msgspec.structs.replace(record.memory, ledger=rows)
-    other.record_path.write_bytes(encode_record(msgspec.structs.replace(record, memory=memory)))
+    other.write_record(msgspec.structs.replace(record, memory=memory))
     return other
 
 
