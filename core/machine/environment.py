@@ -34,6 +34,9 @@ RELEVANT = re.compile(
     r"|NCCL_(?!COMM_ID|HOSTID).+"
 )
 
+UUID = re.compile(r"\b(GPU|MIG)-[0-9A-Fa-f][0-9A-Fa-f/-]*")
+"""A serial number of a GPU or a slice of one, whole or shortened."""
+
 
 def describe_host() -> dict[str, Any]:
     """Facts on the host that decide the numbers, without torch's; ready for JSON.
@@ -82,9 +85,9 @@ def describe_host() -> dict[str, Any]:
 
 
 def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that change numbers; values with a path are replaced."""
+    """Environment variables that change numbers; paths and serial numbers in them are replaced."""
     return {
-        name: "(a path)" if "/" in value else value
+        name: "(a path)" if "/" in value else UUID.sub(r"\1-(a UUID)", value)
         for name, value in sorted(environ.items())
         if RELEVANT.fullmatch(name)
     }
@@ -125,7 +128,6 @@ def _nvidia() -> tuple[dict[str, Any] | None, str]:
         devices = {
             f"device{sample.index}": {
                 "name": sample.name,
-                "uuid": sample.uuid,
                 "memory_total_bytes": sample.memory_total_bytes,
                 "power_limit_watts": sample.power_limit_watts,
                 "sm_clock_max_mhz": sample.sm_clock_max_mhz,

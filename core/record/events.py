@@ -177,9 +177,14 @@ class ResultReported(Event, frozen=True):
 
 
 class TelemetrySampled(Event, frozen=True):
-    """One sample of devices and host: a `sysbench.core.machine.telemetry.sample.Sample`."""
+    """One sample of devices and host: a `sysbench.core.machine.telemetry.sample.Sample`.
+
+    ``device_index`` is the measured device's as NVML counts, null on the CPU and where NVML cannot
+    identify it; unset in events of a version that did not keep it.
+    """
 
     sample: dict[str, Any]
+    device_index: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Noticed(Event, frozen=True):

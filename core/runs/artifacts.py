@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,21 @@ def logs_of(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
         later = (int(path.suffixes[0][1:]) for path in run.pass_folder(row.name).glob("log.*.txt"))
         for number in sorted(later):
             yield f"{row.name}, round {number}", run.log_path(row.name, number)
+
+
+LOG_TAIL_LINES = 60
+
+
+def last_lines(path: Path, count: int = LOG_TAIL_LINES) -> list[str]:
+    """The last lines of a log, undecodable bytes replaced; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 65536))
+            lines: Iterable[str] = file.read().decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return list(deque(lines, maxlen=count))
 
 
 LARGEST_BYTES = 32 * 2**20

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from contextlib import suppress
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -44,11 +41,11 @@ from ..record.record import Distributed, Finding, PassRecord, Record, Telemetry,
 from ..record.roof import Roof
 from ..record.timing import Round
 from ..spec.spec import RunSpec
+from .artifacts import last_lines
 from .directory import Header, RunDirectory
 from .missing import kept_prediction, reasons_of_missing
 from .rounds import Attempt, RoundLog
 
-LOG_TAIL_LINES = 60
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
 
 
@@ -78,6 +75,7 @@ class RecordBuilder:
         self._oom: OutOfMemory | None = None
         self._alive: OomSnapshot | None = None
         self._samples: list[Sample] = []
+        self._indices: list[int | None] = []
         self._worker_pids: set[int] = set()
 
     def add(self, event: AnyEvent) -> None:
@@ -99,7 +97,7 @@ class RecordBuilder:
             case ResultReported():
                 self._take_block(event)
             case TelemetrySampled():
-                self._samples.append(msgspec.convert(event.sample, Sample))
+                self._take_sample(event)
             case PassEnded():
                 self._end_pass(event)
             case RoundDisturbed():
@@ -154,9 +152,9 @@ class RecordBuilder:
 
     def status_of_all(self) -> Outcome:
         """Status of a resumed run that ends again: a round that was added makes none worse."""
-        rows = self._pass_records(self._all_blocks(self._all_rounds()))
+        rows = self._pass_records(self._all_blocks(self.rounds()))
         is_whole = len(rows) == len(self.header.passes)
-        finished = sum(one.outcome == "finished" for one in self._all_rounds())
+        finished = sum(one.outcome == "finished" for one in self.rounds())
         bad = [row.outcome for row in rows if row.outcome != "finished"]
         if is_whole and not bad and finished >= self.header.repeat:
             return "finished"
@@ -205,7 +203,8 @@ class RecordBuilder:
         self._passes[event.name] = record
         self._open = None
 
-    def _all_rounds(self) -> list[Round]:
+    def rounds(self) -> list[Round]:
+        """The rounds of the timing pass that are over."""
         return self._rounds.rounds(self._samples, self._device_index(), self._own_pids())
 
     def _all_blocks(self, rounds: list[Round]) -> dict[str, Any]:
@@ -220,10 +219,19 @@ class RecordBuilder:
             for row in rows.values()
         ]
 
+    def _take_sample(self, event: TelemetrySampled) -> None:
+        sample = msgspec.convert(event.sample, Sample)
+        self._samples.append(sample)
+        index = event.device_index
+        if index is msgspec.UNSET:  # of an older version, which asked its reader's variables
+            index = nvml_index(self.header.spec.device, sample.devices)
+        before = self._indices[0] if self._indices else index
+        self._indices.append(index)
+        if None not in (index, before) and index != before and self._attempt is not None:
+            self._attempt.disturbed = f"measured on GPU {index}, earlier rounds on GPU {before}"
+
     def _device_index(self) -> int | None:
-        if not self._samples:
-            return None
-        return nvml_index(self.header.spec.device, self._samples[0].devices)
+        return self._indices[0] if self._indices else None
 
     def _own_pids(self) -> frozenset[int]:
         return frozenset(self._worker_pids)
@@ -241,7 +249,7 @@ class RecordBuilder:
         roof, no_roof = roof_of(
             spec.device, spec.precision, peak_key, self.environment, self.header.peak
         )
-        rounds = self._all_rounds()
+        rounds = self.rounds()
         blocks = self._all_blocks(rounds)
         passes = self._pass_records(blocks)
         record = Record(
@@ -386,15 +394,3 @@ def _as_measured(run: RunDirectory) -> Record:
         next="delete record.json, and it is written anew from the events",
     )
     return msgspec.structs.replace(record, findings=[finding, *record.findings])
-
-
-def last_lines(path: Path, count: int = LOG_TAIL_LINES) -> list[str]:
-    """The last lines of a log, undecodable bytes replaced; empty if there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 65536))
-            lines: Iterable[str] = file.read().decode("utf-8", "replace").splitlines()
-    except FileNotFoundError:
-        return []
-    return list(deque(lines, maxlen=count))

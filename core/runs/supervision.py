@@ -17,6 +17,7 @@ import msgspec
 
 from ..errors import DamagedFileError
 from ..formatting import format_bytes
+from ..machine.devices import nvml_index
 from ..machine.environment import describe_host
 from ..machine.telemetry.host import CpuUse
 from ..machine.telemetry.sample import Sample
@@ -195,8 +196,7 @@ class Supervision:
             except DamagedFileError as error:
                 watch.force("failed", f"the worker broke the protocol: {error}")
             while not self.samples.empty():
-                sample = msgspec.to_builtins(self.samples.get())
-                yield from self.emit(TelemetrySampled(sample=sample))
+                yield from self.emit(self.sampled(self.samples.get()))
             if self.cancel.is_set():
                 watch.force("cancelled", "stopped on request")
             elif self.disk_full:
@@ -209,6 +209,14 @@ class Supervision:
             if watch.forced:
                 worker.kill()
                 return
+
+    def sampled(self, sample: Sample) -> TelemetrySampled:
+        """The sample without serial numbers, and which of its devices is measured: that depends on
+        the variables of this process, which a later reader does not have."""
+        index = nvml_index(self.header.spec.device, sample.devices)
+        devices = [msgspec.structs.replace(device, uuid="") for device in sample.devices]
+        sample = msgspec.structs.replace(sample, devices=devices)
+        return TelemetrySampled(sample=msgspec.to_builtins(sample), device_index=index)
 
     def end(self, status: Outcome | None = None) -> Iterator[AnyEvent]:
         """The run's last event and its final record."""

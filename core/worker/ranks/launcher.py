@@ -21,7 +21,7 @@ import msgspec
 import psutil
 
 from ...record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
-from ...runs.builder import last_lines
+from ...runs.artifacts import last_lines
 from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
 from ...storage import write_atomically
