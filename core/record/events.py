@@ -217,6 +217,13 @@ class RoundDisturbed(Event, frozen=True):
     why: str
 
 
+class ClockMoved(Event, frozen=True):
+    """The wall clock was set, or the machine slept: by so many seconds ``t_ns`` of later events lie
+    farther, or nearer, than they came."""
+
+    seconds: float
+
+
 class RunEnded(Event, frozen=True):
     """The run is over; ``record.json`` is complete. A round that is added later ends it again."""
 
@@ -241,6 +248,7 @@ AnyEvent = (
     | Noticed
     | PassEnded
     | RoundDisturbed
+    | ClockMoved
     | RunEnded
 )
 

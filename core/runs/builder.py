@@ -14,14 +14,13 @@ from ..analysis.memory.predicted import reconciled
 from ..analysis.rules.findings import findings_of
 from ..errors import DamagedFileError, NewerFileError
 from ..estimate.closed_form import Prediction, predict
-from ..machine.devices import nvml_index
 from ..machine.peaks import roof_of
-from ..machine.telemetry.sample import Sample
-from ..machine.telemetry.summary import summarise
+from ..machine.telemetry.log import SampleLog
 from ..record.blocks import PASSES
 from ..record.environment import device_name, merged, torch_version
 from ..record.events import (
     AnyEvent,
+    ClockMoved,
     DeviceDescribed,
     Outcome,
     OutOfMemory,
@@ -37,7 +36,7 @@ from ..record.events import (
     WarmupStepTimed,
 )
 from ..record.memory import Oom, OomSnapshot
-from ..record.record import Distributed, Finding, PassRecord, Record, Telemetry, Timing
+from ..record.record import Distributed, Finding, PassRecord, Record, Timing
 from ..record.roof import Roof
 from ..record.timing import Round
 from ..spec.spec import RunSpec
@@ -74,8 +73,7 @@ class RecordBuilder:
         self._last_ns = 0
         self._oom: OutOfMemory | None = None
         self._alive: OomSnapshot | None = None
-        self._samples: list[Sample] = []
-        self._indices: list[int | None] = []
+        self._log = SampleLog(header.spec.device)
         self._worker_pids: set[int] = set()
 
     def add(self, event: AnyEvent) -> None:
@@ -102,6 +100,8 @@ class RecordBuilder:
                 self._end_pass(event)
             case RoundDisturbed():
                 self._rounds.disturb(event.round, event.why)
+            case ClockMoved():
+                self._disturb(self._log.move_clock(event))
             case RunEnded():
                 self.status, self.ended_ns = event.status, event.t_ns
             case _:
@@ -205,7 +205,17 @@ class RecordBuilder:
 
     def rounds(self) -> list[Round]:
         """The rounds of the timing pass that are over."""
-        return self._rounds.rounds(self._samples, self._device_index(), self._own_pids())
+        return self._rounds.rounds(self._log.device_index, self._own_pids())
+
+    def _take_sample(self, event: TelemetrySampled) -> None:
+        self._disturb(self._log.take(event))
+        if self._attempt is not None:
+            self._attempt.samples.append(self._log.samples[-1])
+
+    def _disturb(self, why: str) -> None:
+        """The round under way does not count, if there is one and a reason."""
+        if why and self._attempt is not None:
+            self._attempt.disturbed = why
 
     def _all_blocks(self, rounds: list[Round]) -> dict[str, Any]:
         return self._rounds.blocks(rounds) | self._blocks
@@ -218,20 +228,6 @@ class RecordBuilder:
             msgspec.structs.replace(row, step_ms=_step_ms(row.name, blocks))
             for row in rows.values()
         ]
-
-    def _take_sample(self, event: TelemetrySampled) -> None:
-        sample = msgspec.convert(event.sample, Sample)
-        self._samples.append(sample)
-        index = event.device_index
-        if index is msgspec.UNSET:  # of an older version, which asked its reader's variables
-            index = nvml_index(self.header.spec.device, sample.devices)
-        before = self._indices[0] if self._indices else index
-        self._indices.append(index)
-        if None not in (index, before) and index != before and self._attempt is not None:
-            self._attempt.disturbed = f"measured on GPU {index}, earlier rounds on GPU {before}"
-
-    def _device_index(self) -> int | None:
-        return self._indices[0] if self._indices else None
 
     def _own_pids(self) -> frozenset[int]:
         return frozenset(self._worker_pids)
@@ -264,8 +260,8 @@ class RecordBuilder:
             prediction=kept_prediction(prediction, spec),
             passes=passes,
             **blocks,
-            telemetry=self._telemetry(rounds),
-            missing=reasons_of_missing(self.header, blocks, passes, sampled=bool(self._samples)),
+            telemetry=self._log.summary(self._rounds.measured(rounds), self._own_pids()),
+            missing=reasons_of_missing(self.header, blocks, passes, self._log.missing),
         )
         timing = _with_mfu(record.timing, spec, roof, no_roof, prediction)
         record = msgspec.structs.replace(
@@ -276,16 +272,6 @@ class RecordBuilder:
             nsys=nsys_under_roof(record.nsys, timing, roof, no_roof),
         )
         return msgspec.structs.replace(record, findings=findings_of(record))
-
-    def _telemetry(self, rounds: list[Round]) -> Telemetry | None:
-        if not self._samples:
-            return None
-        return summarise(
-            self._samples,
-            device_index=self._device_index(),
-            between=self._rounds.measured(rounds),
-            own_pids=self._own_pids(),
-        )
 
 
 def _step_ms(name: str, blocks: dict[str, Any]) -> float | None:

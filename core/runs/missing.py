@@ -15,9 +15,12 @@ from .directory import Header
 
 
 def reasons_of_missing(
-    header: Header, blocks: Mapping[str, Any], passes: Sequence[PassRecord], *, sampled: bool
+    header: Header,
+    blocks: Mapping[str, Any],
+    passes: Sequence[PassRecord],
+    no_telemetry: str,
 ) -> dict[str, str]:
-    """By block of the record, the reason why it is null; ``sampled`` is about the sensors."""
+    """By block of the record, the reason why it is null; ``no_telemetry`` is the sensors'."""
     spec = header.spec
     details = {row.name: row.detail for row in passes}
     missing: dict[str, str] = {}
@@ -39,8 +42,8 @@ def reasons_of_missing(
         missing["distributed"] = alone if spec.ranks == 1 else failed
     if kept_prediction(predict(spec), spec) is None:
         missing["prediction"] = why_not_predicted(spec) or ""
-    if not sampled:
-        missing["telemetry"] = "no sample was taken"
+    if no_telemetry:
+        missing["telemetry"] = no_telemetry
     return missing
 
 

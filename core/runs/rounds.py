@@ -28,6 +28,8 @@ class Attempt:
         blocks: What it reported, by block of the record.
         measured: First and last ``t_ns`` of its measured part, once that began.
         warmup_ms: Its warm-up steps, and ``batches``, its measured ones, until it reported a block.
+        samples: Of the devices while it ran, as they came: times alone do not tell, where a clock
+            was set back.
         partial: It was stopped on request, and its block is of the steps up to then.
         disturbed: The reason why it does not count; else empty.
         ended: Its end, and with it ``record``, the pass's.
@@ -38,6 +40,7 @@ class Attempt:
     measured: tuple[int, int] | None = None
     warmup_ms: list[float] = field(default_factory=list)
     batches: list[StepsTimed] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     partial: bool = False
     disturbed: str = ""
     ended: PassEnded | None = None
@@ -113,9 +116,7 @@ class RoundLog:
         if index in self.attempts:
             self.attempts[index].disturbed = why
 
-    def rounds(
-        self, samples: Sequence[Sample], device_index: int | None, own_pids: frozenset[int]
-    ) -> list[Round]:
+    def rounds(self, device_index: int | None, own_pids: frozenset[int]) -> list[Round]:
         """The rounds that are over, as the record lists them; arguments as of `conditions`."""
         rounds = []
         for index, attempt in sorted(self.attempts.items()):
@@ -123,7 +124,7 @@ class RoundLog:
                 continue
             started, ended = attempt.started, attempt.ended
             around = conditions(
-                samples,
+                attempt.samples,
                 device_index,
                 lived=(started.t_ns, ended.t_ns),
                 measured=attempt.measured or (ended.t_ns, started.t_ns),

@@ -17,20 +17,24 @@ import msgspec
 
 from ..errors import DamagedFileError
 from ..formatting import format_bytes
+from ..machine.clock import ClockGuard
 from ..machine.devices import nvml_index
 from ..machine.environment import describe_host
+from ..machine.processes import stopped_process
 from ..machine.telemetry.host import CpuUse
 from ..machine.telemetry.sample import Sample
 from ..machine.telemetry.sampler import Sampler
 from ..record.blocks import PASSES, PassName
 from ..record.events import (
     AnyEvent,
+    ClockMoved,
     Noticed,
     Outcome,
     OutOfMemory,
     PassEnded,
     PassStarted,
     ResultReported,
+    RoundDisturbed,
     RunEnded,
     RunStarted,
     StageEntered,
@@ -47,6 +51,7 @@ HANG_VARIABLE = "SYSBENCH_HANG_SECONDS"
 HANG_SECONDS = 300.0
 COMPILE_HANG_SECONDS = 1800.0
 POLL_SECONDS = 0.2
+STOPPED = "its process was stopped for a time, by a signal or a debugger"
 
 
 class Cancellation(threading.Event):
@@ -169,7 +174,7 @@ class Supervision:
             kept = msgspec.structs.asdict(place) if place else {}
             yield from self.emit(PassStarted(name=name, pid=worker.pid, round=number, **kept))
             watch = _Watch(worker.pid if name == "timing" else None)
-            yield from self._follow(worker, watch)
+            yield from self._follow(worker, watch, number if name == "timing" else None)
             code = None if watch.forced else worker.wait()
         finally:
             worker.close()
@@ -186,8 +191,11 @@ class Supervision:
             _pass_ended(name, outcome, detail, began, code, round=number, **watch.processors)
         )
 
-    def _follow(self, worker: WorkerProcess, watch: _Watch) -> Iterator[AnyEvent]:
+    def _follow(
+        self, worker: WorkerProcess, watch: _Watch, round_number: int | None
+    ) -> Iterator[AnyEvent]:
         """Hand on the worker's events until it ends, hangs, or the run is cancelled."""
+        clock = ClockGuard()
         while not worker.ended:
             try:
                 for event in worker.events(POLL_SECONDS):
@@ -197,6 +205,12 @@ class Supervision:
                 watch.force("failed", f"the worker broke the protocol: {error}")
             while not self.samples.empty():
                 yield from self.emit(self.sampled(self.samples.get()))
+            if (seconds := clock.moved_seconds()) is not None:
+                yield from self.emit(ClockMoved(seconds=seconds))
+            if (stopped := watch.newly_stopped(worker.pid)) is not None:
+                yield from self.emit(Noticed(message=_describe_stop(stopped)))
+                if round_number is not None:
+                    yield from self.emit(RoundDisturbed(round=round_number, why=STOPPED))
             if self.cancel.is_set():
                 watch.force("cancelled", "stopped on request")
             elif self.disk_full:
@@ -204,8 +218,7 @@ class Supervision:
             elif not self.run.path.is_dir():
                 watch.force("failed", "its directory was deleted")
             elif watch.is_silent():
-                watch.force("hung", f"nothing was heard for {watch.patience():.0f} s "
-                            f"in stage {watch.stage}")  # fmt: skip
+                watch.force("hung", watch.silence())
             if watch.forced:
                 worker.kill()
                 return
@@ -262,6 +275,7 @@ class _Watch:
         self._oom: OutOfMemory | None = None
         self._failure: WorkerFailed | None = None
         self._has_result = False
+        self._stopped: int | None = None
         self._heard = time.monotonic()
 
     def see(self, event: AnyEvent) -> None:
@@ -290,6 +304,16 @@ class _Watch:
             return float(override)
         return COMPILE_HANG_SECONDS if self.stage == "compile" else HANG_SECONDS
 
+    def newly_stopped(self, pid: int) -> int | None:
+        """A process of the worker that is stopped, once for each time it is; else None."""
+        before, self._stopped = self._stopped, stopped_process(pid)
+        return self._stopped if self._stopped != before else None
+
+    def silence(self) -> str:
+        """The sentence about a worker that is silent."""
+        text = f"nothing was heard for {self.patience():.0f} s in stage {self.stage}"
+        return text if self._stopped is None else f"{text}: {_describe_stop(self._stopped)}"
+
     def is_silent(self) -> bool:
         return time.monotonic() - self._heard > self.patience()
 
@@ -311,6 +335,10 @@ class _Watch:
         if code == 0 and self._has_result:
             return "finished", "finished"
         return "failed", f"the worker ended with code {code} and no result; see its log"
+
+
+def _describe_stop(pid: int) -> str:
+    return f"process {pid} is stopped by a signal or a debugger; `kill -CONT {pid}` lets it go on"
 
 
 def _describe_oom(event: OutOfMemory) -> str:

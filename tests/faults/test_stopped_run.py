@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sysbench.core.record.events import AnyEvent, PassStarted, StepsTimed
+from sysbench.core.record.events import (
+    AnyEvent,
+    ClockMoved,
+    Noticed,
+    PassStarted,
+    RoundDisturbed,
+    StepsTimed,
+)
 from sysbench.core.record.record import Record
 from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.library import Library
+from sysbench.core.runs.supervision import STOPPED
 from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.spec.spec import RunSpec
 
@@ -70,6 +79,40 @@ def test_the_record_of_a_stopped_run_is_the_same_when_it_is_rebuilt() -> None:
     before: Record = run.record()
     run.record_path.unlink()
     assert load_record(run).timing == before.timing
+
+
+def test_a_process_that_a_signal_stops_is_told_at_once_and_its_round_does_not_count() -> None:
+    run, cancel, pid, done = create_run(ENDLESS, ["timing"]), Cancellation(), 0, False
+    for event in supervise(run, cancel=cancel):
+        if isinstance(event, PassStarted):
+            pid = event.pid
+        if isinstance(event, StepsTimed) and not done:
+            os.kill(pid, signal.SIGSTOP)
+            done = True
+        if isinstance(event, Noticed):
+            assert f"kill -CONT {pid}" in event.message
+            os.kill(pid, signal.SIGCONT)
+        if isinstance(event, RoundDisturbed):
+            cancel.set()
+    timing = run.record().timing
+    assert timing is not None
+    assert [one.disturbed for one in timing.rounds] == [STOPPED]
+
+
+def test_a_clock_that_is_set_while_a_round_runs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time_ns
+    run, cancel, done = create_run(ENDLESS, ["timing"]), Cancellation(), False
+    for event in supervise(run, cancel=cancel):
+        if isinstance(event, StepsTimed) and not done:
+            monkeypatch.setattr("time.time_ns", lambda: now() - 3600 * 10**9)
+            done = True
+        if isinstance(event, ClockMoved):
+            assert event.seconds == pytest.approx(-3600, abs=30)
+            cancel.set()
+    record = run.record()
+    assert record.timing is not None
+    assert "-3600 s" in record.timing.rounds[0].disturbed
+    assert not record.timing.rounds[0].counts
 
 
 def test_what_a_crashed_process_measured_is_refused() -> None:

@@ -125,6 +125,8 @@ class LiveView:
                 text = f"{self._pass_words} pass {ended}{detail}"
             case events.RoundDisturbed() if event.why:
                 text = f"round {event.round} does not count: {event.why}"
+            case events.ClockMoved():
+                text = f"the clock was set by {event.seconds:+.0f} s, or the machine slept"
             case events.RunEnded():
                 self.status = event.status
                 text = f"run {outcome_text(event.status)}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, Sample
 from sysbench.core.record.events import (
     AnyEvent,
+    ClockMoved,
     PassEnded,
     PassStarted,
     StageEntered,
@@ -31,6 +33,18 @@ def sample_of_two_gpus(t_ns: int) -> Sample:
     return Sample(t_ns=t_ns, devices=devices, host=HOST)
 
 
+def ended(t_ns: int, number: int) -> PassEnded:
+    return PassEnded(
+        t_ns=t_ns,
+        name="timing",
+        outcome="finished",
+        detail="",
+        seconds=0.0,
+        exit_code=0,
+        round=number,
+    )
+
+
 def sampled_run(monkeypatch: pytest.MonkeyPatch, *visible: str) -> RunDirectory:
     """A run on ``cuda:0`` with one round for each value of CUDA_VISIBLE_DEVICES."""
     run = create_run(RunSpec(device="cuda:0"), ["timing"], repeat=len(visible))
@@ -43,15 +57,7 @@ def sampled_run(monkeypatch: pytest.MonkeyPatch, *visible: str) -> RunDirectory:
                 PassStarted(t_ns=t_ns, name="timing", pid=1, round=number),
                 StageEntered(t_ns=t_ns + 1, stage="measure"),
                 supervision.sampled(sample_of_two_gpus(t_ns + 2)),
-                PassEnded(
-                    t_ns=t_ns + 3,
-                    name="timing",
-                    outcome="finished",
-                    detail="",
-                    seconds=0.0,
-                    exit_code=0,
-                    round=number,
-                ),
+                ended(t_ns + 3, number),
             ]
             for event in events:
                 list(supervision.emit(event))
@@ -76,6 +82,25 @@ def test_a_round_on_another_gpu_of_that_name_does_not_count(
     supervision.resume()
     rounds = supervision.builder.rounds()
     assert [one.disturbed for one in rounds] == ["", "measured on GPU 0, earlier rounds on GPU 1"]
+
+
+def test_a_clock_that_moves_takes_the_round_and_the_telemetry_with_it(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = create_run(RunSpec(device="cpu"), ["timing"], repeat=2)
+    with EventLog(run) as log:
+        builder = Supervision(run, run.header(), log, Cancellation()).builder
+        sample = TelemetrySampled(sample=msgspec.to_builtins(sample_of_two_gpus(5)))
+        for number in (1, 2):
+            builder.add(PassStarted(t_ns=1, name="timing", pid=1, round=number))
+            builder.add(sample)
+            if number == 1:
+                builder.add(ClockMoved(t_ns=2, seconds=-3600.0))
+            builder.add(ended(9, number))
+    record = builder.record()
+    assert record.telemetry is None
+    assert "-3600 s" in record.missing["telemetry"]
+    assert [bool(one.disturbed) for one in builder.rounds()] == [True, False]
 
 
 def test_events_hold_no_serial_numbers(
