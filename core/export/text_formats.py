@@ -56,7 +56,7 @@ def record_as_markdown(
 def table_as_markdown(table: Table) -> str:
     """One table in pipe syntax; foreign text is escaped."""
     rules = ["---:" if is_numeric(table, column) else "---" for column in table.columns]
-    rows = [[heading_of(table, column) for column in table.columns], rules]
+    rows = [[escaped(heading_of(table, column)) for column in table.columns], rules]
     rows += [[escaped(text) for text in row] for row in cells_as_text(table)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -72,7 +72,7 @@ def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) ->
         yield f"Why: {escaped(finding.why)}"
         yield f"Next: {escaped(finding.next)}"
     yield from ("", "## Trust", "")
-    yield from (f"- {name}: {escaped(text)}" for name, text in trust_lines(record))
+    yield from (f"- {escaped(name)}: {escaped(text)}" for name, text in trust_lines(record))
     for table in tables_of(record, others, worth):
         if table.name in _PROSE:
             continue

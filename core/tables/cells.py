@@ -119,6 +119,8 @@ def one_figure(key: str, value: Cell) -> str:
 
 def literal(text: str) -> str:
     """Foreign text on one line, with characters that a terminal would obey made visible."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else _visible(char) for char in text)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator
 
 from ...core.record.events import AnyEvent, RunEnded
 from ...core.runs.directory import RunDirectory, find_run
 from .arguments import add_run_argument, examples
+from .report.output import say
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 20.0
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
             for event in follow(run):
                 progress.show(event)
     except KeyboardInterrupt:
-        print(f"left {run.id} running", file=sys.stderr)
+        say(f"left {run.id} running", to_stderr=True)
         raise
     return print_ending(run, json=arguments.json)
 

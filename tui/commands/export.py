@@ -8,7 +8,7 @@ from pathlib import Path
 from ...core.export.exports import EXPORTS, write_export
 from ...core.runs.directory import find_run
 from .arguments import add_run_argument, examples
-from .report.output import print_json
+from .report.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,5 +35,5 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"run": run.id, "kind": arguments.kind, "paths": [str(path) for path in paths]})
     else:
-        print(*paths, sep="\n")
+        say(*paths)
     return 0

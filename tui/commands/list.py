@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...core.runs.directory import runs_folder
 from ...core.tables.table import Table, select
 from .arguments import count, examples
-from .report.output import page_width, print_json, print_lines
+from .report.output import page_width, print_json, print_lines, say
 
 if TYPE_CHECKING:
     from ...core.runs.library import Entry
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
         print_lines(table_lines(table_of(entries), page_width(cut=False), drop=_DROP))
     else:
         matching = f" matching {' '.join(arguments.words)!r}" if arguments.words else ""
-        print(f"no runs{matching} under {runs_folder()}; `sysbench-tui run` makes one")
+        say(f"no runs{matching} under {runs_folder()}; `sysbench-tui run` makes one")
     return 0
 
 

@@ -10,7 +10,7 @@ from ...core.runs.directory import create_run
 from ...core.runs.launch import start_detached
 from ...core.spec.passes import MOST_ROUNDS
 from .arguments import EXIT_CODES, examples
-from .report.output import print_json
+from .report.output import print_json, say
 from .spec_arguments import add_spec_arguments, chosen_passes, chosen_spec, spec_keys
 
 
@@ -72,8 +72,8 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json({"id": run.id, "pid": pid, "path": str(run.path)})
         else:
-            print(f"{run.id} started, process {pid}")
-            print(f"follow it with `sysbench-tui attach {run.id}`, end it with `stop`")
+            say(f"{run.id} started, process {pid}")
+            say(f"follow it with `sysbench-tui attach {run.id}`, end it with `stop`")
         return 0
     cancel = Cancellation()
     with cancelled_by_signals(cancel), progress_for(json=arguments.json) as progress:

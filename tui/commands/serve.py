@@ -9,7 +9,7 @@ import sys
 
 from ...core.runs.directory import find_run
 from .arguments import add_run_argument, examples
-from .report.output import print_json
+from .report.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +35,9 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"run": run.id, "url": server.url, "tunnel": tunnel})
     else:
-        print(f"{run.id}, until you press Ctrl+C")
-        print(f"  from your own machine  {tunnel}")
-        print(f"  then open              {server.url}")
+        say(f"{run.id}, until you press Ctrl+C")
+        say(f"  from your own machine  {tunnel}")
+        say(f"  then open              {server.url}")
     sys.stdout.flush()
     try:
         server.serve()

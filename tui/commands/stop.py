@@ -9,7 +9,7 @@ from ...core.runs import launch
 from ...core.runs.directory import find_run
 from .arguments import add_run_argument, examples
 from .attach import follow
-from .report.output import print_json
+from .report.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,5 +44,5 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"id": name, "stopped": stopped})
     else:
-        print(f"{name} {'stopped' if stopped else 'was not running'}")
+        say(f"{name} {'stopped' if stopped else 'was not running'}")
     return 0

@@ -13,7 +13,7 @@ from ...core.errors import SpecError
 from ...core.formatting import counted
 from ...core.tables.table import Table
 from .arguments import examples
-from .report.output import page_width, print_json, print_lines
+from .report.output import page_width, print_json, print_lines, say
 from .report.output import write as print_text
 from .spec_arguments import parse_settings
 
@@ -98,7 +98,7 @@ def _show(arguments: argparse.Namespace) -> int:
         print_json(study_as_json(report))
     elif out is not None:
         refuse_existing([out], force=arguments.force)
-        print(write(out, study_as(report, kind or out.suffix.removeprefix("."))))
+        say(write(out, study_as(report, kind or out.suffix.removeprefix("."))))
     elif kind:
         print_text(study_as(report, kind).decode())
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from ....core.tables.cells import literal
 
 if TYPE_CHECKING:
     from .layout import Line
@@ -38,8 +41,22 @@ def _forget_reader() -> None:
 
 
 def print_json(value: object) -> None:
-    """Print exactly one JSON document."""
-    write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    """Print exactly one JSON document, in characters that no terminal obeys."""
+    lines = msgspec.json.format(msgspec.json.encode(value), indent=2).decode().split("\n")
+    write("".join(f"{_json_literal(line)}\n" for line in lines))
+
+
+def _json_literal(line: str) -> str:
+    """The line with what is not printable as JSON's escapes; it can only stand in a string."""
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+
+
+def say(*texts: object, to_stderr: bool = False) -> None:
+    """Print one line each, with names of runs and files literal."""
+    for text in texts:
+        print(literal(str(text)), file=sys.stderr if to_stderr else sys.stdout)
 
 
 def page_width(*, cut: bool = True) -> int:
@@ -58,7 +75,7 @@ def print_lines(lines: Iterable[Line]) -> None:
         _print_styled(lines)
         return
     for line in lines:
-        write("".join(text for text, _ in line).rstrip() + "\n")
+        write(literal("".join(text for text, _ in line).rstrip()) + "\n")
 
 
 def _print_styled(lines: Iterable[Line]) -> None:
@@ -68,4 +85,6 @@ def _print_styled(lines: Iterable[Line]) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     for line in lines:
         # Nothing is wrapped or cut here: tables fit already, and commands are for copying.
-        console.print(Text.assemble(*line), soft_wrap=True)
+        console.print(
+            Text.assemble(*((literal(text), style) for text, style in line)), soft_wrap=True
+        )

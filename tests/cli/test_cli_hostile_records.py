@@ -1,0 +1,87 @@
+"""A record whose every text attacks the terminal: nothing that a command prints is obeyed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.tables.sections import SECTIONS
+from sysbench.tui.cli import main
+
+ATTACK = "\x1b]52;c;aGk=\x07\x9b31m\u202e\r[bold]"
+"""A clipboard written, a colour by one character, text turned round, a line over another."""
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the strings of a JSON value stand."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in pairs:
+        if isinstance(inner, dict | list):
+            yield from places(inner, (*path, key))
+        elif isinstance(inner, str):
+            yield (*path, key)
+
+
+def attacking(record: Record) -> Record:
+    """The record with the attack at the end of every text that may be any text."""
+    data = json.loads(msgspec.json.encode(record))
+    for *path, key in places(data):
+        holder = data
+        for step in path:
+            holder = holder[step]
+        before, holder[key] = holder[key], holder[key] + ATTACK
+        if path[:1] not in (["spec"], ["environment"], ["missing"]):
+            try:
+                msgspec.convert(data, Record)
+            except msgspec.ValidationError:  # one of some words
+                holder[key] = before
+    data["environment"]["missing"] |= {f"name{ATTACK}": "why"}
+    data["environment"] |= {f"group{ATTACK}": {f"key{ATTACK}": f"value{ATTACK}"}}
+    return msgspec.convert(data, Record)
+
+
+@pytest.fixture(scope="module")
+def hostile_home(tiny_run: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("hostile")
+    name = f"20260101-000000-x{ATTACK}-0000"
+    (home / "runs" / name).mkdir(parents=True)
+    run = RunDirectory(home / "runs" / name)
+    run.header_path.write_bytes(tiny_run.header_path.read_bytes())
+    run.write_record(attacking(tiny_run.record()))
+    return home
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list"],
+        ["list", "--json"],
+        ["show", "last"],
+        ["show", "last", "--json"],
+        ["stop", "last"],
+        ["export", "last", "md", "-o", "{folder}/a.md"],
+        *(["show", "last", "--section", name] for name in SECTIONS),
+    ],
+    ids=" ".join,
+)
+def test_nothing_that_is_printed_is_obeyed_by_a_terminal(
+    words: list[str],
+    hostile_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SYSBENCH_HOME", str(hostile_home))
+    assert main([word.format(folder=tmp_path) for word in words]) in (0, 1)
+    captured = capsys.readouterr()
+    for line in [*captured.out.split("\n"), *captured.err.split("\n")]:
+        assert line.isprintable(), line
+    for written in tmp_path.iterdir():
+        assert all(line.isprintable() for line in written.read_text().split("\n"))
