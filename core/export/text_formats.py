@@ -17,7 +17,8 @@ from ..tables.trust import trust_lines
 
 
 def table_as_csv(table: Table) -> bytes:
-    """One table with a header line; null is an empty field, numbers are not rounded."""
+    """One table with a header line; null is an empty field, numbers are not rounded. A text that a
+    spreadsheet would take for a formula begins with an apostrophe."""
     return _encode([table.columns, *table.rows])
 
 
@@ -34,8 +35,21 @@ def tables_as_tidy_csv(tables: Iterable[Table]) -> bytes:
 
 def _encode(rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([_no_formula(cell) for cell in row] for row in rows)
     return text.getvalue().encode()
+
+
+def _no_formula(cell: object) -> object:
+    """The cell; a text that a spreadsheet would compute has an apostrophe before it.
+
+    After the advice of OWASP on CSV injection. Numbers, negative ones too, are no texts.
+    """
+    is_formula = isinstance(cell, str) and cell.startswith(FORMULA_STARTS)
+    return f"'{cell}" if is_formula else cell
+
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 _KERNEL_ROWS = 50

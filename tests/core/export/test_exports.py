@@ -14,9 +14,11 @@ import pytest
 
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
 from sysbench.core.export.exports import EXPORTS, default_path, write_export
+from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.sections import tables_of
+from sysbench.core.tables.table import Table
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -217,3 +219,13 @@ def test_nsys_script_leaves_out_what_the_installed_nsys_lacks(
     assert "left out, this nsys has no --cuda-graph-trace" in script.read_text()
     assert arguments[arguments.index("--spec") + 1] == str(spec)
     assert arguments[-1] == "--capture"
+
+
+@pytest.mark.parametrize("name", ['=HYPERLINK("http://x")', "+1", "-1+1", "@SUM(A1)", "\t=1"])
+def test_a_foreign_name_is_no_formula_in_a_spreadsheet(name: str) -> None:
+    rows = ((name, -1.5), ("k<-1>", None))
+    table = Table(name="t", title="T", columns=("name", "value"), rows=rows)
+    lines = list(csv.reader(table_as_csv(table).decode().splitlines()))
+    assert lines == [["name", "value"], [f"'{name}", "-1.5"], ["k<-1>", ""]]
+    tidy = list(csv.reader(tables_as_tidy_csv([table]).decode().splitlines()))
+    assert tidy[1] == ["t", "0", "name", f"'{name}"]
