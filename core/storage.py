@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,11 +12,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+import msgspec
 import platformdirs
 
-from .errors import DeviceBusyError
+from .errors import DamagedFileError, DeviceBusyError
+from .formatting import format_bytes
 
 HOME_VARIABLE = "SYSBENCH_HOME"
+MOST_BYTES = 2**28
+"""Largest file of a run that is read in one piece; records have up to a few MiB."""
+UNREADABLE_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Failures of decoding JSON: RecursionError where it nests without end."""
 
 
 def home() -> Path:
@@ -41,6 +48,40 @@ def write_atomically(path: Path, data: bytes) -> None:
         with suppress(FileNotFoundError):
             os.unlink(name)
         raise
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file for reading. A pipe or a device of that name, which might never answer, is none.
+
+    Raises:
+        DamagedFileError: It is no regular file.
+        OSError: It cannot be opened.
+    """
+    # Without O_NONBLOCK opening a pipe waits for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise DamagedFileError(f"{path} is no regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+        DamagedFileError: It is none, or larger than ``most_bytes``.
+        OSError: It cannot be read.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise DamagedFileError(
+                f"{path} has {format_bytes(size)}; more than {format_bytes(most_bytes)} is not read"
+            )
+        return file.read(most_bytes)
 
 
 @contextmanager
@@ -84,13 +125,13 @@ def _take(file: IO[bytes], *, wait: bool) -> bool:
 def lock_holder(path: Path) -> int | None:
     """The id of the process that holds the lock, or None when it is free."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _written_pid(path)
-    except FileNotFoundError:
-        pass
+    except (FileNotFoundError, DamagedFileError):
+        pass  # nobody locks what is no file
     return None
 
 

@@ -9,6 +9,7 @@ import msgspec
 from ..errors import DamagedFileError
 from ..record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx
 from ..record.record import Kernels, Memory, Nsys, Record
+from ..storage import UNREADABLE_JSON
 from .kinds import Kind
 
 
@@ -83,5 +84,5 @@ def decode_inspection(data: bytes, source: Path) -> Inspection:
     """
     try:
         return msgspec.json.decode(data, type=Inspection)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise DamagedFileError(f"{source} is not an inspection: {error}") from error

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import DamagedFileError
+from ..storage import UNREADABLE_JSON, open_regular
 from .blocks import BlockName
 
 Outcome = Literal[
@@ -269,7 +270,7 @@ def decode_event(line: bytes) -> AnyEvent:
     """
     try:
         return _DECODER.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise DamagedFileError(f"not an event: {error}") from error
 
 
@@ -277,29 +278,50 @@ class EventTail:
     """Reads a growing ``events.jsonl`` from any number of processes, without locks.
 
     A torn last line is kept until its end arrives. A complete line that cannot be read is
-    skipped and counted in ``skipped``.
+    skipped and counted in ``skipped``, and so is one of more than `MOST_LINE_BYTES`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.skipped = 0
         self._offset = 0
-        self._rest = b""
+        self._rest = bytearray()
+        self._too_long = False
 
     def read(self) -> Iterator[AnyEvent]:
-        """The events that were appended since the last call; none if the file is absent."""
+        """The events that were appended since the last call; none if the file is absent.
+
+        Raises:
+            DamagedFileError: It is no regular file.
+        """
         try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
+            file = open_regular(self.path)
         except FileNotFoundError:
             return
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if not line:
-                continue
-            try:
-                yield decode_event(line)
-            except DamagedFileError:
+        with file:
+            file.seek(self._offset)
+            while data := file.read(CHUNK_BYTES):
+                self._offset += len(data)
+                yield from self._events_in(data)
+
+    def _events_in(self, data: bytes) -> Iterator[AnyEvent]:
+        first, *others = data.split(b"\n")
+        self._rest += first
+        if len(self._rest) > MOST_LINE_BYTES:
+            self._rest.clear()
+            self._too_long = True
+        for following in others:
+            line, self._rest = bytes(self._rest), bytearray(following)
+            if self._too_long:
+                self._too_long = False
                 self.skipped += 1
+            elif line:
+                try:
+                    yield decode_event(line)
+                except DamagedFileError:
+                    self.skipped += 1
+
+
+CHUNK_BYTES = 2**22
+MOST_LINE_BYTES = 2**27
+"""Longest line of a run's events. The largest blocks that a pass reports have a few MiB."""

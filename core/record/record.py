@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import DamagedFileError, NewerFileError
+from ..storage import UNREADABLE_JSON
 from .compile import Compile as Compile
 from .compile import GeneratedKernel as GeneratedKernel
 from .distributed import Distributed as Distributed
@@ -337,7 +338,7 @@ def decode_record(data: bytes, source: Path | str = "record.json") -> Record:
                 f"{source} has schema {schema}, this version reads up to {SCHEMA}: upgrade"
             )
         return msgspec.json.decode(data, type=Record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise DamagedFileError(f"{source} is not a record: {error}") from error
 
 

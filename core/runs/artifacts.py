@@ -12,6 +12,7 @@ from ..analysis.costs.roofline import with_roof
 from ..analysis.kernels.provenance import kernel_source
 from ..errors import DamagedFileError, NotFoundError
 from ..record.record import Kernels, Record
+from ..storage import UNREADABLE_JSON, open_regular, read_regular
 from .directory import RunDirectory
 
 FILE = "kernels.json"
@@ -29,10 +30,10 @@ def layer_rows(run: RunDirectory, record: Record) -> Kernels | None:
         return None
     path = run.pass_folder("trace") / FILE
     try:
-        detailed = msgspec.json.decode(path.read_bytes(), type=Kernels)
+        detailed = msgspec.json.decode(read_regular(path), type=Kernels)
     except FileNotFoundError:
         return record.kernels
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *UNREADABLE_JSON) as error:
         raise DamagedFileError(f"{path} is not a table of kernels: {error}") from error
     detailed = with_roof(detailed, record.kernels.roof, record.kernels.missing.get("roof", ""))
     return msgspec.structs.replace(detailed, perturbation=record.kernels.perturbation)
@@ -51,13 +52,13 @@ LOG_TAIL_LINES = 60
 
 
 def last_lines(path: Path, count: int = LOG_TAIL_LINES) -> list[str]:
-    """The last lines of a log, undecodable bytes replaced; empty if there is none."""
+    """The last lines of a log, undecodable bytes replaced; empty if there is no such file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - 65536))
             lines: Iterable[str] = file.read().decode("utf-8", "replace").splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, DamagedFileError):
         return []
     return list(deque(lines, maxlen=count))
 

@@ -77,7 +77,18 @@ class RecordBuilder:
         self._worker_pids: set[int] = set()
 
     def add(self, event: AnyEvent) -> None:
-        """Take one more event into account."""
+        """Take one more event into account.
+
+        Raises:
+            DamagedFileError: What it holds has another shape than this version's.
+        """
+        try:
+            self._fold(event)
+        except msgspec.ValidationError as error:
+            name = type(event).__name__
+            raise DamagedFileError(f"{self.run.events_path}: {name}: {error}") from error
+
+    def _fold(self, event: AnyEvent) -> None:
         match event:
             case RunStarted():
                 self.started = True
@@ -357,10 +368,19 @@ def _is_all_there_is(run: RunDirectory) -> bool:
 
 
 def _ended(run: RunDirectory) -> Record:
-    """The record of a run that no supervisor works on any more, from its events."""
-    builder, last_ns = _replayed(run)
-    builder.abandon()
-    return msgspec.structs.replace(builder.record(), ended_ns=last_ns)
+    """The record of a run that no supervisor works on any more, from its events.
+
+    Raises:
+        DamagedFileError: They make none.
+    """
+    try:
+        builder, last_ns = _replayed(run)
+        builder.abandon()
+        return msgspec.structs.replace(builder.record(), ended_ns=last_ns)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Events that somebody wrote may hold any values of the right types.
+        reason = f"{type(error).__name__}: {error}"
+        raise DamagedFileError(f"{run.events_path} makes no record: {reason}") from error
 
 
 def _as_measured(run: RunDirectory) -> Record:

@@ -22,7 +22,7 @@ from ..record.events import AnyEvent, EventTail, encode_event
 from ..record.record import Record, decode_record, encode_record
 from ..spec.passes import check_passes, check_repeat
 from ..spec.spec import RunSpec, subject
-from ..storage import home, lock_holder, write_atomically
+from ..storage import UNREADABLE_JSON, home, lock_holder, read_regular, write_atomically
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,8 +103,8 @@ class RunDirectory:
             DamagedFileError: Absent or unreadable.
         """
         try:
-            return msgspec.json.decode(self.header_path.read_bytes(), type=Header)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            return msgspec.json.decode(read_regular(self.header_path), type=Header)
+        except (OSError, *UNREADABLE_JSON) as error:
             raise DamagedFileError(f"{self.header_path}: {error}") from error
 
     def record(self) -> Record:
@@ -114,10 +114,13 @@ class RunDirectory:
             DamagedFileError: Absent (the run never got that far) or unreadable.
         """
         try:
-            data = self.record_path.read_bytes()
+            data = read_regular(self.record_path)
         except OSError as error:
             raise DamagedFileError(f"{self.record_path}: {error}") from error
-        return decode_record(data, self.record_path)
+        record = decode_record(data, self.record_path)
+        _check_spec(record, self.record_path)
+        # A copy under another name is the run of that name; and a record cannot name another run.
+        return record if record.id == self.id else msgspec.structs.replace(record, id=self.id)
 
     @property
     def digests_path(self) -> Path:
@@ -137,14 +140,14 @@ class RunDirectory:
         unknown: without the file, and of a run of a version that kept no digests."""
         digests = self._digests()
         try:
-            return not digests or _digest(self.record_path.read_bytes()) in digests
-        except OSError:
+            return not digests or _digest(read_regular(self.record_path)) in digests
+        except (OSError, DamagedFileError):
             return True
 
     def _digests(self) -> list[str]:
         try:
-            return self.digests_path.read_text("ascii").split()
-        except (OSError, UnicodeDecodeError):
+            return read_regular(self.digests_path).decode("ascii").split()
+        except (OSError, DamagedFileError, UnicodeDecodeError):
             return []
 
     def tail(self) -> EventTail:
@@ -238,6 +241,30 @@ def newest_run(root: Path | None = None) -> RunDirectory | None:
 
 CLOCKS_APART_SECONDS = 26 * 3600
 """Most that local times of one instant differ between any two time zones."""
+
+
+_SPEC_HAS = {
+    **dict.fromkeys(("batch", "context"), int),
+    **dict.fromkeys(("model", "precision", "attention", "step", "optimizer", "compile"), str),
+    "device": str,
+}
+"""Keys that the spec of every version has, with their types."""
+
+
+def _check_spec(record: Record, source: Path) -> None:
+    """Check that the spec, which a record keeps as it was, has the keys and types of one.
+
+    Raises:
+        DamagedFileError: It has not.
+    """
+    for key, kind in _SPEC_HAS.items():
+        if not isinstance(record.spec.get(key), kind):
+            raise DamagedFileError(
+                f"{source} is no record of a run: spec.{key} is no {kind.__name__}"
+            )
+    for key, value in record.spec.items():
+        if not isinstance(value, int | float | str):
+            raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no value")
 
 
 def _digest(data: bytes) -> str:

@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 
+from ...core.errors import DamagedFileError
 from ...core.machine.telemetry.sample import Sample
 from ...core.record import events
 from ...core.runs.directory import RunDirectory
 from ...core.runs.launch import stop
+from ...core.storage import open_regular
 from ...core.tables.cells import literal
 from ..text import STAGE_MARKS, STAGE_WORDS, milliseconds, outcome_text, round_words, time_of_day
 
@@ -22,6 +24,7 @@ KEPT_STEPS = 4000
 KEPT_SAMPLES = 1200
 KEPT_LINES = 500
 GRACE_SECONDS = 20.0
+LOG_CHUNK_BYTES = 65536
 
 
 @dataclass(slots=True)
@@ -217,12 +220,14 @@ class RunWatch:
             return False
         path = self.run.log_path(name, self.view.round)
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 file.seek(self._log_offsets.get(path, 0))
-                data = file.read(65536)
-        except FileNotFoundError:
+                data = file.read(LOG_CHUNK_BYTES)
+        except (FileNotFoundError, DamagedFileError):
             return False
         complete_lines, newline, _ = data.rpartition(b"\n")
+        if not newline and len(data) == LOG_CHUNK_BYTES:
+            complete_lines = data  # a line without end is shown in pieces
         self._log_offsets[path] = (
             self._log_offsets.get(path, 0) + len(complete_lines) + len(newline)
         )

@@ -21,7 +21,7 @@ from ...record.events import Outcome
 from ...record.record import Record
 from ...runs.builder import load_record
 from ...runs.directory import RunDirectory, runs_folder
-from ...storage import home, lock_holder, write_atomically
+from ...storage import UNREADABLE_JSON, home, lock_holder, read_regular, write_atomically
 from ..file.study import Study
 from .grid import Cell
 
@@ -92,8 +92,8 @@ class StudyDirectory:
             DamagedFileError: Absent or unreadable.
         """
         try:
-            return msgspec.json.decode(self.study_path.read_bytes(), type=Study)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            return msgspec.json.decode(read_regular(self.study_path), type=Study)
+        except (OSError, *UNREADABLE_JSON) as error:
             raise DamagedFileError(f"{self.study_path}: {error}") from error
 
     def append(self, entry: Entry) -> None:
@@ -110,14 +110,14 @@ class StudyDirectory:
     def entries(self) -> dict[str, Entry]:
         """The newest entry of each cell by its id; lines that cannot be read are left out."""
         try:
-            lines = self.cells_path.read_bytes().split(b"\n")
+            lines = read_regular(self.cells_path).split(b"\n")
         except FileNotFoundError:
             return {}
         newest: dict[str, Entry] = {}
         for line in lines:
             try:
                 entry = msgspec.json.decode(line, type=Entry)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except UNREADABLE_JSON:
                 continue  # torn by a crash: that cell runs again
             newest[entry.cell] = entry
         return newest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sysbench.core.record import events
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.live.run_watch import LiveView, RunWatch
@@ -61,3 +63,14 @@ def test_each_round_begins_its_steps_anew_and_a_later_one_opens_an_ended_run() -
     assert (view.status, view.round_text) == ("running", "round 3")
     view.take(events.RoundDisturbed(round=3, why="a neighbour"))
     assert view.lines[-1].endswith("round 3 does not count: a neighbour")
+
+
+def test_a_log_line_without_end_does_not_hold_the_log_up(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.pass_folder("timing").mkdir()
+    run.events_path.write_bytes(events.encode_event(events.PassStarted(name="timing", pid=1)))
+    run.log_path("timing").write_bytes(b"x" * 100_000 + b"\nthe end\n")
+    watch = RunWatch(run)
+    watch.poll()
+    watch.poll()
+    assert watch.view.lines[-1] == "timing│ the end"
