@@ -221,23 +221,29 @@ def list_runs(root: Path | None = None) -> list[RunDirectory]:
 
 
 def newest_run(root: Path | None = None) -> RunDirectory | None:
-    """The run that was created last; None without a run whose header can be read.
+    """The run that was created last; None without a run whose time of creation can be read.
 
     An id has the local time in seconds: it cannot order runs of one second, nor of an hour that
     a clock passes twice.
     """
-    runs = list_runs(root)
-    created: dict[RunDirectory, int] = {}
-    first_stamp = None
-    for run in runs:
+    newest, newest_ns, first_stamp = None, 0, None
+    for run in list_runs(root):
         stamp = _stamp(run)
         if first_stamp and stamp and first_stamp - stamp > CLOCKS_APART_SECONDS:
             break
-        with suppress(DamagedFileError):
-            created[run] = run.header().created_ns
+        # Cheap: whatever was created later was written later.
+        if _written_ns(run) < newest_ns - MTIME_LAG_NS:
+            continue
+        created_ns = _created_ns(run)
+        if created_ns is not None:
             first_stamp = first_stamp or stamp
-    return max(created, key=lambda run: created[run], default=None)
+            if newest is None or created_ns > newest_ns:
+                newest, newest_ns = run, created_ns
+    return newest
 
+
+MTIME_LAG_NS = 10**9
+"""More than the clock that file systems stamp with can be behind."""
 
 CLOCKS_APART_SECONDS = 26 * 3600
 """Most that local times of one instant differ between any two time zones."""
@@ -273,10 +279,32 @@ def _digest(data: bytes) -> str:
 
 def _stamp(run: RunDirectory) -> int | None:
     """Seconds of the local time in an id, on a clock without time zones; None for other names."""
+    match = _STAMP.match(run.id)
     try:
-        return calendar.timegm(time.strptime(run.id[:15], "%Y%m%d-%H%M%S"))
-    except ValueError:
+        return None if match is None else calendar.timegm(tuple(map(int, match.groups())))
+    except ValueError:  # no such month
         return None
+
+
+_STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)-", re.ASCII)
+
+
+class _Created(msgspec.Struct):
+    created_ns: int
+
+
+def _created_ns(run: RunDirectory) -> int | None:
+    try:
+        return msgspec.json.decode(read_regular(run.header_path), type=_Created).created_ns
+    except (OSError, DamagedFileError, *UNREADABLE_JSON):
+        return None
+
+
+def _written_ns(run: RunDirectory) -> int:
+    try:
+        return run.header_path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def find_run(text: str, root: Path | None = None) -> RunDirectory:

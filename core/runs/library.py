@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..record.environment import device_name
 from ..record.record import Record
 from ..spec.fields import FIELDS
 from ..spec.spec import subject
-from ..storage import home
+from ..storage import UNREADABLE_JSON, home
 from .builder import load_record
 from .directory import RunDirectory, find_run, list_runs
 
@@ -72,17 +72,16 @@ class Library:
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or home()
         self.path = self.root / "library.db"
+        self.unreadable: dict[str, str] = {}
 
     def entries(self, text: str = "") -> list[Entry]:
-        """Runs newest first; each word of ``text`` must occur somewhere in the row."""
-        self.refresh()
+        """Runs newest first; each word of ``text`` must occur somewhere in the row.
+
+        Runs that cannot be read are in ``unreadable``, with the reason.
+        """
         words = text.lower().split()
         clause = " AND ".join(["search LIKE ? ESCAPE '\\'"] * len(words)) or "1"
-        likes = [f"%{_escaped(word)}%" for word in words]
-        query = f"SELECT entry FROM runs WHERE {clause}"
-        with self._connect() as database:
-            rows = database.execute(query, likes).fetchall()
-        entries = [msgspec.json.decode(row[0], type=Entry) for row in rows]
+        entries = self._current(clause, [f"%{_escaped(word)}%" for word in words])
         entries.sort(key=lambda entry: (entry.created_ns, entry.id), reverse=True)
         return [
             msgspec.structs.replace(entry, live=True) if self._is_live(entry) else entry
@@ -99,35 +98,58 @@ class Library:
 
     def refresh(self) -> None:
         """Bring the index up to date with the directories; rebuild it if it is damaged."""
-        try:
-            self._refresh()
-        except sqlite3.DatabaseError:
-            self.path.unlink(missing_ok=True)
-            self._refresh()
+        self._current("0", [])
 
-    def _refresh(self) -> None:
+    def _current(self, clause: str, likes: list[str]) -> list[Entry]:
+        """The rows for which the clause holds, after bringing the index up to date.
+
+        An index that is damaged, or was not made here, is made anew. One that cannot be written,
+        for a lock, the rights or a full disk, is left alone, and this once made in memory.
+        """
         runs = {run.id: run for run in list_runs(self.root)}
         if not runs and not self.path.exists():
-            return
-        with self._connect() as database:
+            return []
+        try:
+            return self._asked(str(self.path), runs, clause, likes)
+        except sqlite3.DatabaseError as error:
+            # The low byte is the kind of error, the rest its details.
+            if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _NOT_OURS_TO_DELETE:
+                return self._asked(":memory:", runs, clause, likes)
+        for ending in ("", "-journal", "-wal", "-shm"):
+            self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
+        return self._asked(str(self.path), runs, clause, likes)
+
+    def _asked(
+        self, place: str, runs: Mapping[str, RunDirectory], clause: str, likes: list[str]
+    ) -> list[Entry]:
+        with self._connect(place) as database:
             indexed = dict(database.execute("SELECT id, version FROM runs").fetchall())
             for gone in indexed.keys() - runs.keys():
                 database.execute("DELETE FROM runs WHERE id = ?", (gone,))
+            self.unreadable = {}
             for run_id, run in runs.items():
                 version = _version(run)
                 if indexed.get(run_id) != version:
-                    self._index(database, run)
+                    self._index(database, run, version)
+            rows = database.execute(f"SELECT entry FROM runs WHERE {clause}", likes).fetchall()
+        try:
+            return [msgspec.json.decode(row[0], type=Entry) for row in rows]
+        except (TypeError, *UNREADABLE_JSON) as error:
+            raise sqlite3.DatabaseError(f"a row is not one of this list: {error}") from error
 
-    def _index(self, database: sqlite3.Connection, run: RunDirectory) -> None:
+    def _index(self, database: sqlite3.Connection, run: RunDirectory, version: str) -> None:
         try:
             entry = entry_of(load_record(run))
-        except DamagedFileError:
-            # Not a run, or one that a crash left before it began: nothing to show.
+        except DamagedFileError as error:
+            # A folder that never was a run, or that a crash left before it began, is no loss.
+            if run.header_path.exists() or run.record_path.exists():
+                self.unreadable[run.id] = str(error)
+            database.execute("DELETE FROM runs WHERE id = ?", (run.id,))
             return
         search = " ".join(str(value) for value in msgspec.structs.astuple(entry)).lower()
         database.execute(
             "INSERT OR REPLACE INTO runs (id, version, entry, search) VALUES (?, ?, ?, ?)",
-            (run.id, _version(run), msgspec.json.encode(entry), search),
+            (run.id, version, msgspec.json.encode(entry), search),
         )
 
     def _is_live(self, entry: Entry) -> bool:
@@ -137,16 +159,32 @@ class Library:
         return self.root / "runs" / run_id
 
     @contextmanager
-    def _connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection with its table, whose changes are kept when the block succeeds."""
+    def _connect(self, place: str) -> Iterator[sqlite3.Connection]:
+        """A connection with its table, whose changes are kept when the block succeeds.
+
+        Raises:
+            sqlite3.DatabaseError: Among others for an index that holds anything else than that
+                table: a view in its place could answer for ever, a trigger change what is written.
+        """
         self.root.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as database:
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS runs "
-                "(id TEXT PRIMARY KEY, version TEXT, entry BLOB, search TEXT)"
-            )
+        with closing(sqlite3.connect(place, timeout=BUSY_SECONDS)) as database:
+            database.execute("PRAGMA trusted_schema = OFF")
             with database:
+                query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
+                held = [row[0] for row in database.execute(query)]
+                if not held:
+                    database.execute(_TABLE)
+                elif held != [_TABLE]:
+                    raise sqlite3.DatabaseError("not an index of this version")
                 yield database
+
+
+_TABLE = "CREATE TABLE runs (id TEXT PRIMARY KEY, version TEXT, entry BLOB, search TEXT)"
+_NOT_OURS_TO_DELETE = (
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM),
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_AUTH),
+)
+"""Kinds of errors that say nothing against the index itself."""
 
 
 def entry_of(record: Record) -> Entry:
@@ -179,12 +217,15 @@ def entry_of(record: Record) -> Entry:
 
 
 def _version(run: RunDirectory) -> str:
-    """Changes whenever the row may: a new record, or the end of the supervisor."""
+    """Changes whenever the row may: a new record, another file in its place, or the end of the
+    supervisor."""
     try:
-        written = run.record_path.stat().st_mtime_ns
+        file = run.record_path.stat()
     except FileNotFoundError:
-        written = 0
-    return f"{ENTRY_FORMAT}:{written}:{run.is_live()}"
+        return f"{ENTRY_FORMAT}:none:{run.is_live()}"
+    # A copy may keep the time, and an editor the size.
+    facts = (file.st_mtime_ns, file.st_ctime_ns, file.st_size, file.st_ino)
+    return f"{ENTRY_FORMAT}:{facts}:{run.is_live()}"
 
 
 def _escaped(word: str) -> str:

@@ -40,7 +40,8 @@ def main(arguments: argparse.Namespace) -> int:
     from ...core.runs.library import Library
     from .report.layout import table_lines
 
-    entries = Library().entries(" ".join(arguments.words))[: arguments.limit]
+    library = Library()
+    entries = library.entries(" ".join(arguments.words))[: arguments.limit]
     if arguments.json:
         print_json(entries)
     elif entries:
@@ -48,6 +49,8 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         matching = f" matching {' '.join(arguments.words)!r}" if arguments.words else ""
         say(f"no runs{matching} under {runs_folder()}; `sysbench-tui run` makes one")
+    for run_id, reason in library.unreadable.items():
+        say(f"not listed: {run_id}: {reason}", to_stderr=True)
     return 0
 
 
