@@ -216,8 +216,9 @@ def list_runs(root: Path | None = None) -> list[RunDirectory]:
     folder = runs_folder(root)
     if not folder.is_dir():
         return []
-    paths = [path for path in folder.iterdir() if path.is_dir()]
-    return [RunDirectory(path) for path in sorted(paths, key=lambda path: path.name, reverse=True)]
+    with os.scandir(folder) as found:
+        names = sorted((entry.name for entry in found if entry.is_dir()), reverse=True)
+    return [RunDirectory(folder / name) for name in names]
 
 
 def newest_run(root: Path | None = None) -> RunDirectory | None:

@@ -128,8 +128,9 @@ class Library:
                 database.execute("DELETE FROM runs WHERE id = ?", (gone,))
             self.unreadable = {}
             for run_id, run in runs.items():
-                version = _version(run)
-                if indexed.get(run_id) != version:
+                version, known = _version(run), indexed.get(run_id, "")
+                # A run that was going on may have lost its supervisor, which writes nothing then.
+                if known != version and not (known == version + _RUNNING and run.is_live()):
                     self._index(database, run, version)
             rows = database.execute(f"SELECT entry FROM runs WHERE {clause}", likes).fetchall()
         try:
@@ -149,7 +150,10 @@ class Library:
         search = " ".join(str(value) for value in msgspec.structs.astuple(entry)).lower()
         database.execute(
             "INSERT OR REPLACE INTO runs (id, version, entry, search) VALUES (?, ?, ?, ?)",
-            (run.id, version, msgspec.json.encode(entry), search),
+            (
+                *(run.id, version + _RUNNING * (entry.status == "running")),
+                *(msgspec.json.encode(entry), search),
+            ),
         )
 
     def _is_live(self, entry: Entry) -> bool:
@@ -180,6 +184,7 @@ class Library:
 
 
 _TABLE = "CREATE TABLE runs (id TEXT PRIMARY KEY, version TEXT, entry BLOB, search TEXT)"
+_RUNNING = ":running"
 _NOT_OURS_TO_DELETE = (
     *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM),
     *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_AUTH),
@@ -217,15 +222,14 @@ def entry_of(record: Record) -> Entry:
 
 
 def _version(run: RunDirectory) -> str:
-    """Changes whenever the row may: a new record, another file in its place, or the end of the
-    supervisor."""
+    """Changes with the record, and with another file in its place."""
     try:
         file = run.record_path.stat()
     except FileNotFoundError:
-        return f"{ENTRY_FORMAT}:none:{run.is_live()}"
+        return f"{ENTRY_FORMAT}:none"
     # A copy may keep the time, and an editor the size.
     facts = (file.st_mtime_ns, file.st_ctime_ns, file.st_size, file.st_ino)
-    return f"{ENTRY_FORMAT}:{facts}:{run.is_live()}"
+    return f"{ENTRY_FORMAT}:{facts}"
 
 
 def _escaped(word: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sysbench.core import storage
 from sysbench.core.runs import library
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.library import Entry, Library
@@ -107,3 +108,15 @@ def test_a_run_that_became_unreadable_is_told_and_not_listed_from_memory(
     told = capsys.readouterr()
     assert "no runs" in told.out
     assert f"not listed: {run.id}: " in told.err
+
+
+def test_runs_that_ended_are_listed_again_without_opening_any_of_their_files(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Library().entries()
+
+    def opened(path: Path) -> None:
+        raise AssertionError(f"{path} was opened")
+
+    monkeypatch.setattr(storage, "open_regular", opened)
+    assert Library().entries() == before
