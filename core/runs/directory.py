@@ -103,9 +103,10 @@ class RunDirectory:
             DamagedFileError: Absent or unreadable.
         """
         try:
-            return msgspec.json.decode(read_regular(self.header_path), type=Header)
+            header = msgspec.json.decode(read_regular(self.header_path), type=Header)
         except (OSError, *UNREADABLE_JSON) as error:
             raise DamagedFileError(f"{self.header_path}: {error}") from error
+        return header if header.id == self.id else msgspec.structs.replace(header, id=self.id)
 
     def record(self) -> Record:
         """Read ``record.json``.

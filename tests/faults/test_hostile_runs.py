@@ -15,7 +15,7 @@ import pytest
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record import events
 from sysbench.core.record.events import EventTail, Noticed, encode_event
-from sysbench.core.runs.builder import load_record
+from sysbench.core.runs.builder import load_record, replay
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.library import Library
 
@@ -120,6 +120,9 @@ def test_a_record_cannot_name_another_run(run: RunDirectory, name: str) -> None:
     run.record_path.write_text(json.dumps(record | {"id": name}))
     (run.path / "record.sha256").unlink()
     assert load_record(run).id == run.id
+    header = json.loads(run.header_path.read_bytes())
+    run.header_path.write_text(json.dumps(header | {"id": name}))
+    assert replay(run).id == run.id
     assert {entry.id for entry in Library().entries()} == {run.id, "20260101-000000-whole-0000"}
 
 
