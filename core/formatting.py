@@ -90,6 +90,24 @@ def shortened(name: str, most: int = LONGEST_NAME) -> str:
     return f"{name[: most - tail - 1]}…{name[-tail:]}"
 
 
+WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+HOMES = ("home", "users", "documents and settings")
+"""Folders, in small letters, whose folders are named after people."""
+
+
+def slashed(path: str) -> str:
+    """A path of any system with slashes between its parts."""
+    return path.replace("\\", "/") if WINDOWS_PATH.match(path) else path
+
+
+def short_path(path: str) -> str:
+    """A file with its folder only, which is left out where it is somebody's home: records get
+    published, and the paths of homes are private."""
+    *outer, folder, file = ["", "", *slashed(path).split("/")]
+    is_home = bool(outer) and outer[-1].lower() in HOMES
+    return f"{folder}/{file}" if folder and not is_home else file
+
+
 def counted(count: int, noun: str) -> str:
     """A count with its noun, for nouns with a plural in s: ``1 thread``, ``3 threads``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

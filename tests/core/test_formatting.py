@@ -14,6 +14,7 @@ from sysbench.core.formatting import (
     parse_bytes,
     parse_ratio,
     percent_of,
+    short_path,
     shortened,
     significant,
 )
@@ -131,3 +132,24 @@ def test_a_shortened_name_keeps_both_ends(name: str, most: int) -> None:
     assert len(short) <= most
     assert short == name or (name.startswith(short.split("…")[0]) and "…" in short)
     assert short[-(most // 3) :] == name[-(most // 3) :]
+
+
+@pytest.mark.parametrize(
+    ("path", "short"),
+    [
+        ("/home/anna/work/train.py", "work/train.py"),
+        ("/home/anna/train.py", "train.py"),
+        ("/Users/anna/train.py", "train.py"),
+        ("C:\\Users\\anna\\work\\train.py", "work/train.py"),
+        ("C:\\Users\\anna\\train.py", "train.py"),
+        ("c:/users/anna/train.py", "train.py"),
+        ("C:\\train.py", "C:/train.py"),
+        ("\\\\host\\Users\\anna\\train.py", "train.py"),
+        ("/srv/odd\\name.py", "srv/odd\\name.py"),
+        ("train.py", "train.py"),
+        ("/train.py", "train.py"),
+        ("", ""),
+    ],
+)
+def test_a_short_path_tells_no_home(path: str, short: str) -> None:
+    assert short_path(path) == short

@@ -6,10 +6,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
-from pathlib import PurePath
 
 import numpy as np
 
+from ...formatting import short_path, slashed
 from ...record.memory import Origin
 from ...record.record import Allocation, ModuleMemory, Timeline
 from .history import Frame, Stack
@@ -58,7 +58,7 @@ def _describe(residents: Residents, index: int) -> Allocation:
 
 def readable(stack: Stack) -> list[str]:
     """A stack as text, innermost first, without torch's own frames unless there is no other."""
-    own = [frame for frame in stack if not _is_internal(frame.file)]
+    own = [frame for frame in stack if not _is_internal(slashed(frame.file))]
     shown = own if any(frame.file for frame in own) else stack
     return [_line(frame) for frame in shown[:STACK_DEPTH]]
 
@@ -68,10 +68,9 @@ def _is_internal(file: str) -> bool:
 
 
 def _line(frame: Frame) -> str:
-    """The file with its folder only: records are published, home paths are private."""
     if not frame.file:
         return frame.name
-    return f"{'/'.join(PurePath(frame.file).parts[-2:])}:{frame.line} {frame.name}"
+    return f"{short_path(frame.file)}:{frame.line} {frame.name}"
 
 
 def module_table(residents: Residents, first: int, last: int) -> list[ModuleMemory]:

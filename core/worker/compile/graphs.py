@@ -25,6 +25,7 @@ from ...analysis.kernels.provenance import (
     generated_kernels,
     relative_path,
 )
+from ...formatting import short_path
 from ...record.record import GeneratedKernel
 from ...runs.job import Job
 from ...spec.spec import RunSpec
@@ -198,8 +199,7 @@ def _source(node: fx.Node) -> str | None:
             continue
         file, _, rest = place.removeprefix('File "').partition('", line ')
         code = lines[index + 1].strip() if index + 1 < len(lines) else ""
-        short = "/".join(Path(file).parts[-2:])
-        return f"{short}:{rest.partition(',')[0]} {code}"[:LONGEST_LINE]
+        return f"{short_path(file)}:{rest.partition(',')[0]} {code}"[:LONGEST_LINE]
     return None
 
 

@@ -10,9 +10,9 @@ import os
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
+from ...formatting import short_path
 from ...record.compile import Cause, EagerPart, GraphBreak, Recompile
 
 DISABLING = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
@@ -137,7 +137,7 @@ def _frame(metric: Metric, metrics: Sequence[Metric]) -> str:
 
 
 def _place(file: str, line: int | None, function: str) -> str:
-    return f"{'/'.join(Path(file).parts[-2:])}:{line} in {function}"
+    return f"{short_path(file)}:{line} in {function}"
 
 
 def _without_id(guard: str) -> str:

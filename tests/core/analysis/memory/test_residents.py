@@ -294,9 +294,17 @@ class TestStacks:
         )
         assert readable(stack) == [
             "aten::mm",
-            "me/model.py:12 forward",
+            "model.py:12 forward",
             "torch/train.py:3 main",
         ]
+
+    def test_those_of_another_system_are_shortened_and_sorted_out_alike(self) -> None:
+        stack = (
+            Frame("C:\\Users\\me\\venv\\Lib\\site-packages\\torch\\nn\\linear.py", 1, "forward"),
+            Frame("C:\\Users\\me\\work\\model.py", 12, "forward"),
+            Frame("\\\\server\\users\\me\\train.py", 3, "main"),
+        )
+        assert readable(stack) == ["work/model.py:12 forward", "train.py:3 main"]
 
     def test_they_stay_when_there_are_no_others(self) -> None:
         stack = (Frame("", 0, "aten::zeros"), Frame("torch/optim/adamw.py", 5, "step"))
