@@ -16,6 +16,11 @@ from ..runs.directory import RunDirectory
 from .report import run_as_page
 
 LOOPBACK = "127.0.0.1"
+HOSTS = (LOOPBACK, "localhost")
+"""Names under which a browser may ask, at any port: a tunnel has its own. A page of another name
+that resolves to this machine is refused, whatever it knows."""
+SILENT_SECONDS = 30.0
+"""Silence after which a client is dropped; each holds a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,13 @@ def _served(run: RunDirectory) -> dict[str, Served]:
         "snapshot.pickle": run.snapshot_path,
     }
     page = Served("text/html; charset=utf-8", run_as_page(run).encode())
-    present = {name: path for name, path in files.items() if path.is_file()}
+    # A run of somebody else may hold links to files that are nobody's business.
+    inside = run.path.resolve()
+    present = {
+        name: path
+        for name, path in files.items()
+        if path.is_file() and path.resolve().is_relative_to(inside)
+    }
     return {"": page} | {
         name: Served("application/octet-stream", path) for name, path in present.items()
     }
@@ -79,8 +90,12 @@ def _handler(served: Mapping[str, Served]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server_version = "sysbench-tui"
         sys_version = ""
+        timeout = SILENT_SECONDS
 
         def do_GET(self) -> None:
+            if self.headers.get("Host", "").partition(":")[0] not in HOSTS:
+                self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+                return
             served_file = served.get(self.path)
             if served_file is None:
                 self.send_error(HTTPStatus.NOT_FOUND)

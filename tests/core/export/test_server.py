@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -81,3 +84,47 @@ def test_the_command_prints_the_tunnel_and_ends_with_the_interrupt(tiny_run: Run
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", ""])
+def test_a_page_of_another_name_gets_nothing(server: PageServer, host: str) -> None:
+    with pytest.raises(HTTPError, match="421"):
+        urlopen(Request(server.url, headers={"Host": host}))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "localhost:8000", "localhost"])
+def test_a_tunnel_may_have_a_port_of_its_own(server: PageServer, host: str) -> None:
+    with urlopen(Request(server.url, headers={"Host": host})) as answer:
+        assert answer.status == 200
+
+
+def test_a_client_that_says_nothing_is_dropped(
+    tiny_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sysbench.core.export.server.SILENT_SECONDS", 0.05)
+    one = PageServer(tiny_run)
+    thread = Thread(target=one.serve)
+    thread.start()
+    try:
+        with socket.create_connection(("127.0.0.1", one.port), timeout=60) as client:
+            assert client.recv(1) == b""
+    finally:
+        one.close()
+        thread.join()
+
+
+def test_a_link_out_of_the_run_is_not_served(tiny_run: RunDirectory, tmp_path: Path) -> None:
+    run = RunDirectory(shutil.copytree(tiny_run.path, tmp_path / tiny_run.id))
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    run.trace_path.unlink()
+    run.trace_path.symlink_to(secret)
+    one = PageServer(run)
+    thread = Thread(target=one.serve)
+    thread.start()
+    try:
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{one.url}trace.json.gz")
+    finally:
+        one.close()
+        thread.join()
