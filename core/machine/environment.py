@@ -36,6 +36,9 @@ RELEVANT = re.compile(
 
 UUID = re.compile(r"\b(GPU|MIG)-[0-9A-Fa-f][0-9A-Fa-f/-]*")
 """A serial number of a GPU or a slice of one, whole or shortened."""
+SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|AUTH|_KEY")
+ADDRESS = re.compile(r"@|\b\d{1,3}(\.\d{1,3}){3}\b|[\w-]+\.[A-Za-z]{2,}:\d+")
+"""A host that a setting names: an account at one, an IPv4 address, a name with a port."""
 
 
 def describe_host() -> dict[str, Any]:
@@ -85,12 +88,21 @@ def describe_host() -> dict[str, Any]:
 
 
 def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that change numbers; paths and serial numbers in them are replaced."""
+    """Environment variables that change numbers; paths, addresses and serial numbers in them are
+    replaced, and so is what a name says is secret."""
     return {
-        name: "(a path)" if "/" in value else UUID.sub(r"\1-(a UUID)", value)
+        name: _published(name, value)
         for name, value in sorted(environ.items())
         if RELEVANT.fullmatch(name)
     }
+
+
+def _published(name: str, value: str) -> str:
+    if SECRET.search(name):
+        return "(not told)"
+    if "/" in value:
+        return "(a path)"
+    return "(an address)" if ADDRESS.search(value) else UUID.sub(r"\1-(a UUID)", value)
 
 
 def package_version(name: str) -> str | None:

@@ -85,6 +85,11 @@ def test_nothing_tells_who_ran_it(without_nvml: RunPython, tmp_path: Path) -> No
     [
         ("CUDA_VISIBLE_DEVICES", "0,1", "0,1"),
         ("CUDA_VISIBLE_DEVICES", "", ""),
+        ("TORCHINDUCTOR_CACHE_TOKEN", "hunter2", "(not told)"),
+        ("TORCHINDUCTOR_REDIS_HOST", "10.0.0.7", "(an address)"),
+        ("TRITON_REMOTE", "cache.example.org:6379", "(an address)"),
+        ("TRITON_REMOTE", "anna@host", "(an address)"),
+        ("TORCH_LOGS", "+dynamo,graph_breaks:DEBUG", "+dynamo,graph_breaks:DEBUG"),
         ("CUDA_VISIBLE_DEVICES", "GPU-8932f937,1", "GPU-(a UUID),1"),
         ("CUDA_VISIBLE_DEVICES", "MIG-0a1b-4000-8000", "MIG-(a UUID)"),
         ("NVIDIA_TF32_OVERRIDE", "0", "0"),
