@@ -31,6 +31,22 @@ def home() -> Path:
     return Path(override).expanduser() if override else platformdirs.user_data_path("sysbench-tui")
 
 
+def make_folder(path: Path, *, exist_ok: bool = True) -> None:
+    """Make a folder in the data folder, and that first, for its owner only.
+
+    Runs have names of processes and settings, and whoever can open a lock for reading can hold it.
+    A data folder that is there already keeps its rights: it may be shared on purpose.
+
+    Raises:
+        FileExistsError: It is there already, unless ``exist_ok``.
+    """
+    own = home()
+    if path.is_relative_to(own) and not own.exists():
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.mkdir(mode=0o700, exist_ok=True)
+    path.mkdir(parents=True, exist_ok=exist_ok)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file so that a reader sees the old or the new content, never a mixture.
 
@@ -93,7 +109,7 @@ def locked(path: Path, *, wait: bool = False, who: str = "") -> Iterator[None]:
     Raises:
         DeviceBusyError: Another process holds it and ``wait`` is false.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with path.open("a+b") as file:
         if not _take(file, wait=wait):
             holder = _written_pid(path)

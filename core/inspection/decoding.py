@@ -11,6 +11,7 @@ from threading import Lock
 from ..errors import ForeignFileError, SysbenchError
 from ..machine.children import python_child
 from ..machine.telemetry.host import memory_capacity_bytes
+from ..storage import make_folder
 from .entries import entry_of
 from .inspection import Inspection
 from .kinds import format_of
@@ -62,7 +63,7 @@ class Decoding:
         cached = self.entry.read()
         if cached is not None:
             return cached
-        self.entry.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.entry.path)
         with self.entry.log_path.open("wb") as log, self._lock:
             if self._cancelled:
                 raise DecodingCancelled(f"{self.path}: cancelled")

@@ -22,7 +22,14 @@ from ..record.events import AnyEvent, EventTail, encode_event
 from ..record.record import Record, decode_record, encode_record
 from ..spec.passes import check_passes, check_repeat
 from ..spec.spec import RunSpec, subject
-from ..storage import UNREADABLE_JSON, home, lock_holder, read_regular, write_atomically
+from ..storage import (
+    UNREADABLE_JSON,
+    home,
+    lock_holder,
+    make_folder,
+    read_regular,
+    write_atomically,
+)
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +208,7 @@ def _new_folder(parent: Path, stem: str) -> Path:
     while True:
         path = parent / f"{stem}-{secrets.token_hex(2)}"
         try:
-            path.mkdir(parents=True)
+            make_folder(path, exist_ok=False)
         except FileExistsError:
             continue
         return path

@@ -19,7 +19,7 @@ from ..record.environment import device_name
 from ..record.record import Record
 from ..spec.fields import FIELDS
 from ..spec.spec import subject
-from ..storage import UNREADABLE_JSON, home
+from ..storage import UNREADABLE_JSON, home, make_folder
 from .builder import load_record
 from .directory import RunDirectory, find_run, list_runs
 
@@ -170,7 +170,7 @@ class Library:
             sqlite3.DatabaseError: Among others for an index that holds anything else than that
                 table: a view in its place could answer for ever, a trigger change what is written.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         with closing(sqlite3.connect(place, timeout=BUSY_SECONDS)) as database:
             database.execute("PRAGMA trusted_schema = OFF")
             with database:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import NotFoundError, ProfileError, SpecError
 from ..record.blocks import EVERY_PASS, PassName
-from ..storage import home, write_atomically
+from ..storage import home, make_folder, write_atomically
 from .fields import field_named
 from .passes import parse_passes
 from .spec import RunSpec, parse_spec
@@ -42,7 +42,7 @@ def save_profile(name: str, spec: RunSpec, passes: Sequence[str] | None = None) 
     path = profile_path(name)
     lines = [f"# sysbench-tui run {name}", f"passes = {_toml(list(passes or spec.default_passes))}"]
     lines += [f"{key} = {_toml(value)}" for key, value in spec.settings().items()]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_atomically(path, ("\n".join(lines) + "\n").encode())
     return path
 

@@ -21,7 +21,14 @@ from ...record.events import Outcome
 from ...record.record import Record
 from ...runs.builder import load_record
 from ...runs.directory import RunDirectory, runs_folder
-from ...storage import UNREADABLE_JSON, home, lock_holder, read_regular, write_atomically
+from ...storage import (
+    UNREADABLE_JSON,
+    home,
+    lock_holder,
+    make_folder,
+    read_regular,
+    write_atomically,
+)
 from ..file.study import Study
 from .grid import Cell
 
@@ -148,7 +155,7 @@ def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
     Rounds that were asked for before stay part of it.
     """
     directory = directory_of(study, root)
-    directory.path.mkdir(parents=True, exist_ok=True)
+    make_folder(directory.path)
     study = with_begun_rounds(study, root)
     write_atomically(directory.study_path, msgspec.json.format(msgspec.json.encode(study)))
     return directory
