@@ -20,7 +20,7 @@ from ..formatting import format_bytes
 from ..machine.children import die_with_input
 from ..machine.processes import die_with_parent, limit_data_memory
 from ..storage import write_atomically
-from .entries import Entry, forget_oldest
+from .entries import Entry, entry_of, forget_oldest
 from .inspection import encode_inspection
 from .messages import Finished, Message, Progressed, Refused, encode_message
 from .reading import Tables, read_tables
@@ -37,7 +37,11 @@ def main(file: str, entry: str, limit_bytes: str, device: str = "") -> int:
     limit_data_memory(int(limit_bytes))
     path = Path(file)
     try:
-        tables = read_tables(path, _ProgressSender().send, int(device) if device else None)
+        number = int(device) if device else None
+        tables = read_tables(path, _ProgressSender().send, number)
+        # The name of the entry stands for the state of the file that was to be read.
+        if entry_of(path, number).path != Path(entry):
+            raise ForeignFileError(f"{path} changed while it was read: look again when it is whole")
         _write(tables, Entry(Path(entry)))
     except Exception as error:  # A foreign file can raise anything; the log has it all.
         traceback.print_exc()

@@ -64,14 +64,16 @@ class Entry:
 def entry_of(path: Path, device: int | None = None) -> Entry:
     """The entry of a file, whether its inspection was made or not.
 
-    Another size or time of change of the file is another entry, and so is a chosen device.
+    Another file, size or time of change is another entry, and so is a chosen device. Of the two
+    times the later can only be set by the system: a copy may keep the other.
 
     Raises:
         OSError: There is no such file.
     """
     facts = path.stat()
     name = os.fsencode(path.resolve())
-    parts = [name, facts.st_size, facts.st_mtime_ns, device, _version()]
+    stamps = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
+    parts = [name, *stamps, device, _version()]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     return Entry(entries_folder() / key)
 

@@ -129,6 +129,22 @@ class TestEntries:
         assert before.kernels is not None and after.kernels is not None
         assert (before.kernels.busy_ns, after.kernels.busy_ns) == (50_000, 60_000)
 
+    def test_a_changed_file_with_the_old_ones_size_and_time_is_decoded_anew(
+        self, trace: Path
+    ) -> None:
+        before, stamps = inspected(trace), trace.stat()
+        trace.write_text(trace.read_text().replace('"dur": 5', '"dur": 6'))
+        os.utime(trace, ns=(stamps.st_atime_ns, stamps.st_mtime_ns))
+        assert inspected(trace) != before
+
+    def test_a_file_that_changes_meanwhile_is_refused(self, trace: Path) -> None:
+        decoding = Decoding(trace)
+        with trace.open("a") as file:
+            file.write("\n")
+        with pytest.raises(ForeignFileError, match="changed while it was read"):
+            decoding.run(ignore)
+        assert inspected(trace).kernels is not None
+
     def test_a_damaged_entry_is_made_again(self, trace: Path) -> None:
         decoding = Decoding(trace)
         found = decoding.run(ignore)
