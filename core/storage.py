@@ -151,6 +151,30 @@ def lock_holder(path: Path) -> int | None:
     return None
 
 
+def has_open(pid: int, path: Path) -> bool:
+    """Whether that process has the file open, as the holder of a lock has; true where the system
+    does not tell.
+
+    A lock that is held in another container, or on another machine, names a process of there:
+    here that number may be anybody's.
+    """
+    descriptors = Path("/proc", str(pid), "fd")
+    if not Path("/proc/self/fd").is_dir():
+        return True
+    try:
+        wanted = path.stat()
+        return any(_is(descriptor, wanted) for descriptor in descriptors.iterdir())
+    except OSError:  # it ended, or is somebody else's
+        return False
+
+
+def _is(descriptor: Path, wanted: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(descriptor.stat(), wanted)
+    except OSError:  # closed since it was listed
+        return False
+
+
 def _written_pid(path: Path) -> int | None:
     text = path.read_bytes().strip()
     return int(text) if text.isdigit() else None

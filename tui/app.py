@@ -13,6 +13,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 
+from ..core.errors import SysbenchError
 from ..core.runs.directory import RunDirectory
 from . import modes
 from .glyphs import ascii_only
@@ -204,8 +205,12 @@ class SysbenchApp(App[None]):
         from .screens.dialogs.ask import AskScreen, ask_before_leaving
 
         def leave(choice: str | None) -> None:
-            if choice == "stop":
-                watch.stop()
+            try:
+                if choice == "stop":
+                    watch.stop()
+            except SysbenchError as error:
+                self.notify(str(error), title="Not stopped", severity="error", markup=False)
+                return
             if choice in ("stop", "leave"):
                 self.exit()
 

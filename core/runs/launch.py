@@ -6,8 +6,10 @@ import os
 import signal
 from contextlib import suppress
 
+from ..errors import DeviceBusyError
 from ..machine import children
 from ..machine.children import python_child
+from ..storage import has_open
 from .directory import RunDirectory
 
 
@@ -22,10 +24,20 @@ def start_detached(run: RunDirectory) -> int:
 
 
 def stop(run: RunDirectory) -> bool:
-    """Signal the run's supervisor to end it as cancelled; false if none is live."""
+    """Signal the run's supervisor to end it as cancelled; false if none is live.
+
+    Raises:
+        DeviceBusyError: It is no process of this system, which therefore cannot signal it.
+    """
     pid = run.supervisor_pid()
     if pid is None:
         return False
+    if not has_open(pid, run.lock_path):
+        if run.supervisor_pid() != pid:  # it ended meanwhile
+            return False
+        raise DeviceBusyError(
+            f"run {run.id} is supervised in another container or on another machine: stop it there"
+        )
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     return True

@@ -25,7 +25,7 @@ from ...runs.directory import create_run
 from ...runs.supervisor import Cancellation, supervise
 from ...spec.passes import parse_passes
 from ...spec.spec import RunSpec
-from ...storage import lock_holder, locked
+from ...storage import has_open, lock_holder, locked
 from .forecast import Forecaster, kind_of, past_entries, steps_seconds, work_of
 from .grid import Cell, expand
 from .state import FINAL_STATUSES, CellStatus, Entry, StudyDirectory, status_of, unique
@@ -267,9 +267,10 @@ def start_study(directory: StudyDirectory) -> int:
 
 
 def stop_study(directory: StudyDirectory) -> bool:
-    """Signal the runner to end: the present cell stays without a value. False if none is live."""
+    """Signal the runner to end: the present cell stays without a value. False if none is live
+    on this system."""
     pid = lock_holder(directory.lock_path)
-    if pid is None:
+    if pid is None or not has_open(pid, directory.lock_path):
         return False
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)

@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.events import Resize
 from textual.widgets import Static
 
+from ....core.errors import SysbenchError
 from ....core.spec.command_line import command_line
 from ...live.run_watch import LiveView, RunWatch
 from ...text import (
@@ -162,8 +163,11 @@ class LiveScreen(WorkScreen):
             return
 
         def answered(choice: str | None) -> None:
-            if choice == "stop" and not watch.stop():
-                self.notify("It had already ended.", markup=False)
+            try:
+                if choice == "stop" and not watch.stop():
+                    self.notify("It had already ended.", markup=False)
+            except SysbenchError as error:
+                self.notify(str(error), title="Not stopped", severity="error", markup=False)
 
         self.app.push_screen(ask_before_stopping(), answered)
 
