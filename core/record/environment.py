@@ -21,7 +21,7 @@ def torch_version(environment: Environment) -> str | None:
 def threads(environment: Environment) -> int | None:
     """Host threads of operators; None before a worker reported them."""
     count = _fact(environment, "settings", "threads")
-    return None if count is None else int(count)
+    return int(count) if count is not None and count.isdecimal() else None
 
 
 def instruction_set(environment: Environment) -> str | None:

@@ -264,6 +264,7 @@ _SPEC_HAS = {
     "device": str,
 }
 """Keys that the spec of every version has, with their types."""
+_SIZES = {"batch", "context", "d_model", "layers", "heads"}
 
 
 def _check_spec(record: Record, source: Path) -> None:
@@ -277,6 +278,9 @@ def _check_spec(record: Record, source: Path) -> None:
             raise DamagedFileError(
                 f"{source} is no record of a run: spec.{key} is no {kind.__name__}"
             )
+    for key in _SIZES & record.spec.keys():
+        if not isinstance(record.spec[key], int) or not 0 < record.spec[key] < 2**31:
+            raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no size")
     for key, value in record.spec.items():
         if not isinstance(value, int | float | str):
             raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no value")

@@ -18,6 +18,7 @@ from sysbench.core.record.events import EventTail, Noticed, encode_event
 from sysbench.core.runs.builder import load_record, replay
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.library import Library
+from sysbench.tui.cli import main
 
 DEEP = b'{"event":"ResultReported","t_ns":1,"block":"timing","data":{"a":' + b"[" * 200_000
 PATIENCE_SECONDS = 60
@@ -97,6 +98,8 @@ def change_spec(**values: object) -> Callable[[RunDirectory], None]:
         change_spec(),
         change_spec(batch="four"),
         change_spec(model=["tiny"]),
+        change_spec(context=2**40),
+        change_spec(d_model=0),
     ],
 )
 def test_a_run_that_cannot_be_read_is_refused_and_hides_no_other(
@@ -148,3 +151,28 @@ def test_events_are_read_in_pieces_and_a_line_without_end_is_dropped(
         file.write(lines[-1][-20:])
     assert list(tail.read()) == told[-1:]
     assert tail.skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("timing", "phases", "forward", "median_ms"), 0),
+        (("timing", "step", "median_ms"), 0),
+        (("timing", "step", "median_ms"), 1e308),
+        (("environment", "settings", "threads"), "many"),
+        (("environment", "settings"), 7),
+    ],
+)
+def test_a_record_with_figures_that_cannot_be_is_shown_as_it_is(
+    run: RunDirectory, path: tuple[str, ...], value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads(run.record_path.read_bytes())
+    holder = record
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    run.record_path.write_text(json.dumps(record))
+    (run.path / "record.sha256").unlink()
+    assert main(["show", run.id]) == 0
+    assert main(["show", run.id, "--section", "questions"]) == 0
+    assert capsys.readouterr().out

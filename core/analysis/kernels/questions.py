@@ -64,7 +64,7 @@ def forward_time(record: Record, kernels: Kernels, others: Sequence[Record]) -> 
         return Answer(question=question, sentence="The trace has no forward phase.")
     numbers: Numbers = {"traced_forward_ms": traced_ns / 1e6}
     timing = record.timing
-    if timing is None or "forward" not in timing.phases:
+    if timing is None or "forward" not in timing.phases or not timing.phases["forward"].median_ms:
         sentence = (
             f"Forward takes {milliseconds(traced_ns / 1e6)} in the trace; the timing pass was not "
             "run."
