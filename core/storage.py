@@ -1,4 +1,4 @@
-"""The data folder, atomic writes, and file locks that name their holder."""
+"""The data folder, atomic writes, ends of logs, and file locks that name their holder."""
 
 from __future__ import annotations
 
@@ -178,3 +178,18 @@ def _is(descriptor: Path, wanted: os.stat_result) -> bool:
 def _written_pid(path: Path) -> int | None:
     text = path.read_bytes().strip()
     return int(text) if text.isdigit() else None
+
+
+LOG_TAIL_LINES = 60
+
+
+def last_lines(path: Path, count: int = LOG_TAIL_LINES) -> list[str]:
+    """The last lines of a log, undecodable bytes replaced; empty if there is no such file."""
+    try:
+        with open_regular(path) as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 65536))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except (FileNotFoundError, DamagedFileError):
+        return []
+    return lines[-count:]

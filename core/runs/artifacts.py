@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ from ..analysis.costs.roofline import with_roof
 from ..analysis.kernels.provenance import kernel_source
 from ..errors import DamagedFileError, NotFoundError
 from ..record.record import Kernels, Record
-from ..storage import UNREADABLE_JSON, open_regular, read_regular
+from ..storage import UNREADABLE_JSON, read_regular
 from .directory import RunDirectory
 
 FILE = "kernels.json"
@@ -46,21 +45,6 @@ def logs_of(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
         later = (int(path.suffixes[0][1:]) for path in run.pass_folder(row.name).glob("log.*.txt"))
         for number in sorted(later):
             yield f"{row.name}, round {number}", run.log_path(row.name, number)
-
-
-LOG_TAIL_LINES = 60
-
-
-def last_lines(path: Path, count: int = LOG_TAIL_LINES) -> list[str]:
-    """The last lines of a log, undecodable bytes replaced; empty if there is no such file."""
-    try:
-        with open_regular(path) as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 65536))
-            lines: Iterable[str] = file.read().decode("utf-8", "replace").splitlines()
-    except (FileNotFoundError, DamagedFileError):
-        return []
-    return list(deque(lines, maxlen=count))
 
 
 LARGEST_BYTES = 32 * 2**20

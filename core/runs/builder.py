@@ -40,7 +40,7 @@ from ..record.record import Distributed, Finding, PassRecord, Record, Timing
 from ..record.roof import Roof
 from ..record.timing import Round
 from ..spec.spec import RunSpec
-from .artifacts import last_lines
+from ..storage import last_lines
 from .directory import Header, RunDirectory
 from .missing import kept_prediction, reasons_of_missing
 from .rounds import Attempt, RoundLog
@@ -334,9 +334,8 @@ def known_environment(run: RunDirectory) -> dict[str, Any]:
 def load_record(run: RunDirectory) -> Record:
     """The record of a run; if its supervisor died before the end, rebuilt and kept.
 
-    A pass that it left without an end is ``killed``, and so is the run, unless it had ended before:
-    a round that was added changes nothing about that. A record that somebody changed is not read:
-    the run's is made of its events, with a finding that says so, and the changed file stays.
+    A pass that it left without an end is ``killed``, and so is the run, unless it had ended before.
+    A record that somebody changed is not read: the run's is made of its events, with a finding.
 
     Raises:
         NewerFileError: The record is of a later version.
@@ -384,14 +383,9 @@ def _ended(run: RunDirectory) -> Record:
 
 
 def _as_measured(run: RunDirectory) -> Record:
-    """The record from the events, with a finding that ``record.json`` says something else.
-
-    Raises:
-        DamagedFileError: There are no events.
-    """
+    """The record from the events, with a finding that ``record.json`` says something else."""
     if not run.events_path.is_file():
         raise DamagedFileError(f"{run.record_path} was changed, and its events are gone")
-    record = _ended(run)
     finding = Finding(
         rule="record-changed",
         severity="warning",
@@ -399,4 +393,5 @@ def _as_measured(run: RunDirectory) -> Record:
         why="its SHA-256 is not among those in record.sha256; these figures are of events.jsonl",
         next="delete record.json, and it is written anew from the events",
     )
+    record = _ended(run)
     return msgspec.structs.replace(record, findings=[finding, *record.findings])

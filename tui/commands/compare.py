@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from .arguments import (
     share_above_zero,
     share_of_one,
 )
-from .report.output import page_width, print_json, print_lines, write
+from .report.output import page_width, print_json, print_lines, say, write
 
 if TYPE_CHECKING:
     from ...core.analysis.compare import Comparison
@@ -119,7 +118,7 @@ def main(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         # Never wrapped, for scripts that look for it; kept out of a table that a program reads.
         if arguments.csv:
-            print(gate_line(gate), file=sys.stderr)
+            say(gate_line(gate), to_stderr=True)
         else:
             write(f"\n{gate_line(gate)}\n")
     return gate.exit_code

@@ -18,7 +18,7 @@ from ...errors import DamagedFileError, NotFoundError, SpecError, SysbenchError
 from ...record.environment import machine
 from ...record.record import SCHEMA, Record
 from ...spec.spec import RunSpec, parse_spec
-from ...storage import home, write_atomically
+from ...storage import home, make_folder, write_atomically
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NAME_ALLOWED = "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
@@ -126,7 +126,7 @@ def save_baseline(
         record=record,
     )
     if file is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     write_atomically(path, msgspec.json.format(msgspec.json.encode(baseline), indent=2))
     return path
 

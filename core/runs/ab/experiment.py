@@ -21,7 +21,7 @@ from ...analysis.verdict.verdict import SMALLEST, Verdict
 from ...errors import DamagedFileError, NotFoundError
 from ...spec.passes import check_passes
 from ...spec.spec import RunSpec
-from ...storage import home, lock_holder, write_atomically
+from ...storage import home, lock_holder, make_folder, write_atomically
 from ..directory import RunDirectory, create_run, find_run, runs_folder
 from .plan import Plan
 
@@ -198,7 +198,7 @@ def create_experiment(
     created_ns = time.time_ns()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
     path = experiments_folder(root) / f"{stamp}-{secrets.token_hex(2)}"
-    path.mkdir(parents=True)
+    make_folder(path)
     directory = ExperimentDirectory(path)
     directory.write(
         Experiment(

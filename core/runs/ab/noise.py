@@ -10,7 +10,7 @@ from ...analysis.verdict.noise import Source
 from ...errors import DamagedFileError
 from ...formatting import counted, percent
 from ...machine.doctor.check import Check
-from ...storage import home, write_atomically
+from ...storage import home, make_folder, write_atomically
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ def noise_floors(root: Path | None = None) -> dict[str, NoiseFloor]:
 def keep_noise_floor(floor: NoiseFloor, root: Path | None = None) -> None:
     """Write a device's floor in place of its last one."""
     rows = {**noise_floors(root), floor.device: floor}
-    noise_path(root).parent.mkdir(parents=True, exist_ok=True)
+    make_folder(noise_path(root).parent)
     data = msgspec.json.format(msgspec.json.encode(list(rows.values())), indent=2)
     write_atomically(noise_path(root), data)
 

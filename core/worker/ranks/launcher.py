@@ -21,10 +21,9 @@ import msgspec
 import psutil
 
 from ...record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
-from ...runs.artifacts import last_lines
 from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
-from ...storage import write_atomically
+from ...storage import last_lines, write_atomically
 from ..limits import OMP_VARIABLE, available_threads
 from .rank import JOB, MEETING, PARENT_VARIABLE, events_name, log_name
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from ....core.analysis.verdict.verdict import SMALLEST
 from ....core.errors import SpecError
 from ..arguments import GATE_CODES, examples, share_above_zero, share_of_one
-from ..report.output import print_json
+from ..report.output import print_json, say
 
 if TYPE_CHECKING:
     from ....core.runs.ab.experiment import ExperimentDirectory
@@ -98,8 +97,8 @@ def main(arguments: argparse.Namespace) -> int:
             runs = {"a": experiment.a, "b": experiment.b}
             print_json({"id": directory.id, "pid": pid, "path": str(directory.path), **runs})
         else:
-            print(f"{directory.id} started, process {pid}")
-            print(f"follow it with `sysbench-tui attach {directory.id}`, end it with `stop`")
+            say(f"{directory.id} started, process {pid}")
+            say(f"follow it with `sysbench-tui attach {directory.id}`, end it with `stop`")
         return 0
     cancel = Cancellation()
     with cancelled_by_signals(cancel), AbProgress(directory, quiet=arguments.json) as progress:
@@ -119,7 +118,7 @@ def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
             for item in follow_experiment(directory):
                 progress.show(item)
     except KeyboardInterrupt:
-        print(f"left {directory.id} running", file=sys.stderr)
+        say(f"left {directory.id} running", to_stderr=True)
         raise
     return print_experiment(directory, json=json)
 

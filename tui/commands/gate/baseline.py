@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ....core.runs.directory import find_run
 from ..arguments import EXIT_CODES, RUN_HELP, examples
-from ..report.output import page_width, print_json, print_lines
+from ..report.output import page_width, print_json, print_lines, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,9 +75,9 @@ def _save(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"name": arguments.name, "path": str(path), "run": record.id, "rounds": rounds})
         return
-    print(f"{arguments.name}: {record.id}, {counted(rounds, 'round')}, in {path}")
+    say(f"{arguments.name}: {record.id}, {counted(rounds, 'round')}, in {path}")
     if rounds < USUAL_ROUNDS:
-        print(
+        say(
             f"A gate can tell little from so few: `sysbench-tui run --repeat {USUAL_ROUNDS}` "
             "measures more."
         )
@@ -95,7 +95,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
         print_lines(table_lines(listed_table(rows), page_width()))
     else:
-        print("no baselines; `sysbench-tui baseline save NAME RUN` makes one")
+        say("no baselines; `sysbench-tui baseline save NAME RUN` makes one")
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -117,4 +117,4 @@ def _delete(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"name": arguments.name, "path": str(path)})
     else:
-        print(f"{arguments.name}: {path} is gone")
+        say(f"{arguments.name}: {path} is gone")
