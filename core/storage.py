@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -39,11 +40,16 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> None:
 
     Raises:
         FileExistsError: It is there already, unless ``exist_ok``.
+        NotADirectoryError: A file is in the place of a folder that it lies in.
     """
     own = home()
-    if path.is_relative_to(own) and not own.exists():
-        own.parent.mkdir(parents=True, exist_ok=True)
-        own.mkdir(mode=0o700, exist_ok=True)
+    if path.is_relative_to(own) and not own.is_dir():
+        try:
+            own.parent.mkdir(parents=True, exist_ok=True)
+            own.mkdir(mode=0o700, exist_ok=True)
+        except FileExistsError as error:
+            # Callers take a folder that exists for a name to draw again.
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(own)) from error
     path.mkdir(parents=True, exist_ok=exist_ok)
 
 
