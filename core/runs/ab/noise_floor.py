@@ -109,7 +109,8 @@ class Measurement:
                     yield RoundStarting(block=block, position=position, side=side, again=again)
                     yield from self._round(side, block, position, repeats)
                     self.seconds = time.monotonic() - began
-                    again = self.of_side(side)[-1].round.disturbed if not self.failed else ""
+                    rows = self.of_side(side)  # none when the side's first round was cancelled
+                    again = rows[-1].round.disturbed if rows and not self.failed else ""
                     if not again:
                         break
             block += 1
