@@ -66,6 +66,10 @@ def verdict_of(
         return Verdict(verdict="not decidable", why=f"no timing in {untimed}", smallest=smallest)
     if not (a.timing.step.median_ms > 0 and b.timing.step.median_ms > 0):
         return Verdict(verdict="not decidable", why="a step took no time", smallest=smallest)
+    uncounted = [record.id for record in (a, b) if record.timing and not counted_ms(record.timing)]
+    if uncounted:
+        why = f"no round counts in {' and '.join(uncounted)}"
+        return Verdict(verdict="not decidable", why=why, smallest=smallest)
     blocks = blocks_of(a.timing.rounds, b.timing.rounds)
     verdict = _judged(a.timing, b.timing, blocks, known, smallest)
     other_work = other_computation(a, b)

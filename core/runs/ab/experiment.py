@@ -21,7 +21,7 @@ from ...analysis.verdict.verdict import SMALLEST, Verdict
 from ...errors import DamagedFileError, NotFoundError
 from ...spec.passes import check_passes
 from ...spec.spec import RunSpec
-from ...storage import home, lock_holder, make_folder, write_atomically
+from ...storage import UNREADABLE_JSON, home, lock_holder, make_folder, write_atomically
 from ..directory import RunDirectory, create_run, find_run, runs_folder
 from .plan import Plan
 
@@ -281,5 +281,5 @@ def _write(path: Path, value: msgspec.Struct) -> None:
 def _decoded(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *UNREADABLE_JSON) as error:
         raise DamagedFileError(f"{path}: {error}") from error

@@ -10,7 +10,7 @@ from ...analysis.verdict.noise import Source
 from ...errors import DamagedFileError
 from ...formatting import counted, percent
 from ...machine.doctor.check import Check
-from ...storage import home, make_folder, write_atomically
+from ...storage import UNREADABLE_JSON, home, make_folder, write_atomically
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ def noise_floors(root: Path | None = None) -> dict[str, NoiseFloor]:
         rows = msgspec.json.decode(path.read_bytes(), type=list[NoiseFloor])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *UNREADABLE_JSON) as error:
         raise DamagedFileError(f"{path}: {error}; delete it and measure again") from error
     return {row.device: row for row in rows}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -133,3 +134,13 @@ def test_what_is_seen_far_above_the_smallest_difference_has_its_own_number_of_ro
     small, seen = verdict.next.split("; ")
     assert "0.1 % difference" in small
     assert seen.endswith("more would decide one as large as seen")
+
+
+@pytest.mark.parametrize("fields", [{"outcome": "cancelled"}, {"disturbed": "a neighbour came"}])
+def test_a_run_whose_rounds_do_not_count_is_no_measurement(fields: dict[str, Any]) -> None:
+    a = factories.record_of_rounds([100.0])
+    b = msgspec.structs.replace(factories.record_of_rounds([200.0], **fields), id="stopped")
+    known = Known(a_ms=(100.0, 101, 99, 100.5, 99.5, 100))
+    for pair in ((a, b), (b, a)):
+        verdict = verdict_of(*pair, known)
+        assert (verdict.verdict, verdict.why) == ("not decidable", "no round counts in stopped")
