@@ -90,9 +90,8 @@ async def test_a_larger_model_does_not_fit_and_says_so(app: SysbenchApp) -> None
         await pilot.pause()
         app.screen.query_one("#field-model", Choice).value = "cs336-2026/10B"
         app.screen.query_one("#field-memory_limit", Input).value = "24GiB"
-        await pilot.pause()
-        assert "Does not fit" in text_of(app)
-        assert "Largest batch that fits: 0" in text_of(app)
+        await until(pilot, lambda: "Does not fit" in text_of(app))
+        await until(pilot, lambda: "Largest batch that fits: 0" in text_of(app))
         command = app.screen.query_one(CommandLine).command
         assert "--set model=cs336-2026/10B" in command
         assert "--set memory_limit=" in command
@@ -102,14 +101,13 @@ async def test_typing_nonsense_complains_at_the_field(app: SysbenchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         await pilot.press("tab", "x")
-        await pilot.pause()
+        await until(pilot, lambda: app.screen.query("#why-batch"))
         why = app.screen.query_one("#why-batch", Static)
         assert "whole number" in str(why.content)
         assert app.screen.query_one("#start", Button).disabled
         await pilot.press("backspace", "8")
-        await pilot.pause()
-        assert not why.display
-        assert screen_of(app).filled.spec == RunSpec(batch=8)
+        await until(pilot, lambda: screen_of(app).filled.spec == RunSpec(batch=8))
+        await until(pilot, lambda: not why.display)
 
 
 async def test_choices_turn_with_the_arrow_keys_and_open_with_enter(app: SysbenchApp) -> None:
@@ -117,11 +115,9 @@ async def test_choices_turn_with_the_arrow_keys_and_open_with_enter(app: Sysbenc
         await pilot.pause()
         app.screen.query_one("#field-precision").focus()
         await pilot.press("left")
-        await pilot.pause()
-        assert screen_of(app).filled.spec == RunSpec(precision="bf16-pure")
+        await until(pilot, lambda: screen_of(app).filled.spec == RunSpec(precision="bf16-pure"))
         await pilot.press("enter", "up", "enter")
-        await pilot.pause()
-        assert screen_of(app).filled.spec == RunSpec(precision="fp16")
+        await until(pilot, lambda: screen_of(app).filled.spec == RunSpec(precision="fp16"))
 
 
 async def test_custom_dimensions_begin_with_the_presets_and_are_checked(app: SysbenchApp) -> None:
@@ -132,13 +128,12 @@ async def test_custom_dimensions_begin_with_the_presets_and_are_checked(app: Sys
         heads = app.screen.query_one("#field-heads", Input)
         assert heads.value == str(RunSpec().heads)
         heads.value = "3"
-        await pilot.pause()
-        assert "must divide" in str(app.screen.query_one("#why-heads", Static).content)
+        await until(pilot, lambda: app.screen.query("#why-heads"))
+        complaint = app.screen.query_one("#why-heads", Static)
+        await until(pilot, lambda: "must divide" in str(complaint.content))
         heads.value = "2"
-        await pilot.pause()
-        assert screen_of(app).filled.spec == RunSpec(
-            vocab=1024, d_model=128, d_ff=512, layers=2, heads=2
-        )
+        custom = RunSpec(vocab=1024, d_model=128, d_ff=512, layers=2, heads=2)
+        await until(pilot, lambda: screen_of(app).filled.spec == custom)
 
 
 async def test_no_pass_is_no_run(app: SysbenchApp) -> None:
@@ -147,8 +142,7 @@ async def test_no_pass_is_no_run(app: SysbenchApp) -> None:
         for name in ("timing", "trace", "memory"):
             app.screen.query_one(f"#tick-{name}").focus()
             await pilot.press("space")
-        await pilot.pause()
-        assert "passes" in screen_of(app).filled.errors
+        await until(pilot, lambda: "passes" in screen_of(app).filled.errors)
         await pilot.press("ctrl+r")
         await pilot.pause()
         assert app.watch_run is None
