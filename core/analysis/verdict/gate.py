@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist, median
+from typing import Literal
 
 import msgspec
 
@@ -15,12 +16,32 @@ from .bounds import FALSE_RATE, MOST_BLOCKS
 from .interval import Block, residuals
 from .power import ROUNDS_A_BLOCK, WANTED_POWER, more_rounds
 from .records import NOTHING_KNOWN, Known, blocks_of, counted_ms
-from .verdict import GATE_EXITS, GateResult, Verdict, gate
+from .verdict import Verdict
 
 USUAL_ROUNDS = 6
 """Rounds a side that a gate measures unless it is told otherwise, and the least it asks for."""
 _MOST_ROUNDS = 1000
-_ENDED_ON_REQUEST = ("finished", "cancelled", "killed")
+_NO_FAILURE = ("finished", "cancelled", "killed")
+
+GateResult = Literal["pass", "regression", "not decidable"]
+GATE_EXITS: dict[GateResult, int] = {"pass": 0, "regression": 3, "not decidable": 4}
+"""Exit codes of a gate."""
+
+
+def gate(verdict: Verdict, margin: float) -> GateResult:
+    """Whether B is slower than A by more than a margin, by the whole interval.
+
+    Args:
+        verdict: B against A.
+        margin: Slowdown that is allowed, as a share of A's time.
+    """
+    if verdict.verdict == "not the same computation":
+        return "not decidable"
+    if verdict.low is None or verdict.high is None:
+        return "not decidable"
+    if verdict.high <= margin:
+        return "pass"
+    return "regression" if verdict.low > margin else "not decidable"
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,10 +89,6 @@ def gate_of(
     """
     for record in (a, b):
         check_timed(record)
-    uncounted = [x.id for x in (a, b) if x.timing is not None and not counted_ms(x.timing)]
-    if uncounted:
-        reason = f"no round counts in {' and '.join(uncounted)}"
-        return undecided(margin, reason, "measure it again, without neighbours")
     result = gate(verdict, margin)
     if result != "not decidable":
         return Gate(
@@ -105,7 +122,7 @@ def check_timed(record: Record) -> None:
     if record.timing is None and record.status not in ("finished", "running"):
         raise WorkerFailed(f"run {record.id} ended as {record.status} and has no step time")
     rounds = record.timing.rounds if record.timing else []
-    if rounds and rounds[-1].outcome not in _ENDED_ON_REQUEST:
+    if rounds and rounds[-1].outcome not in _NO_FAILURE:
         raise WorkerFailed(f"run {record.id}: round {rounds[-1].index} {rounds[-1].outcome}")
 
 

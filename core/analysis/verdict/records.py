@@ -68,8 +68,12 @@ def verdict_of(
         return Verdict(verdict="not decidable", why="a step took no time", smallest=smallest)
     uncounted = [record.id for record in (a, b) if record.timing and not counted_ms(record.timing)]
     if uncounted:
-        why = f"no round counts in {' and '.join(uncounted)}"
-        return Verdict(verdict="not decidable", why=why, smallest=smallest)
+        return Verdict(
+            verdict="not decidable",
+            why=f"no round counts in {' and '.join(uncounted)}",
+            next="measure it again, without neighbours",
+            smallest=smallest,
+        )
     blocks = blocks_of(a.timing.rounds, b.timing.rounds)
     verdict = _judged(a.timing, b.timing, blocks, known, smallest)
     other_work = other_computation(a, b)

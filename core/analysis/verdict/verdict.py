@@ -140,24 +140,3 @@ def tested_words(verdict: Verdict) -> str:
         return f"{headline(verdict)}; one process each, by the spread known of earlier ones"
     rounds = f"{verdict.rounds_a} and {verdict.rounds_b} rounds"
     return f"{headline(verdict)}; {rounds}"
-
-
-GateResult = Literal["pass", "regression", "not decidable"]
-GATE_EXITS: dict[GateResult, int] = {"pass": 0, "regression": 3, "not decidable": 4}
-"""Exit codes of a gate."""
-
-
-def gate(verdict: Verdict, margin: float) -> GateResult:
-    """Whether B is slower than A by more than a margin, by the whole interval.
-
-    Args:
-        verdict: B against A.
-        margin: Slowdown that is allowed, as a share of A's time.
-    """
-    if verdict.verdict == "not the same computation":
-        return "not decidable"
-    if verdict.low is None or verdict.high is None:
-        return "not decidable"
-    if verdict.high <= margin:
-        return "pass"
-    return "regression" if verdict.low > margin else "not decidable"

@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 from ...analysis.verdict.bounds import MOST_BLOCKS
+from ...analysis.verdict.gate import gate
 from ...analysis.verdict.records import other_computation, verdict_of
-from ...analysis.verdict.verdict import Verdict, gate
+from ...analysis.verdict.verdict import Verdict
 from ...errors import DamagedFileError, DeviceBusyError
 from ...formatting import counted
 from ...record.events import AnyEvent, PassEnded

@@ -14,6 +14,7 @@ from sysbench.core.analysis.verdict.bounds import rank_bound
 from sysbench.core.analysis.verdict.gate import (
     USUAL_ROUNDS,
     Gate,
+    gate,
     gate_line,
     gate_of,
     interleaved_rounds,
@@ -21,7 +22,7 @@ from sysbench.core.analysis.verdict.gate import (
 )
 from sysbench.core.analysis.verdict.interval import Block, Interval
 from sysbench.core.analysis.verdict.records import NOTHING_KNOWN, Known, verdict_of
-from sysbench.core.analysis.verdict.verdict import gate, judge
+from sysbench.core.analysis.verdict.verdict import judge
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.record.record import Record
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sysbench.core.analysis.verdict.gate import GATE_EXITS, gate
 from sysbench.core.analysis.verdict.interval import Interval
-from sysbench.core.analysis.verdict.verdict import GATE_EXITS, gate, headline, judge, sentence
+from sysbench.core.analysis.verdict.verdict import headline, judge, sentence
 
 
 def interval(low: float | None, high: float | None) -> Interval:
