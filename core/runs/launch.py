@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 from ..errors import DeviceBusyError
 from ..machine import children
 from ..machine.children import python_child
-from ..storage import has_open
+from ..storage import has_open, lock_holder
 from .directory import RunDirectory
 
 
@@ -29,15 +30,26 @@ def stop(run: RunDirectory) -> bool:
     Raises:
         DeviceBusyError: It is no process of this system, which therefore cannot signal it.
     """
-    pid = run.supervisor_pid()
+    return end_holder(run.lock_path, f"run {run.id} is supervised")
+
+
+def end_holder(lock: Path, what: str) -> bool:
+    """Signal the process that holds a lock to end; false if none does.
+
+    Args:
+        lock: The lock's file.
+        what: Start of a sentence on its work, for the error.
+
+    Raises:
+        DeviceBusyError: It is no process of this system, which therefore cannot signal it.
+    """
+    pid = lock_holder(lock)
     if pid is None:
         return False
-    if not has_open(pid, run.lock_path):
-        if run.supervisor_pid() != pid:  # it ended meanwhile
+    if not has_open(pid, lock):
+        if lock_holder(lock) != pid:  # it ended meanwhile
             return False
-        raise DeviceBusyError(
-            f"run {run.id} is supervised in another container or on another machine: stop it there"
-        )
+        raise DeviceBusyError(f"{what} in another container or on another machine: stop it there")
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     return True

@@ -1,17 +1,25 @@
-"""Stopping a run whose lock names a process that is not its supervisor."""
+"""Stopping what a process measures that the lock names by another container's number."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from sysbench.core.errors import DeviceBusyError
+from sysbench.core.runs.ab.detached import stop_experiment
+from sysbench.core.runs.ab.experiment import create_experiment
 from sysbench.core.runs.directory import create_run
 from sysbench.core.runs.launch import stop
+from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.file.schema import load_study
+from sysbench.core.studies.run.runner import stop_study
+from sysbench.core.studies.run.state import open_study
 
 HOLDER = """
 import fcntl, sys
@@ -25,22 +33,52 @@ with open(sys.argv[1], "ab") as file:
 """
 
 
-def test_a_run_of_another_container_is_not_stopped_at_the_cost_of_somebody_here(
-    sysbench_home: Path,
-) -> None:
-    """There the supervisor has the number that an innocent process has here."""
+@contextmanager
+def held_as(lock: Path, pid: int) -> Iterator[None]:
+    """Another process holds the lock, and its file names ``pid``, as from another container."""
+    command = [sys.executable, "-c", HOLDER, str(lock), str(pid)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield
+        holder.communicate()
+
+
+Stopping = tuple[Path, Callable[[], bool]]
+
+
+def a_run() -> Stopping:
     run = create_run(RunSpec(device="cpu"), ["timing"])
+    return run.lock_path, lambda: stop(run)
+
+
+def an_experiment() -> Stopping:
+    spec = resolved(RunSpec(device="cpu"))
+    directory = create_experiment(spec, spec)
+    return directory.lock_path, lambda: stop_experiment(directory)
+
+
+def a_study() -> Stopping:
+    directory = open_study(load_study("attention"))
+    return directory.lock_path, lambda: stop_study(directory)
+
+
+@pytest.mark.usefixtures("sysbench_home")
+@pytest.mark.parametrize("made", [a_run, an_experiment, a_study])
+def test_what_another_container_measures_is_not_stopped_at_the_cost_of_somebody_here(
+    made: Callable[[], Stopping],
+) -> None:
+    """There its process has the number that an innocent process has here."""
+    lock, stopping = made()
     waiting = [sys.executable, "-c", "input()"]
     with subprocess.Popen(waiting, stdin=subprocess.PIPE) as innocent:
-        command = [sys.executable, "-c", HOLDER, str(run.lock_path), str(innocent.pid)]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as holder:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "held\n"
-            with pytest.raises(DeviceBusyError, match="another container"):
-                stop(run)
-            holder.communicate()
-        assert not stop(run)
+        with (
+            held_as(lock, innocent.pid),
+            pytest.raises(DeviceBusyError, match="another container"),
+        ):
+            stopping()
+        assert not stopping()
         innocent.communicate(b"\n")
     assert innocent.returncode == 0

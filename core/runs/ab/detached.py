@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 
 from ...analysis.verdict.records import blocks_of, verdict_of
 from ...machine import children
@@ -16,6 +13,7 @@ from ...record.timing import Round
 from ...storage import locked
 from ..builder import load_record
 from ..directory import RunDirectory
+from ..launch import end_holder
 from .experiment import ExperimentDirectory, Side
 from .runner import NO_WAIT, Judged, RoundFinished, Stopped
 
@@ -43,13 +41,11 @@ def stop_experiment(directory: ExperimentDirectory) -> bool:
     """Signal the experiment's process to end; false if none is live.
 
     The round under way is torn; those before it are kept, and the experiment can go on later.
+
+    Raises:
+        DeviceBusyError: It is no process of this system, which therefore cannot signal it.
     """
-    pid = directory.pid()
-    if pid is None:
-        return False
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    return True
+    return end_holder(directory.lock_path, f"experiment {directory.id} is measured")
 
 
 def follow_experiment(

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -22,10 +20,11 @@ from ...record.events import AnyEvent
 from ...record.record import Record
 from ...runs.builder import load_record
 from ...runs.directory import create_run
+from ...runs.launch import end_holder
 from ...runs.supervisor import Cancellation, supervise
 from ...spec.passes import parse_passes
 from ...spec.spec import RunSpec
-from ...storage import has_open, lock_holder, locked
+from ...storage import locked
 from .forecast import Forecaster, kind_of, past_entries, steps_seconds, work_of
 from .grid import Cell, expand
 from .state import FINAL_STATUSES, CellStatus, Entry, StudyDirectory, status_of, unique
@@ -267,11 +266,9 @@ def start_study(directory: StudyDirectory) -> int:
 
 
 def stop_study(directory: StudyDirectory) -> bool:
-    """Signal the runner to end: the present cell stays without a value. False if none is live
-    on this system."""
-    pid = lock_holder(directory.lock_path)
-    if pid is None or not has_open(pid, directory.lock_path):
-        return False
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    return True
+    """Signal the runner to end: the present cell stays without a value. False if none is live.
+
+    Raises:
+        DeviceBusyError: It is no process of this system, which therefore cannot signal it.
+    """
+    return end_holder(directory.lock_path, f"study {directory.id} is run")

@@ -294,8 +294,11 @@ class CompareScreen(WorkScreen):
             return
 
         def answered(choice: str | None) -> None:
-            if choice == "stop" and not stop_experiment(directory):
-                self.notify("It had already ended.", markup=False)
+            try:
+                if choice == "stop" and not stop_experiment(directory):
+                    self.notify("It had already ended.", markup=False)
+            except SysbenchError as error:
+                self.notify(str(error), title="Not stopped", severity="error", markup=False)
 
         text = "The rounds so far are kept, and it can go on later."
         answers = (Answer("stop", "Stop it", "s"), Answer("stay", "Let it run", "escape"))

@@ -283,8 +283,13 @@ class StudiesScreen(WorkScreen):
 
     def action_pause(self) -> None:
         """End the runner; the present cell is begun again by the next start."""
-        if self.followed is not None and self.followed.stop():
-            self.notify("Stopping; finished cells keep their values.", markup=False)
+        if self.followed is None:
+            return
+        try:
+            if self.followed.stop():
+                self.notify("Stopping; finished cells keep their values.", markup=False)
+        except SysbenchError as error:
+            self.notify(str(error), title="Not stopped", severity="error", markup=False)
 
     @on(StudyGrid.Chosen)
     def action_open_cell(self) -> None:
