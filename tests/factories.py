@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.record.record import Record, Round, Spread, Timing
+from sysbench.core.record.record import Compile, Record, Round, Spread, Timing
 from sysbench.core.spec.spec import RunSpec
 
 
@@ -71,6 +71,22 @@ def record(spec: RunSpec | None = None, **fields: Any) -> Record:
         "environment": {},
     }
     return Record(**values | fields)
+
+
+def compiled(**fields: Any) -> Compile:
+    """One whole graph of Inductor's, without breaks; fields replace these."""
+    whole = Compile(
+        mode="default",
+        backend="inductor",
+        scope="whole",
+        first_step_ms=900.0,
+        compile_seconds=30.0,
+        graphs=1,
+        graph_breaks={},
+        recompiles=0,
+        fell_back=False,
+    )
+    return msgspec.structs.replace(whole, **fields)
 
 
 def rounds(medians_ms: Sequence[float], **fields: Any) -> list[Round]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
+from textual.command import Command, CommandList
 from textual.widgets import Footer, Static
 from textual.widgets._footer import FooterKey
 
@@ -16,6 +17,15 @@ from sysbench.tui.screens.dialogs.help import HelpScreen
 from sysbench.tui.screens.result.registry import USUAL_TABS
 
 from .conftest import is_shown, open_result, until
+
+
+def chosen(app: SysbenchApp) -> str:
+    """Text of the command that enter would run now."""
+    for commands in app.screen.query(CommandList):
+        option = commands.highlighted_option
+        if isinstance(option, Command):
+            return str(option.hit.text)
+    return ""
 
 
 async def titles(app: SysbenchApp) -> list[str]:
@@ -41,7 +51,7 @@ async def test_the_palette_runs_a_command(app: SysbenchApp, own_run: RunDirector
     async with app.run_test(size=(100, 30)) as pilot:
         result = await open_result(pilot, app, own_run)
         await pilot.press("ctrl+p", *"show memory")
-        await pilot.pause(0.5)
+        await until(pilot, lambda: "Show memory" in chosen(app))
         await pilot.press("enter")
         await until(pilot, lambda: is_shown(result, "memory"))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from sysbench.core.analysis.verdict.records import verdict_of
 from sysbench.core.runs.ab.experiment import Ended
@@ -75,14 +76,21 @@ def test_run_screen(
     assert snap_compare(app, terminal_size=size, run_before=fill)
 
 
+def has_painted_all(app: SysbenchApp) -> bool:
+    """Whether the Live screen shows the last line of a run that is over."""
+    watch, log = app.watch_run, app.screen.query("#log").results(Static)
+    last = list(watch.view.lines)[-1:] if watch and watch.over else []
+    return bool(last) and any(str(label.content).endswith(last[0]) for label in log)
+
+
 @at_both_sizes
 def test_live_screen(
     snap_compare: Compare, app: SysbenchApp, frozen_run: RunDirectory, size: tuple[int, int]
 ) -> None:
     async def follow(pilot: Pilot[None]) -> None:
         app.follow(frozen_run)
-        await until(pilot, lambda: app.session.strip.latest and app.screen.query("#median"))
-        await pilot.pause(0.6)
+        await until(pilot, lambda: app.session.strip.latest and has_painted_all(app))
+        await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=follow)
 

@@ -19,7 +19,8 @@ async def main():
         for key in {keys!r}:
             await pilot.press(key)
             await pilot.pause()
-        await pilot.pause(0.7)
+        while not app.session.strip.latest:
+            await pilot.pause(0.05)
 
 asyncio.run(main())
 print(json.dumps(sorted(sys.modules)))

@@ -6,6 +6,8 @@ import argparse
 
 from ...core.formatting import parse_bytes, parse_ratio
 
+# What argparse calls a group is not its parser, but takes arguments like one.
+Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 RUN_HELP = "id of a run, a unique part of it, `last`, or the path of its directory"
 EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
 GATE_CODES = (
@@ -24,6 +26,18 @@ def examples(*lines: tuple[str, str]) -> str:
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``RUN``, as `find_run` takes it."""
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+
+
+def add_settings(parser: Arguments, flag: str, meaning: str) -> None:
+    """Add a repeatable ``KEY=VALUE``, read by `parse_settings`: ``--set-b`` as ``settings_b``."""
+    parser.add_argument(
+        flag,
+        dest=flag.removeprefix("--").replace("set", "settings", 1).replace("-", "_"),
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=meaning,
+    )
 
 
 def add_table_formats(parser: argparse.ArgumentParser) -> None:

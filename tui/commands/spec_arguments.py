@@ -15,6 +15,7 @@ from ...core.record.blocks import PassName
 from ...core.spec.fields import FIELDS
 from ...core.spec.models import model_presets
 from ...core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
+from .arguments import add_settings
 
 
 def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,14 +23,7 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "spec", nargs="?", metavar="SPEC.toml|PROFILE", help="a TOML file or a saved profile"
     )
-    parser.add_argument(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change one key of the spec; may be repeated",
-    )
+    add_settings(parser, "--set", "change one key of the spec; may be repeated")
     parser.add_argument(
         "--memory-limit",
         metavar="SIZE",

@@ -12,7 +12,7 @@ import msgspec
 from ...core.errors import SpecError
 from ...core.formatting import counted
 from ...core.tables.table import Table
-from .arguments import examples
+from .arguments import add_settings, examples
 from .report.output import page_width, print_json, print_lines, say
 from .report.output import write as print_text
 from .spec_arguments import parse_settings
@@ -42,14 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("target", nargs="?", metavar="NAME", help="the study to show")
     parser.add_argument("--variant", default="", help="another size of it, such as small")
-    parser.add_argument(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="replace an axis (several values with commas) or a fixed key; repeatable",
-    )
+    meaning = "replace an axis (several values with commas) or a fixed key; repeatable"
+    add_settings(parser, "--set", meaning)
     parser.add_argument(
         "--only",
         action="append",

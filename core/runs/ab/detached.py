@@ -60,8 +60,8 @@ def follow_experiment(
     """
     experiment = directory.experiment()
     runs: dict[Side, RunDirectory] = {"A": directory.run("A"), "B": directory.run("B")}
-    told: set[tuple[str, int, str]] = set()
-    blocks, seen = 0, (-1, -1)
+    yielded: set[tuple[str, int, str]] = set()
+    blocks, read_at_ns = 0, (-1, -1)
     waits_until = time.monotonic() + GRACE_SECONDS
     was_live = False
     while True:
@@ -69,14 +69,14 @@ def follow_experiment(
         is_live = directory.is_live()
         was_live = was_live or is_live
         ended = directory.ended()
-        written = _written_ns(runs["A"]), _written_ns(runs["B"])
-        if written != seen:  # following must not take the processor from what is measured
-            seen = written
+        written_ns = _written_ns(runs["A"]), _written_ns(runs["B"])
+        if written_ns != read_at_ns:  # following must not take the processor from what is measured
+            read_at_ns = written_ns
             records = {side: load_record(run) for side, run in runs.items()}
             for side, row in _rounds(records, experiment.id):
                 # A mark changes a round after its end.
-                if (side, row.index, row.disturbed) not in told:
-                    told.add((side, row.index, row.disturbed))
+                if (side, row.index, row.disturbed) not in yielded:
+                    yielded.add((side, row.index, row.disturbed))
                     yield RoundFinished(side=side, round=row)
             whole = blocks_of(_times(records["A"]), _times(records["B"]))
             if len(whole) > blocks:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.analysis.compare import break_even
 from sysbench.core.analysis.verdict.records import Known
-from sysbench.core.record.record import Compile, Record
+from sysbench.core.record.record import Record
 
 from ... import factories
 
@@ -22,16 +22,7 @@ def record(median: float, *, width: float = 0.001, **compiled: float | None) -> 
     """A run of a step that long; with compile seconds if it is compiled."""
     step = factories.spread(median, median * (1 - width), median * (1 + width), n=10)
     timing = factories.timing(step, phases={}, first_step_ms=median, samples_ms=[median])
-    block = Compile(
-        mode="default",
-        backend="inductor",
-        scope="whole",
-        first_step_ms=1.0,
-        compile_seconds=1.0,
-        graphs=1,
-        graph_breaks={},
-        recompiles=0,
-        fell_back=False,
+    block = factories.compiled(
         cold_seconds=compiled.get("cold"),
         warm_seconds=compiled.get("warm"),
         missing={"warm_seconds": "no second process"},

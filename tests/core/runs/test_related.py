@@ -7,24 +7,16 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.record.record import Compile, Record
+from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.related import compile_break_even, eager_counterpart, eager_spec
 from sysbench.core.spec.spec import RunSpec
 
-BLOCK = Compile(
-    mode="default",
-    backend="inductor",
-    scope="block",
-    first_step_ms=1e4,
-    compile_seconds=10.0,
-    graphs=1,
-    graph_breaks={},
-    recompiles=0,
-    fell_back=False,
-    cold_seconds=10.0,
-    warm_seconds=1.0,
+from ... import factories
+
+BLOCK = factories.compiled(
+    scope="block", first_step_ms=1e4, compile_seconds=10.0, cold_seconds=10.0, warm_seconds=1.0
 )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....core.analysis.verdict.verdict import SMALLEST
 from ....core.errors import SpecError
-from ..arguments import GATE_CODES, examples, share_above_zero, share_of_one
+from ..arguments import GATE_CODES, add_settings, examples, share_above_zero, share_of_one
 from ..report.output import print_json, say
 
 if TYPE_CHECKING:
@@ -37,22 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured anew"
     )
     parser.add_argument("b", nargs="?", metavar="B", help="the spec that is judged (default: A)")
-    parser.add_argument(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change one key of both specs; repeatable (`run --help` lists the keys)",
-    )
-    parser.add_argument(
-        "--set-b",
-        dest="settings_b",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change one key of B only; repeatable",
-    )
+    meaning = "change one key of both specs; repeatable (`run --help` lists the keys)"
+    add_settings(parser, "--set", meaning)
+    add_settings(parser, "--set-b", "change one key of B only; repeatable")
     parser.add_argument(
         "--smallest",
         type=share_above_zero,

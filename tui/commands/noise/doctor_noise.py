@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ..arguments import add_settings
 from ..report.output import page_width, print_json, print_lines
 from ..spec_arguments import parse_settings
 
@@ -29,15 +30,11 @@ def add_noise_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help=f"time of the measurement, and of each remedy (default: {MINUTES:g})",
     )
-    group.add_argument(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="measure another spec (default: tiny on a CPU, cs336-2025/small on a GPU, "
-        "2 seconds a process)",
+    meaning = (
+        "measure another spec (default: tiny on a CPU, cs336-2025/small on a GPU, "
+        "2 seconds a process)"
     )
+    add_settings(group, "--set", meaning)
     group.add_argument(
         "--remedies",
         action="store_true",

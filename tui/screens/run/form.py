@@ -195,15 +195,18 @@ class SpecForm(VerticalScroll, can_focus=False):
         if not self.query(".group"):
             await self.mount_all(self._rows(*LATER))
         wanted = {"model": self.texts["model"] == CUSTOM, "compile": self.texts["compile"] != "off"}
+        rows = {row.field: row for row in self.query(FieldRow)}
+        if not rows.keys() >= {*ON_DEMAND, *UPDATE}:
+            return  # the app ends, and takes the form away in the middle of this
         for owner, names in ON_DEMAND.items():
-            if wanted[owner] and not self.query(f"#row-{names[0]}"):
-                await self.mount_all(map(self._row, names), after=f"#row-{owner}")
+            if wanted[owner] and names[0] not in rows:
+                await self.mount_all(map(self._row, names), after=rows[owner])
             for row in self.query(FieldRow):
                 if row.field in names:
                     row.display = wanted[owner]
         unused = unused_keys(self.texts)
         for name in UPDATE:
-            self.query_one(f"#row-{name}").disabled = name in unused
+            rows[name].disabled = name in unused
         ticked = {tick.label for tick in self.query(Tick) if tick.value}
         filled = checked(self.texts, [name for name in DEFAULT_PASSES if name in ticked])
         for row in self.query(FieldRow):

@@ -12,7 +12,6 @@ from sysbench.core.analysis.statistics import spread
 from sysbench.core.formatting import format_bytes
 from sysbench.core.record.record import (
     CategoryRow,
-    Compile,
     Finding,
     IdleRow,
     Memory,
@@ -21,6 +20,8 @@ from sysbench.core.record.record import (
     Telemetry,
 )
 from sysbench.core.runs.directory import RunDirectory
+
+from .... import factories
 
 
 @pytest.fixture(scope="module")
@@ -209,17 +210,7 @@ def test_what_a_library_takes_is_no_fault_of_the_prediction(quiet: Record) -> No
 
 
 def test_a_compiled_run_that_ran_eagerly_is_a_problem(quiet: Record) -> None:
-    block = Compile(
-        mode="default",
-        backend="inductor",
-        scope="whole",
-        first_step_ms=1.0,
-        compile_seconds=1.0,
-        graphs=9,
-        graph_breaks={"print": 1},
-        recompiles=8,
-        fell_back=True,
-    )
+    block = factories.compiled(graphs=9, graph_breaks={"print": 1}, recompiles=8, fell_back=True)
     finding = findings_of(bent(quiet, compile=block))[0]
     assert (finding.rule, finding.severity) == ("fell-back-to-eager", "problem")
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from sysbench.core.record.memory import Origin
-from sysbench.core.record.record import Compile, ModuleMemory, Record, Spread
+from sysbench.core.record.record import ModuleMemory, Record, Spread
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.file.study import Axis, Column, Layout, Line, Point, Study
@@ -19,22 +19,11 @@ from sysbench.core.studies.report.text import cautions_of, sentences_of
 from sysbench.core.studies.run.grid import expand
 from sysbench.core.studies.run.state import records_of
 
+from .... import factories
 from ....half_filled import half_filled
 
 STEP = "timing.step.mean_ms"
-COMPILED = Compile(
-    mode="default",
-    backend="inductor",
-    scope="whole",
-    first_step_ms=900.0,
-    compile_seconds=30.0,
-    graphs=1,
-    graph_breaks={},
-    recompiles=0,
-    fell_back=False,
-    extent="whole",
-    cold_seconds=30.0,
-)
+COMPILED = factories.compiled(extent="whole", cold_seconds=30.0)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from sysbench.tui.screens.result.screen import ResultScreen
 from sysbench.tui.screens.result.tabs.compile import CompileTab
 from sysbench.tui.widgets.tables.table_view import TableView
 
+from .... import factories
 from ...conftest import open_tab, until
 
 RESULT_FIRST = True
@@ -31,16 +32,10 @@ def kernel(): "[bold]"
 
 other = 1
 """
-WHOLE = Compile(
-    mode="default",
-    backend="inductor",
+WHOLE = factories.compiled(
     scope="block",
     first_step_ms=15_000.0,
     compile_seconds=14.7,
-    graphs=1,
-    graph_breaks={},
-    recompiles=0,
-    fell_back=False,
     extent="whole",
     parts_seconds={"dynamo": 0.5, "aot": 1.5, "inductor": 6.4, "backend": 6.3},
     cold_seconds=14.7,

@@ -22,7 +22,7 @@ from sysbench.core.runs.directory import create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 
-from .. import factories
+from ... import factories
 
 CLI = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
 SHORT = RunSpec(device="cpu", steps=8, warmup=1, step="inference", threads=1, batch=1, context=16)
