@@ -1,7 +1,7 @@
-"""Roof of a device: from ``--peak``, from the device itself, or from the table of GPUs.
+"""Roof of a device: from ``--peak``, from its own measured rates, or from the table of GPUs.
 
-No torch. A GPU that is not in ``profiles/gpus.toml`` under its full name has no roof: none is
-guessed.
+No torch. A device that was not measured, and that is not in ``profiles/gpus.toml`` under its full
+name, has no roof: none is guessed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..record.roof import Roof
 
 VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+", re.IGNORECASE)
 GIVEN = "given with --peak"
-REMEDY = "give it with --peak TFLOPS[,GB/S]"
+REMEDY = "measure it with `sysbench-tui doctor --measure`, or give it with --peak TFLOPS[,GB/S]"
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,26 +108,37 @@ def roof_of(
 ) -> tuple[Roof | None, str]:
     """The roof of a run, or None and the reason.
 
-    ``given`` takes precedence over the device's facts, and these over the table.
+    ``given`` takes precedence over the measured rates, these over the device's facts, and these
+    over the table.
 
     Args:
         device, precision: Of the spec.
         peak_key: Key of the precision's peak in the table, from its row.
-        environment: The record's.
+        environment: The record's; its group ``rates`` has the device's measured rates.
         given: From ``--peak``.
     """
     name = str(_group(environment, "device").get("name") or "")
     gpu = find_gpu(name) if device.startswith("cuda") else None
+    quoted = gpu.tflops.get(peak_key) if gpu else None
+    rates, why_no_rates = _rates(device, environment)
+    measured = _group(rates, "products").get(peak_key)
     bandwidth, bandwidth_source = _bandwidth(device, name, environment, gpu)
+    quoted_bandwidth = None
+    if given is None and rates.get("bandwidth"):
+        quoted_bandwidth = bandwidth
+        bandwidth, bandwidth_source = rates["bandwidth"], _measured_here(rates)
     if given is not None:
         if given.gigabytes_per_second is not None:
             bandwidth, bandwidth_source = given.gigabytes_per_second * 1e9, GIVEN
         peak_flops, source = given.tflops * 1e12, GIVEN
+    elif measured:
+        peak_flops, source = measured, _measured_here(rates)
+        if gpu is not None and quoted is not None:
+            source += f"; {quoted:g} TFLOP/s by {gpu.source}"
+    elif gpu is not None and quoted is not None:
+        peak_flops, source = quoted * 1e12, f"dense {precision} of {name}, {gpu.source}"
     else:
-        tflops = gpu.tflops.get(peak_key) if gpu else None
-        if gpu is None or tflops is None:
-            return None, _why_none(device, name, precision, gpu)
-        peak_flops, source = tflops * 1e12, f"dense {precision} of {name}, {gpu.source}"
+        return None, why_no_rates or _why_none(device, name, precision, gpu)
     return (
         Roof(
             precision=precision,
@@ -135,9 +146,31 @@ def roof_of(
             peak_source=source,
             bandwidth=bandwidth,
             bandwidth_source=bandwidth_source,
+            quoted_flops=quoted * 1e12 if quoted is not None and given is None else None,
+            quoted_bandwidth=quoted_bandwidth,
         ),
         "",
     )
+
+
+def _rates(device: str, environment: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """The measured rates, or none and the reason; empty where the device was not measured.
+
+    A CPU's are of so many threads, and no roof of a run with others.
+    """
+    rates = _group(environment, "rates")
+    if "error" in rates:
+        return {}, str(rates["error"])
+    threads = rates.get("threads")
+    here = _group(environment, "settings").get("threads")
+    if device == "cpu" and threads and here is not None and str(here) != str(threads):
+        return {}, f"the rates were measured with {threads} threads, this run has {here}"
+    return rates, ""
+
+
+def _measured_here(rates: Mapping[str, Any]) -> str:
+    beside = ", beside other work" if rates.get("beside_others") else ""
+    return f"measured on this device on {rates.get('taken')}{beside}"
 
 
 def _bandwidth(

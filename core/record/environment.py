@@ -44,7 +44,7 @@ def machine(environment: Environment) -> dict[str, str | int | None]:
 def other_facts(environment: Environment) -> dict[str, str]:
     """Every further fact that stays as it is between two runs, by its dotted name, as text."""
     named = {"device.name", "torch.version", "packages.torch", "settings.threads"}
-    passing = ("missing.", "cpu.load_average")
+    passing = ("missing.", "cpu.load_average", "rates.")
     return {
         name: text
         for name, text in _flat(environment, "")

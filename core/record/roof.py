@@ -9,7 +9,8 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
     """The two ceilings of a device, with the source of each.
 
     ``peak_flops`` is dense, in FLOP/s, for matrix products of ``precision``; ``bandwidth`` is
-    of the device's memory, in bytes/s, null where no source has it.
+    of the device's memory, in bytes/s, null where no source has it. Where these were measured,
+    the two ``quoted`` figures are the vendor's; null where there are none.
     """
 
     precision: str
@@ -17,6 +18,13 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
     peak_source: str
     bandwidth: float | None = None
     bandwidth_source: str = ""
+    quoted_flops: float | None = None
+    quoted_bandwidth: float | None = None
+
+    @property
+    def upper_flops(self) -> float:
+        """FLOP/s that nothing can exceed: the vendor's figure, where there is one."""
+        return max(self.peak_flops, self.quoted_flops or 0.0)
 
     @property
     def ridge(self) -> float | None:

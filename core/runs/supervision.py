@@ -45,6 +45,7 @@ from .builder import RecordBuilder, known_environment
 from .directory import EventLog, Header, RunDirectory
 from .job import CACHE_FOLDER, Job
 from .prediction_errors import keep_error
+from .rates.store import measured_facts
 from .worker_process import WorkerProcess
 
 HANG_VARIABLE = "SYSBENCH_HANG_SECONDS"
@@ -77,7 +78,10 @@ class Supervision:
         self.header = header
         self.log = log
         self.cancel = cancel
-        self.builder = RecordBuilder(run, header, known_environment(run) or describe_host())
+        environment = known_environment(run) or (
+            describe_host() | measured_facts(header.spec.device)
+        )
+        self.builder = RecordBuilder(run, header, environment)
         self.samples: queue.SimpleQueue[Sample] = queue.SimpleQueue()
         self.outcomes: list[Outcome] = []
         self.disk_full = False

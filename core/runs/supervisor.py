@@ -111,7 +111,7 @@ def _on_devices(
     cancel = supervision.cancel
     while not cancel.is_set():
         try:
-            with _locked_devices(supervision.header.spec.devices):
+            with locked_devices(supervision.header.spec.devices):
                 yield from work()
                 break
         except DeviceBusyError as busy:
@@ -124,7 +124,7 @@ def _on_devices(
 
 
 @contextmanager
-def _locked_devices(devices: Sequence[str]) -> Iterator[None]:
+def locked_devices(devices: Sequence[str]) -> Iterator[None]:
     """While inside ``with`` no other run measures on these devices."""
     with ExitStack() as stack:
         # Every run locks in the same order, so that no two wait for each other.

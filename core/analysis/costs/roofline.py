@@ -126,10 +126,17 @@ def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float
         mfu_formula=f"{format_count(timing.model_flops)}FLOP / {seconds:.4g} s / "
         f"{format_count(roof.peak_flops)}FLOP/s = {100 * mfu:.2f} %; without attention's masked "
         f"half {format_count(causal_flops)}FLOP, {100 * causal_mfu:.2f} %. "
-        f"Peak: {roof.peak_source}",
+        f"Peak: {roof.peak_source}{_of_quoted(timing.model_flops / seconds, roof)}",
         roof=roof,
         missing=missing,
     )
+
+
+def _of_quoted(flops_per_second: float, roof: Roof) -> str:
+    """MFU by the vendor's figure, where the peak is a measured one."""
+    if roof.quoted_flops is None or roof.quoted_flops == roof.peak_flops:
+        return ""
+    return f", of which {100 * flops_per_second / roof.quoted_flops:.2f} % is reached"
 
 
 def under_roof(

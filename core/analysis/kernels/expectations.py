@@ -122,12 +122,13 @@ def _longest_first(rows: Sequence[KernelRow]) -> list[KernelRow]:
 
 
 def above_peak(kernels: Kernels, limit: float) -> list[KernelRow]:
-    """Rows of matrix products that are faster than the peak times the limit, fastest first."""
+    """Rows of matrix products faster than the device's upper FLOP/s times the limit, fastest
+    first."""
     roof = kernels.roof
     if roof is None:
         return []
     rates = {
-        index: row.flops / row.total_ns * 1e9 / roof.peak_flops
+        index: row.flops / row.total_ns * 1e9 / roof.upper_flops
         for index, row in enumerate(kernels.rows)
         if row.flops and row.total_ns and row.category in ("gemm", "attention")
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...formatting import format_count
 from ...record.record import Finding, Record
+from ...record.roof import Roof
 from ...spec.choices import attention_named
 from ..kernels.expectations import (
     Expected,
@@ -103,22 +104,26 @@ def precision_contradicted(record: Record) -> Finding | None:
 def faster_than_peak(record: Record) -> Finding | None:
     """More FLOP/s than the device has: a wrong label, a wrong clock or a wrong peak."""
     timing, kernels = record.timing, record.kernels
-    if timing is not None and timing.mfu is not None and timing.mfu > 1:
-        subject, ratio, roof = "The step", timing.mfu, timing.roof
-    elif kernels is not None and (rows := above_peak(kernels, PEAK_TOLERANCE)):
-        row, roof = rows[0], kernels.roof
-        assert roof is not None
-        subject = row.name[:80]
-        ratio = (row.flops or 0.0) / row.total_ns * 1e9 / roof.peak_flops
-    else:
-        return None
-    peak = roof.peak_flops if roof else 0.0
+    if timing is not None and timing.mfu is not None and timing.roof is not None:
+        roof, subject = timing.roof, "The step"
+        ratio = timing.mfu * roof.peak_flops / roof.upper_flops
+        if ratio > 1:
+            return _too_fast(record, subject, ratio, roof)
+    if kernels is not None and (rows := above_peak(kernels, PEAK_TOLERANCE)):
+        assert kernels.roof is not None
+        ratio = (rows[0].flops or 0.0) / rows[0].total_ns * 1e9 / kernels.roof.upper_flops
+        return _too_fast(record, rows[0].name[:80], ratio, kernels.roof)
+    return None
+
+
+def _too_fast(record: Record, subject: str, ratio: float, roof: Roof) -> Finding:
+    peak = roof.upper_flops
     return Finding(
         rule="faster-than-peak",
         severity="problem",
         verdict=f"{subject} runs at {ratio:.2f} times the peak of the device.",
         why=f"The peak is {format_count(peak)}FLOP/s for {record.spec.get('precision')}: "
-        f"{roof.peak_source if roof else 'unknown'}.",
+        f"{roof.peak_source}.",
         next="One of these is wrong: the precision that ran, the peak, or the time. "
         "Correct the peak with --peak.",
         numbers={"ratio": ratio, "peak_flops": peak},

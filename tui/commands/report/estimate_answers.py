@@ -20,6 +20,7 @@ from ....core.machine.instructions import cpu_flags, onednn_instructions
 from ....core.machine.peaks import parse_peak, roof_of
 from ....core.record.roof import Roof
 from ....core.runs.prediction_errors import this_machine
+from ....core.runs.rates.store import measured_facts
 from ....core.spec.resolve import resolved
 from ....core.spec.spec import RunSpec
 from ....core.tables.estimate import fit_table, grid_table
@@ -130,7 +131,7 @@ def _method(arguments: argparse.Namespace) -> str:
 
 def _roof(arguments: argparse.Namespace, spec: RunSpec) -> tuple[Roof | None, str]:
     given = parse_peak(arguments.peak) if arguments.peak else None
-    environment = {"device": {"name": this_machine(spec.device)}}
+    environment = {"device": {"name": this_machine(spec.device)}, **measured_facts(spec.device)}
     peak_key = spec.precision_row.peak_key
     return roof_of(spec.device, spec.precision, peak_key, environment, given)
 

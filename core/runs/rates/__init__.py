@@ -1,0 +1,1 @@
+"""Rates of the devices of this machine: measured, kept, and taken up as roofs."""

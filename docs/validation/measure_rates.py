@@ -1,0 +1,118 @@
+"""Rates of `doctor --measure` on the CPU beside numpy's and torch.utils.benchmark's.
+
+``python -P docs/validation/measure_rates.py`` prints a table. The sides take turns, round by
+round, each in a fresh process with one thread, and their medians are compared. numpy has its own
+products: OpenBLAS is not the library that torch multiplies with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+from sysbench.core.machine.environment import cpu_model
+from sysbench.core.record.rates import DeviceRates
+from sysbench.core.runs.rates.measure import measure_rates
+
+ROUNDS = 6
+BYTES = 256 * 2**20
+NUMPY = f"""
+import json, time
+import numpy as np
+
+def best(call, amount):
+    call()
+    times = []
+    until = time.perf_counter() + 0.3
+    while len(times) < 5 or time.perf_counter() < until:
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return amount / sorted(times)[len(times) // 2]
+
+rates = {{}}
+products = []
+for n in (256, 512, 1024, 2048):
+    a, b = (np.random.default_rng(seed).standard_normal((n, n), np.float32) for seed in (0, 1))
+    out = np.empty_like(a)
+    products.append(best(lambda: np.matmul(a, b, out=out), 2 * n**3))
+rates["product fp32"] = max(products)
+x, y = np.ones({BYTES} // 4, np.float32), np.ones({BYTES} // 4, np.float32)
+rates["memory write"] = best(lambda: x.fill(1.0), {BYTES})
+rates["memory copy"] = best(lambda: np.copyto(y, x), 2 * {BYTES})
+print(json.dumps(rates))
+"""
+BENCHMARK = f"""
+import json
+import torch
+from torch.utils.benchmark import Timer
+
+def best(statement, amount, **names):
+    timer = Timer(statement, globals=names)
+    return amount / timer.adaptive_autorange(min_run_time=0.3).median
+
+torch.set_num_threads(1)
+rates = {{}}
+products = []
+for n in (256, 512, 1024, 2048):
+    a, b, out = torch.randn(n, n), torch.randn(n, n), torch.empty(n, n)
+    products.append(best("torch.mm(a, b, out=out)", 2 * n**3, torch=torch, a=a, b=b, out=out))
+rates["product fp32"] = max(products)
+x, y = torch.ones({BYTES} // 4), torch.ones({BYTES} // 4)
+rates["memory read"] = best("x.sum()", {BYTES}, x=x)
+rates["memory write"] = best("x.fill_(1.0)", {BYTES}, x=x)
+rates["memory copy"] = best("y.copy_(x)", 2 * {BYTES}, x=x, y=y)
+print(json.dumps(rates))
+"""
+
+
+def other(code: str) -> dict[str, float]:
+    """The rates that a fresh process with one thread prints."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def ours() -> dict[str, float]:
+    """The rates of one round of the program."""
+    for item in measure_rates(["cpu"], rounds=1, threads=1):
+        if isinstance(item, DeviceRates):
+            return item.rounds[0]
+    raise SystemExit("no rates were measured")
+
+
+def main() -> None:
+    """Measure in turn and print."""
+    sides = {
+        "doctor --measure": ours,
+        "torch.utils.benchmark": lambda: other(BENCHMARK),
+        "numpy": lambda: other(NUMPY),
+    }
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    for _ in range(ROUNDS):
+        for side, measure in sides.items():
+            found[side].append(measure())
+    print(f"{cpu_model()}, 1 thread, medians of {ROUNDS} processes a side, in turn\n")
+    print("| rate | doctor --measure | over torch.utils.benchmark | over numpy |")
+    print("|---|---:|---:|---:|")
+    for name in ("product fp32", "memory read", "memory write", "memory copy"):
+        medians = {
+            side: statistics.median(rates[name] for rates in rounds)
+            for side, rounds in found.items()
+            if name in rounds[0]
+        }
+        mine = medians.pop("doctor --measure")
+        ratios = [
+            f"{mine / medians[side]:.3f}" if side in medians else ""
+            for side in ("torch.utils.benchmark", "numpy")
+        ]
+        print(f"| {name} | {mine / 1e9:.1f} G/s | {' | '.join(ratios)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`doctor --measure`: what the devices of this machine can do."""
