@@ -139,7 +139,9 @@ class Transformer(nn.Module):
 def matmul_dtype(x: Tensor) -> torch.dtype:
     """The dtype that a matrix product of x computes in: autocast's, or x's own."""
     device = x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    # `torch.amp.is_autocast_available` would tell of meta, too, but before torch 2.12 its compiler
+    # breaks the graph there: at each norm, whatever the precision.
+    if device != "meta" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return x.dtype
 

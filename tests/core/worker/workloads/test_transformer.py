@@ -282,6 +282,19 @@ def test_it_compiles_as_one_graph(naive: bool, autocast: bool) -> None:
         torch.testing.assert_close(compiled(tokens), model(tokens))
 
 
+def test_it_asks_nothing_in_a_graph_that_the_oldest_torch_cannot_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before 2.12 the compiler breaks at this question, as it does at a disabled function."""
+    asked = torch._dynamo.disable(torch.amp.is_autocast_available)  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(torch.amp, "is_autocast_available", asked)
+    model, tokens = make(SMALL, 2, 9, naive=True)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(compiled(tokens), model(tokens))
+
+
 @pytest.mark.parametrize("naive", [True, False], ids=["naive", "sdpa"])
 def test_shapes_flow_without_data(naive: bool) -> None:
     with torch.device("meta"):
