@@ -24,8 +24,14 @@ CUDA_REFUSAL = re.compile(r"Tried to allocate ([0-9.]+) ([KMGT]iB)")
 NATIVE_REFUSALS = (
     *("std::bad_alloc", "Cannot allocate memory", "could not create a memory"),
     *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
+    *("CUDA driver error: out of memory", "Triton Error [CUDA]: out of memory"),
+    *("Cuda failure 2 'out of memory'", "Cuda failure 'out of memory'"),
 )
-"""Messages of the C++ library, of the host's libraries and of libraries that call CUDA directly."""
+"""Messages of the C++ library, of the host's libraries and of what calls CUDA directly: libraries,
+expandable segments, Triton's launcher, NCCL."""
+
+WATCHER = os.path.join("core", "worker", "memory", "tagger.py")
+"""The memory pass's watcher stands between the model's code and torch, and asks for nothing."""
 
 NOT_SAID = "whoever was refused, Python or a library, does not say how much"
 STACK_FRAMES = 12
@@ -132,9 +138,14 @@ def _kind(error: Exception) -> str:
 
 
 def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
-    """Innermost frame first, without torch's frames unless there are no others."""
+    """Innermost frame first, without torch's frames, and the memory pass's around each operator,
+    unless there are no others."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame.filename]
+    own = [
+        frame
+        for frame in frames
+        if f"{os.sep}torch{os.sep}" not in frame.filename and not frame.filename.endswith(WATCHER)
+    ]
     return list(reversed(own or frames))
 
 

@@ -156,6 +156,15 @@ class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._weights = weights
         self._tag = tag
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True: what a step compiles, such as flex attention, is compiled under this mode too.
+
+        Under any other mode the compiler refuses, and flex attention has no way to run but
+        compiled. Its casts are then out of sight, and it has none of weights.
+        """
+        return True
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
