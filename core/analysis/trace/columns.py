@@ -109,6 +109,21 @@ KIND_OF = {
     "Memset": Kind.FILL,
 }
 """By the event's ``cat``; torch before 2.0 wrote the capitalised ones."""
+NAMELESS = "INVALID"
+"""Kineto's name for a call of CUDA's runtime that its table lacks: before torch 2.13 all of those
+that CUDA 13 brought, every launch that a compiler wrote among them."""
+LAUNCH_OF_CBID = {
+    **{211: "cudaLaunchKernel", 214: "cudaLaunchKernel_ptsz"},
+    **{269: "cudaLaunchCooperativeKernel", 270: "cudaLaunchCooperativeKernel_ptsz"},
+    272: "cudaLaunchCooperativeKernelMultiDevice",
+    **{311: "cudaGraphLaunch", 312: "cudaGraphLaunch_ptsz"},
+    **{430: "cudaLaunchKernelExC", 431: "cudaLaunchKernelExC_ptsz"},
+    **{505: "__cudaLaunchKernel", 506: "__cudaLaunchKernel_ptsz"},
+}
+"""The runtime's launches by CUPTI's number of the call (cupti_runtime_cbid.h of CUDA 13). Others
+without a name, such as 502 to 504, prepare a launch and launch nothing."""
+RUNTIMES = ("cuda_runtime", "Runtime")
+"""Categories whose calls have these numbers; the driver's numbers mean other calls."""
 ON_HOST = {category: int(kind) for category, kind in KIND_OF.items() if kind < Kind.KERNEL}
 ON_DEVICE = {category: int(kind) for category, kind in KIND_OF.items() if kind >= Kind.KERNEL}
 PYTHON = "python_function"
@@ -239,6 +254,8 @@ class Collector:
     def _add_host(self, events: list[JsonEvent]) -> None:
         _, names, categories, processes, threads, times, durations, all_args = _fields(events)
         args = [arg or NO_ARGS for arg in all_args]
+        if NAMELESS in names:
+            names = tuple(map(_named, names, categories, args))
         start = nanoseconds(times)
         self.host.append(
             HostEvents(
@@ -294,6 +311,13 @@ class Collector:
             operands=list(self.operands),
             devices=self.devices,
         )
+
+
+def _named(name: str, category: str, args: Args) -> str:
+    """The name of a launch that the profiler had no name for; else the name as it is."""
+    if name != NAMELESS or category not in RUNTIMES or not isinstance(args.cbid, int):
+        return name
+    return LAUNCH_OF_CBID.get(args.cbid, name)
 
 
 def _fields(events: list[JsonEvent]) -> list[tuple[Any, ...]]:

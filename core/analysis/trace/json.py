@@ -38,6 +38,7 @@ class Args(msgspec.Struct, gc=False):
     """The arguments of an event that are used; any JSON value, as the file may be anyone's."""
 
     correlation: Any = -1
+    cbid: Any = -1
     device: Any = -1
     sequence: Any = msgspec.field(name="Sequence number", default=-1)
     dims: Any = msgspec.field(name="Input Dims", default=None)

@@ -52,6 +52,26 @@ def test_events_keep_every_nanosecond(writer: Any) -> None:
     assert trace.device.correlation.tolist() == [1]
 
 
+@pytest.mark.parametrize(
+    ("category", "name", "cbid", "read"),
+    [
+        ("cuda_runtime", "INVALID", 505, "__cudaLaunchKernel"),
+        ("cuda_runtime", "INVALID", 211, "cudaLaunchKernel"),
+        ("Runtime", "INVALID", 311, "cudaGraphLaunch"),
+        ("cuda_runtime", "INVALID", 504, "INVALID"),  # finds the kernel, and launches nothing
+        ("cuda_driver", "INVALID", 505, "INVALID"),  # the driver's numbers are others
+        ("cuda_runtime", "INVALID", "505", "INVALID"),
+        ("cuda_runtime", "cudaMemcpyAsync", 505, "cudaMemcpyAsync"),
+        ("cpu_op", "INVALID", 505, "INVALID"),
+    ],
+)
+def test_a_launch_that_the_profiler_cannot_name_is_named_by_its_number(
+    writer: Any, category: str, name: str, cbid: object, read: str
+) -> None:
+    writer.add(category, name, 0, 1, cbid=cbid, correlation=1)
+    assert read_trace(writer.write()).names == [read]
+
+
 FORMS: dict[str, Callable[[str], bytes]] = {
     "object": str.encode,
     "byte order mark": lambda text: b"\xef\xbb\xbf" + text.encode(),
