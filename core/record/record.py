@@ -102,7 +102,8 @@ class Coverage(Block, frozen=True):
     ``launches`` are the calls on the host that asked the device for work, ``kernels`` the
     kernels, copies and fills seen on the device, ``unlinked`` those whose launch was not
     recorded; all 0 on the CPU. ``explained`` is one minus the shares of unlinked and of
-    unattributed time; ``with_module`` the part of forward, loss and backward time that has
+    unattributed time, and 0 where a device computed and none of its work was recorded;
+    ``with_module`` the part of forward, loss and backward time that has
     a module. ``graph_kernels`` are those of the kernels that one launch of a CUDA graph
     started: all take its place in the model. ``dropped`` are launches whose work was never
     seen on the device.
@@ -160,6 +161,14 @@ class Kernels(Block, frozen=True):
         the first and the last work, so the rows are of the span.
         """
         return "step" if self.phases_ns else "span"
+
+    @property
+    def lacks_kernels(self) -> bool:
+        """True where a device computed and none of its work was recorded: rows are the host's.
+
+        The reason is in ``missing["kernels"]``.
+        """
+        return "kernels" in self.missing
 
 
 class Nsys(NsysFacts, frozen=True, kw_only=True):

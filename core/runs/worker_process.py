@@ -20,6 +20,9 @@ from .job import Job
 EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
 PARENT_VARIABLE = "SYSBENCH_PARENT_PID"
 TERMINATE_SECONDS = 2.0
+WARNINGS, NOTHING = "2", "99"
+"""Least severity of what torch's profiler logs. That CUPTI refuses it says in a warning, and then
+goes on without kernels; on the CPU its warnings are about CUDA."""
 
 
 class WorkerProcess:
@@ -44,7 +47,7 @@ class WorkerProcess:
                         **os.environ,
                         EVENT_FD_VARIABLE: str(write_end),
                         PARENT_VARIABLE: str(os.getpid()),
-                        "KINETO_LOG_LEVEL": "99",
+                        "KINETO_LOG_LEVEL": WARNINGS if job.spec.on_cuda else NOTHING,
                     },
                 )
         except BaseException:

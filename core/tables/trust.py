@@ -53,6 +53,8 @@ def coverage_warning(kernels: Kernels) -> str:
     """A warning for tables that explain too little; else empty."""
     if not explains_too_little(kernels):
         return ""
+    if kernels.lacks_kernels:
+        return f"These tables are not of the GPU: {literal(kernels.missing['kernels'])}."
     return (
         f"These tables explain only {percent(kernels.coverage.explained)} of the {kernels.whole} "
         f"({percent(COVERAGE_LIMIT, 0)} is the least to rely on): shares are of what was seen."

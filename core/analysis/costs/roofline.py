@@ -145,6 +145,8 @@ def under_roof(
     """The table with shares of the roof, and its step over the bare one where that was timed."""
     if kernels is None:
         return None
+    if kernels.lacks_kernels:
+        roof, no_roof = None, "the rows are the host's, and the roof is the device's"
     kernels = with_roof(kernels, roof, no_roof)
     if timing is None:
         return kernels

@@ -16,6 +16,10 @@ from .time_ledger import TimeLedger
 
 LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
 MODEL_PHASES = ("forward", "loss", "backward")
+NO_KERNELS = (
+    "no work on the GPU was recorded, so the rows are the host's operators: CUPTI was refused, by "
+    "another profiler, a foreign libcupti or the driver; look for CUPTI in the pass's log"
+)
 
 
 def fold_layer_numbers(module: str) -> str:
@@ -23,11 +27,17 @@ def fold_layer_numbers(module: str) -> str:
     return LAYER_NUMBER.sub("*", module)
 
 
-def kernel_table(ledger: TimeLedger, *, by_layer: bool = False) -> Kernels:
+def kernel_table(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool = False) -> Kernels:
     """Rows by name, phase, module and operator, per step, the longest first.
 
-    Modules that differ only by a layer's number share a row unless ``by_layer``.
+    A host's operators are no account of a step that a device computed: where the trace shows
+    launches and no work on a device, the table explains nothing, and ``missing`` says why.
+
+    Args:
+        by_layer: Give modules that differ only by a layer's number a row each.
+        on_device: The steps ran on a device, whatever the trace shows.
     """
+    is_blind = ledger.source == "operators" and (on_device or ledger.dropped > 0)
     rows = _rows(ledger, by_layer=by_layer)
     steps, length = ledger.window.steps, ledger.window.length
     return Kernels(
@@ -45,8 +55,8 @@ def kernel_table(ledger: TimeLedger, *, by_layer: bool = False) -> Kernels:
             if ns
         ],
         unattributed_ns=ledger.unattributed / steps,
-        coverage=_coverage(ledger),
-        missing=_missing(ledger),
+        coverage=_coverage(ledger, is_blind=is_blind),
+        missing=_missing(ledger) | ({"kernels": NO_KERNELS} if is_blind else {}),
     )
 
 
@@ -126,7 +136,7 @@ def _categories(rows: list[KernelRow]) -> list[CategoryRow]:
     return sorted(summed, key=lambda row: -row.exclusive_ns)
 
 
-def _coverage(ledger: TimeLedger) -> Coverage:
+def _coverage(ledger: TimeLedger, *, is_blind: bool) -> Coverage:
     """The part of the window that is explained by work with a recorded launch, and its counts."""
     work, length = ledger.work, ledger.window.length
     is_device = ledger.source == "kernels"
@@ -139,7 +149,7 @@ def _coverage(ledger: TimeLedger) -> Coverage:
         launches=ledger.launches,
         kernels=len(work) if is_device else 0,
         unlinked=int(unlinked.sum()),
-        explained=1 - unexplained / length if length else 0.0,
+        explained=1 - unexplained / length if length and not is_blind else 0.0,
         with_module=with_module / model_time if model_time else 0.0,
         graph_kernels=int(work.in_graph.sum()),
         dropped=ledger.dropped,

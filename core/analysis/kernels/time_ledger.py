@@ -112,9 +112,9 @@ class TimeLedger:
     """The time of a window: ``exclusive``, ``idle`` and ``unattributed`` sum to its length.
 
     All in nanoseconds over all steps of the window; ``exclusive`` is by piece of work.
-    ``launches`` counts the calls that launched work on the device, ``dropped`` those whose work
-    the trace never shows; both are 0 without a device. ``device`` is the device that the ledger
-    is of; ``other_devices`` are left out.
+    ``launches`` counts the calls that launched work on a device, ``dropped`` those whose work
+    the trace never shows. ``device`` is the device that the ledger is of, None where the trace
+    shows work on none; ``other_devices`` are left out.
     """
 
     source: Literal["kernels", "operators"]
@@ -155,12 +155,11 @@ def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
         idle, unattributed = idle_causes(trace, work, window.low, window.high)
         phase_times = _device_phase_times(scopes.ranges, work, window)
         launches = count_launches(trace, work, window.low, window.high)
-        lost = lost_launches(trace)
-        dropped = int(((lost >= window.low) & (lost < window.high)).sum())
+        dropped = _within(lost_launches(trace), window)
     else:
         idle, unattributed = {OUTSIDE_OPERATORS: window.length - busy}, 0
         phase_times = _host_phase_times(scopes.ranges, window)
-        launches = dropped = 0
+        launches = dropped = _within(lost_launches(trace), window)
     return TimeLedger(
         source="kernels" if devices else "operators",
         window=window,
@@ -179,6 +178,10 @@ def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
         device=devices[0] if devices else None,
         other_devices=sorted(devices[1:]),
     )
+
+
+def _within(times: Times, window: Window) -> int:
+    return int(((times >= window.low) & (times < window.high)).sum())
 
 
 def steps_window(trace: Trace) -> Window | None:

@@ -54,11 +54,33 @@ def tracing_perturbed(record: Record) -> Finding | None:
     )
 
 
+def no_kernels(record: Record) -> Finding | None:
+    """The step ran on a GPU, and the table has none of its kernels."""
+    kernels = record.kernels
+    if kernels is None or not kernels.lacks_kernels:
+        return None
+    return Finding(
+        rule="no-kernels",
+        severity="problem",
+        verdict="No kernel was recorded: the table is of the host, not of the GPU.",
+        why=f"{_sentence(kernels.missing['kernels'])}.",
+        next="Do not use shares or times of this table. End other profilers, take foreign CUDA "
+        "libraries out of LD_LIBRARY_PATH, and trace again; the timing pass is not affected.",
+        numbers={"launches": kernels.coverage.launches},
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def low_coverage(record: Record) -> Finding | None:
     """The kernel table explains too little of the step."""
     kernels = record.kernels
     if kernels is None or kernels.coverage.explained >= COVERAGE_LIMIT:
         return None
+    if kernels.lacks_kernels:
+        return None  # `no_kernels` says more
     return Finding(
         rule="low-coverage",
         severity="warning",
@@ -127,7 +149,7 @@ def idle_on_sync(record: Record) -> Finding | None:
 def category_out_of_line(record: Record) -> Finding | None:
     """One category of work takes far more than in published profiles of such models."""
     kernels = record.kernels
-    if kernels is None:
+    if kernels is None or kernels.lacks_kernels:
         return None
     total_ns = fsum(row.exclusive_ns for row in kernels.categories)
     excess = {}
@@ -164,6 +186,7 @@ def _emptiest_phase(kernels: Kernels) -> str:
 
 RULES: tuple[Rule, ...] = (
     tracing_perturbed,
+    no_kernels,
     low_coverage,
     launch_bound,
     idle_on_sync,

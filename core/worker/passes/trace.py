@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,7 +20,13 @@ from ...analysis.kernels.time_ledger import time_ledger
 from ...analysis.trace.reader import read_trace
 from ...analysis.trace.scopes import STEPS_RANGE
 from ...errors import WorkerFailed
-from ...record.events import ResultReported, StageEntered, StepCounted, WorkStepped
+from ...record.events import (
+    Noticed,
+    ResultReported,
+    StageEntered,
+    StepCounted,
+    WorkStepped,
+)
 from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
 from ...storage import write_atomically
@@ -54,6 +61,19 @@ def measure(job: Job, report: Report) -> None:
     report(StageEntered(stage="export"))
     _compress(raw, job.path / "trace.json.gz", report)
     report(StageEntered(stage="analyse"))
+    report_table(job, raw, shaped, graphs, report)
+
+
+def report_table(
+    job: Job, raw: Path, shaped: Path, graphs: Sequence[GeneratedGraph], report: Report
+) -> None:
+    """Make the kernel table of a recorded trace, write ``kernels.json``, report the block.
+
+    Args:
+        raw: The traced steps; deleted once it is read.
+        shaped: Another step with the shapes of all inputs; deleted too.
+        graphs: What was compiled.
+    """
     trace = read_trace(
         raw, lambda done, size: report(WorkStepped(what="decode", done=done, total=size))
     )
@@ -63,9 +83,14 @@ def measure(job: Job, report: Report) -> None:
     costs = borrowed_work(trace, ledger, read_trace(shaped), item_bytes)
     shaped.unlink()
     made = made_kernels(graphs, job)
-    detailed = with_provenance(with_costs(kernel_table(ledger, by_layer=True), costs), made)
+    on_device = job.spec.on_cuda
+    by_layer = kernel_table(ledger, by_layer=True, on_device=on_device)
+    detailed = with_provenance(with_costs(by_layer, costs), made)
     write_atomically(job.path / "kernels.json", msgspec.json.encode(detailed))
-    table = with_provenance(with_costs(kernel_table(ledger), costs), made)
+    folded = kernel_table(ledger, on_device=on_device)
+    if folded.lacks_kernels:
+        report(Noticed(message=folded.missing["kernels"]))
+    table = with_provenance(with_costs(folded, costs), made)
     report(ResultReported(block="kernels", data=msgspec.to_builtins(table)))
 
 
@@ -75,7 +100,7 @@ def _record(
     """Warm up, trace, and write the profiler's JSON."""
     enter = PhaseRanges(profiler_range)
     spec = workload.spec
-    report(StageEntered(stage="warmup" if spec.compile == "off" else "compile"))
+    report(StageEntered(stage="compile" if spec.compiles else "warmup"))
     warmup = WARMUP_STEPS if spec.warmup == "auto" else spec.warmup
     seconds = 0.0
     for _ in range(warmup):

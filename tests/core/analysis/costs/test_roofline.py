@@ -14,6 +14,7 @@ from sysbench.core.analysis.costs.roofline import (
     ATTENTION_PRODUCTS,
     at_roof,
     roof_points,
+    under_roof,
     with_mfu,
     with_roof,
 )
@@ -157,3 +158,16 @@ def test_a_peak_kept_beside_the_spec_makes_the_roof_and_leaves_the_identity(
     assert given_peak.kernels.roof is not None
     assert given_peak.kernels.roof.ridge == pytest.approx(2000)
     assert any(row.of_roof for row in given_peak.kernels.rows)
+
+
+def test_a_hosts_times_are_not_held_against_the_roof_of_a_gpu(
+    kernels: Kernels, timing: Timing
+) -> None:
+    blind = msgspec.structs.replace(kernels, missing={"kernels": "not recorded"})
+    shown = under_roof(blind, timing, ROOF, "")
+    assert shown is not None
+    assert shown.roof is None
+    assert "host's" in shown.missing["roof"]
+    assert all(row.of_roof is None for row in shown.rows)
+    seen = under_roof(kernels, timing, ROOF, "")
+    assert seen is not None and seen.roof == ROOF

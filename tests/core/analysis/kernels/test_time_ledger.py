@@ -83,6 +83,51 @@ def test_a_launch_that_never_shows_makes_the_gap_unattributed(
     assert table.coverage.dropped == 1
 
 
+def test_launches_without_a_name_are_counted_and_missed_like_others(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    """As torch 2.11 for CUDA 13 records them: each launch after a call that prepares it."""
+    for number, at in enumerate((0, 30, 60), 1):
+        writer.add("cuda_runtime", "INVALID", at, 1, cbid=502, correlation=10 * number)
+        writer.add("cuda_runtime", "INVALID", at + 2, 2, cbid=505, correlation=number)
+        if number != 2:
+            writer.work("kernel", at + 10, 10, correlation=number)
+    table = assert_closed(_ledger(writer))
+    coverage = table.coverage
+    assert (coverage.launches, coverage.kernels, coverage.dropped) == (3, 2, 1)
+    assert table.unattributed_ns == 70 - 32
+
+
+def _host_of_a_step(writer: Any) -> None:
+    writer.add("user_annotation", "sysbench:steps:1", 0, 200)
+    writer.op("phase:forward", 10, 150)
+    writer.op("aten::mm", 40, 45)
+
+
+def test_a_host_alone_is_no_account_of_a_step_on_a_device(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    _host_of_a_step(writer)
+    ledger = _ledger(writer)
+    on_cpu = assert_closed(ledger)
+    assert (on_cpu.coverage.explained, on_cpu.lacks_kernels) == (1, False)
+    blind = kernel_table(ledger, on_device=True)
+    assert (blind.source, blind.coverage.explained, blind.lacks_kernels) == ("operators", 0, True)
+    assert "CUPTI" in blind.missing["kernels"]
+    assert blind.rows == on_cpu.rows
+
+
+def test_launches_without_any_work_are_of_a_device_that_was_not_recorded(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    _host_of_a_step(writer)
+    writer.call("cudaLaunchKernel", 45, 2)
+    writer.call("cudaDeviceSynchronize", 150, 20)
+    table = assert_closed(_ledger(writer))
+    assert table.lacks_kernels
+    assert (table.coverage.launches, table.coverage.dropped, table.coverage.explained) == (1, 1, 0)
+
+
 def test_a_launch_lost_before_or_after_the_window_is_not_its_own(writer: Any) -> None:
     writer.call("cudaLaunchKernel", 0, 2)
     writer.launch(20, "a", 30, 10)

@@ -13,11 +13,17 @@ from sysbench.core.analysis.kernels.table import kernel_table
 from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.estimate.closed_form import predict
-from sysbench.core.record.events import AnyEvent, ResultReported, StageEntered, StepCounted
+from sysbench.core.record.events import (
+    AnyEvent,
+    Noticed,
+    ResultReported,
+    StageEntered,
+    StepCounted,
+)
 from sysbench.core.record.record import KernelRow, Kernels
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.passes.trace import measure
+from sysbench.core.worker.passes.trace import measure, report_table
 
 
 class TracePass:
@@ -137,6 +143,34 @@ def test_the_artifacts_hold_the_trace_and_every_layer(train: TracePass) -> None:
     assert kernel_table(ledger) == without_shapes(train.kernels)
     opened = json.loads(gzip.decompress((train.folder / "trace.json.gz").read_bytes()))
     assert len(opened["traceEvents"]) > 1000
+
+
+HOST_OF_A_STEP = """{"traceEvents": [
+{"ph": "X", "cat": "user_annotation", "name": "sysbench:steps:1", "ts": 0, "dur": 200, "tid": 1},
+{"ph": "X", "cat": "cpu_op", "name": "phase:forward", "ts": 10, "dur": 150, "tid": 1},
+{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 40, "dur": 45, "tid": 1}
+]}"""
+
+
+@pytest.mark.parametrize(("device", "is_told"), [("cuda:0", True), ("cpu", False)])
+def test_a_gpu_run_without_a_kernel_says_so(tmp_path: Path, device: str, is_told: bool) -> None:
+    """What the profiler leaves where CUPTI refuses it: the host, and a warning in the log."""
+    raw, shaped = tmp_path / "trace.json", tmp_path / "shapes.json"
+    for path in (raw, shaped):
+        path.write_text(HOST_OF_A_STEP)
+    events: list[AnyEvent] = []
+    spec = RunSpec(model="tiny", device=device)
+    job = Job(spec=spec, name="trace", folder=str(tmp_path))
+    report_table(job, raw, shaped, [], events.append)
+    result = events[-1]
+    assert isinstance(result, ResultReported)
+    folded = msgspec.convert(result.data, Kernels)
+    detailed = msgspec.json.decode((tmp_path / "kernels.json").read_bytes(), type=Kernels)
+    for kernels in (folded, detailed):
+        assert kernels.lacks_kernels == is_told
+        assert kernels.coverage.explained == (0 if is_told else 1)
+    notices = [event.message for event in events if isinstance(event, Noticed)]
+    assert notices == ([folded.missing["kernels"]] if is_told else [])
 
 
 def test_stages_and_steps_are_told(train: TracePass) -> None:
