@@ -27,7 +27,7 @@ from .history import History, OomEvent, pair
 from .lists import draw_timeline, largest_alive, module_table, origins_alive
 from .owners import Notes
 from .predicted import NOT_PREDICTED
-from .residents import Residents, replay
+from .residents import HELD_BY_GRAPHS, Residents, replay
 from .snapshot import Snapshot
 
 UNSPLIT = "blocks larger than asked for"
@@ -80,7 +80,8 @@ def columns_of(
     for name, instant in instants_of(residents).items():
         rows = residents.rows(instant)
         if name in blocks:
-            rows.append(LedgerRow(UNSPLIT, blocks[name] - int(residents.live[instant])))
+            handed_out = int(residents.live[instant]) - residents.held(instant)
+            rows.append(LedgerRow(UNSPLIT, blocks[name] - handed_out))
         columns.ledger[name] = rows
         reading = readings.get(name)
         if segments is not None:
@@ -95,6 +96,20 @@ def columns_of(
             if card:
                 columns.card[name] = card
     return columns._replace(ledger=_without_empty_rows(columns.ledger))
+
+
+def _with_graphs(residents: Residents, segments: Segments) -> Residents:
+    """The residents with what the private pools of CUDA graphs reserve and do not hand out.
+
+    The allocator sees no event while a graph is replayed: without this, a step that only replays
+    would seem to need nothing.
+    """
+    allocations = residents.allocations
+    blocks = allocations.rounded(residents.history.granule)
+    handed_out = allocations.curve(np.where(segments.is_private(allocations.address), blocks, 0))
+    times_ns = np.append(residents.time_ns(0), residents.history.time_ns)
+    held = np.maximum(segments.private_bytes(times_ns) - handed_out, 0)
+    return residents.with_graphs(held)
 
 
 def _pools(residents: Residents, instant: int, segments: Segments) -> list[Pool]:
@@ -113,6 +128,10 @@ def _without_empty_rows(columns: dict[str, list[LedgerRow]]) -> dict[str, list[L
 LARGEST = 50
 ORIGINS = 200
 NO_STEPS = "a foreign recording does not mark steps and phases"
+INSIDE_GRAPHS = (
+    "what is inside is not told apart: while a graph is replayed the allocator sees no event, so "
+    "gradients, activations and temporaries in it are this one row"
+)
 NO_FORWARD_END = "compiled code is one call: where its forward ends is not seen from outside"
 
 
@@ -168,6 +187,8 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     """
     history, counters = recording.history, recording.counters
     residents = replay(history, notes)
+    if recording.segments is not None:
+        residents = _with_graphs(residents, recording.segments)
     step = notes.steps[-1] if notes.steps else None
     steady = residents.span(step)
     instants = instants_of(residents)
@@ -177,12 +198,14 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     peak_bytes = sum(row.bytes for row in ledger)
     workspace_bytes = residents.added_by_library(*steady)
     end_bytes = int(residents.live[steady[1]])
+    if counters.end_allocated is not None:
+        end_bytes = counters.end_allocated + residents.held(steady[1])
     first_step_peak = int(residents.live[instants["first step"]]) if notes.steps else None
     return Memory(
         source=recording.source,
         peak_allocated_bytes=peak_bytes,
         peak_reserved_bytes=counters.peak_reserved,
-        end_allocated_bytes=end_bytes if counters.end_allocated is None else counters.end_allocated,
+        end_allocated_bytes=end_bytes,
         driver_used_bytes=sum(row.bytes for row in card) if card else None,
         baseline_bytes=int(residents.live[0]),
         baseline_blocks=int(np.count_nonzero(residents.allocations.born < 0)),
@@ -205,16 +228,19 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         events=len(history),
         events_dropped=recording.events_dropped,
         step_ms=step_ms,
-        missing=_missing(instants) | recording.missing,
+        missing=_missing(instants, residents) | recording.missing,
     )
 
 
-def _missing(instants: Mapping[str, int]) -> dict[str, str]:
+def _missing(instants: Mapping[str, int], residents: Residents) -> dict[str, str]:
+    missing = {}
+    if HELD_BY_GRAPHS in residents.categories:
+        missing[f"ledger.{HELD_BY_GRAPHS}"] = INSIDE_GRAPHS
     if "first step" not in instants:
-        return dict.fromkeys(("first_step_peak_bytes", "peak_phase"), NO_STEPS)
-    if "end of forward" not in instants:
-        return {"columns.end of forward": NO_FORWARD_END}
-    return {}
+        missing |= dict.fromkeys(("first_step_peak_bytes", "peak_phase"), NO_STEPS)
+    elif "end of forward" not in instants:
+        missing["columns.end of forward"] = NO_FORWARD_END
+    return missing
 
 
 def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:

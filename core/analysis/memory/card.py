@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import DamagedFileError
 from ...record.memory import Pool
@@ -58,8 +59,10 @@ def card_rows(allocated: int, reading: CardReading, pools: Sequence[Pool] = ()) 
 
     Args:
         allocated: Bytes that the ledger of the same instant sums to.
-        pools: The allocator's pools at that instant: its slack is split by pool.
+        pools: The allocator's pools at that instant: its slack is split by pool. What is free in a
+            private pool is no slack, since the ledger has it as held.
     """
+    pools = [pool for pool in pools if not pool.name.startswith(PRIVATE_POOL)]
     if reading.used is None:
         return []
     rows = [LedgerRow("allocated", allocated)]
@@ -95,6 +98,9 @@ def _slack(slack: int, pools: Sequence[Pool]) -> list[LedgerRow]:
 SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 WHOLE = ("segment_alloc", "segment_free")
 """Events of a segment that never merges with its neighbour; the others grow and shrink one."""
+
+PRIVATE_POOL = "private pool"
+"""Beginning of the name of a pool that only one user allocates from: CUDA graphs."""
 
 GIVEN_BACK = "given back since"
 """Stands for the pool of segments freed before the snapshot: it does not record theirs."""
@@ -132,6 +138,36 @@ class Segments:
         return end_bytes - sum(
             size * sign for event_ns, _, size, sign, _ in self.events if event_ns > time_ns
         )
+
+    def is_private(self, address: Integers) -> NDArray[np.bool_]:
+        """A mask of the addresses that lie in private pools' segments of the end."""
+        ranges = [
+            (begin, begin + size)
+            for begin, (size, pool) in sorted(self.at_end.items())
+            if pool.startswith(PRIVATE_POOL)
+        ]
+        begins, ends = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
+        before = np.searchsorted(begins, address, side="right") - 1
+        # Without a segment before it an address reads the last end, and is masked.
+        inside: NDArray[np.bool_] = before >= 0
+        if len(ends):
+            inside &= address < ends[before]
+        return inside
+
+    def private_bytes(self, times_ns: Integers) -> Integers:
+        """Bytes that private pools reserved at each time: the end, less the later events.
+
+        Of segments given back since, the pool is not known: they are left out.
+        """
+        at_end = sum(s for s, pool in self.at_end.values() if pool.startswith(PRIVATE_POOL))
+        rows = np.array([row[:4] for row in self.events], dtype=np.int64).reshape(-1, 4)
+        event_ns, address, size, sign = rows[np.argsort(rows[:, 0], kind="stable")].T
+        change = np.where(self.is_private(address), size * sign, 0)
+        # Element i is the change by the first i events.
+        so_far = np.append(0, np.cumsum(change))
+        later = so_far[-1] - so_far[np.searchsorted(event_ns, times_ns, side="right")]
+        result: Integers = at_end - later
+        return result
 
     def pools(self, time_ns: int, address: Integers, size: Integers) -> list[Pool]:
         """The pools at that time, by name.
@@ -219,4 +255,4 @@ def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
 def _pool_name(segment: _Segment) -> str:
     """The kind of pool; a private one, such as a CUDA graph's, with its number."""
     number = ".".join(str(part) for part in segment.segment_pool_id if part)
-    return f"private pool {number}, {segment.segment_type}" if number else segment.segment_type
+    return f"{PRIVATE_POOL} {number}, {segment.segment_type}" if number else segment.segment_type

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from .owners import (
     Notes,
     attribute,
 )
+
+HELD_BY_GRAPHS = "held by CUDA graphs"
+"""Category of what is reserved for CUDA graphs and not handed out: a replay works in it unseen."""
 
 
 def rounding_name(granule: int) -> str:
@@ -38,7 +41,8 @@ class Residents:
         notes: The worker's notes of the same time.
         allocations: Every allocation of the history.
         attribution: Their owners.
-        live: Live bytes at each instant, each allocation rounded to the allocator's granule.
+        live: Live bytes at each instant, each allocation rounded to the allocator's granule, and
+            what CUDA graphs hold.
         categories: Live bytes of each category at each instant, as requested; a last one
             for the rounding. They sum to ``live``.
     """
@@ -49,6 +53,26 @@ class Residents:
     attribution: Attribution
     live: Integers
     categories: dict[str, Integers]
+
+    def with_graphs(self, held: Integers) -> Residents:
+        """The residents with one more category.
+
+        Args:
+            held: Bytes that CUDA graphs hold, at each instant.
+        """
+        if not held.any():
+            return self
+        rounding = rounding_name(self.history.granule)
+        categories = {name: curve for name, curve in self.categories.items() if name != rounding}
+        categories[HELD_BY_GRAPHS] = held
+        if rounding in self.categories:
+            categories[rounding] = self.categories[rounding]
+        return replace(self, live=self.live + held, categories=categories)
+
+    def held(self, instant: int) -> int:
+        """Bytes that CUDA graphs hold; the allocator's own counters do not have them."""
+        curve = self.categories.get(HELD_BY_GRAPHS)
+        return 0 if curve is None else int(curve[instant])
 
     def instant(self, time_ns: int) -> int:
         """The instant that a time belongs to."""
