@@ -8,6 +8,7 @@ at that moment. Fields that a version of torch lacks are missing in the result, 
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -38,11 +39,14 @@ ANNOUNCEMENT = "inductor_output_code"
 CODE_FOLDER = "output_code"
 TORCH_FOLDER = str(Path(torch.__file__).parent)
 LONGEST_LINE = 100
+CALL = re.compile(r"# \[Provenance debug handles\] (\S+:\d+)")
+"""Comment before a kernel call in the code, with the key of the call in Inductor's notes."""
 
 
 @contextmanager
 def watched_graphs(spec: RunSpec, root: nn.Module) -> Iterator[list[GeneratedGraph]]:
-    """Collect the graphs that Inductor compiles inside ``with``.
+    """Collect the graphs that Inductor compiles inside ``with``, flex attention's in an eager
+    model among them.
 
     Cached graphs lack their origins, so the cache of graphs is off; the caches of C++ and Triton
     binaries stay on. On the CPU kernels are generated with profiler events, without which the
@@ -52,7 +56,7 @@ def watched_graphs(spec: RunSpec, root: nn.Module) -> Iterator[list[GeneratedGra
         root: The compiled module, or one of several.
     """
     graphs: list[GeneratedGraph] = []
-    if spec.compile == "off" or spec.compile_backend != "inductor":
+    if not spec.compiles or (spec.compile != "off" and spec.compile_backend != "inductor"):
         yield graphs
         return
     from torch._functorch import config as functorch_config
@@ -122,9 +126,13 @@ def _generated_graph(path: str, root: nn.Module) -> GeneratedGraph:
     from torch._inductor.virtualized import V
 
     graph: Any = V.graph
-    info: dict[str, list[str]] = getattr(
+    everything: dict[str, list[str]] = getattr(
         debug, "_inductor_triton_kernel_to_post_grad_node_info", {}
     )
+    # Inductor empties its notes for every forward. A backward is lowered when it first runs, after
+    # that, so that the notes are of all backwards before it too.
+    called = set(CALL.findall(Path(path).read_text()))
+    info = {key: names for key, names in everything.items() if key in called or not called}
     nodes = {node.name: node for node in graph.module.graph.nodes}
     constants = _constants(nodes.values())
     sizes = _bytes_of(info, getattr(graph.scheduler, "nodes", []))
@@ -146,6 +154,12 @@ def _generated_graph(path: str, root: nn.Module) -> GeneratedGraph:
                 moved_bytes=sizes.get(key),
             )
         )
+    if graph.is_backward:
+        # The next backward may count from 1 again, and would write into this one's notes.
+        everything.clear()
+        start_over = getattr(debug, "reset_inductor_kernel_provenance_debug_handle", None)
+        if start_over is not None:
+            start_over()
     return GeneratedGraph(
         phase="backward" if graph.is_backward else "forward", file=path, calls=tuple(calls)
     )
