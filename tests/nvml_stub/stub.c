@@ -11,6 +11,10 @@
  *   NVML_STUB_CUDA=12040                 CUDA version of the driver (13000)
  *   NVML_STUB_LOG=FILE                   one line for each call on a GPU: its name and index
  * Compiled with -DOLD_DRIVER it lacks the functions that came with newer drivers.
+ *
+ * Besides pynvml, torch itself opens the library: its caching allocator looks up the functions of
+ * the last part when it first needs one, at the latest when memory runs out, and takes a missing
+ * one or a refusal for a fault of its own.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,21 +229,80 @@ int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor) {
 
 typedef struct { unsigned pid; u64 bytes; unsigned gpu_instance, compute_instance; } Process;
 
+/* One entry of NVML_STUB_PROCESSES: returns what follows it, NULL after the last. */
+static const char *next_process(const char *at, Process *process) {
+    char *end;
+    unsigned pid = (unsigned)strtoul(at, &end, 10);
+    u64 bytes = end[1] == '-' ? ~0ull : strtoull(end + 1, NULL, 10);
+    *process = (Process){pid, bytes, ~0u, ~0u};
+    at = strchr(end, ',');
+    return at && at[1] ? at + 1 : NULL;
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *processes) {
     const char *at = gpu->index == 0 ? getenv("NVML_STUB_PROCESSES") : NULL;
     unsigned found = 0, room = processes ? *count : 0;
     ENTER(gpu);
     while (at && *at) {
-        char *end;
-        unsigned pid = (unsigned)strtoul(at, &end, 10);
-        u64 bytes = end[1] == '-' ? ~0ull : strtoull(end + 1, NULL, 10);
-        if (found < room) processes[found] = (Process){pid, bytes, ~0u, ~0u};
+        Process process;
+        at = next_process(at, &process);
+        if (found < room) processes[found] = process;
         found++;
-        at = strchr(end, ',');
-        if (at) at++;
     }
     *count = found;
     return found > room ? TOO_SMALL : SUCCESS;
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *processes) {
+    ENTER(gpu);
+    (void)processes;
+    *count = 0;
+    return SUCCESS;
+}
+
+/* What torch asks for: c10/cuda/driver_api.h, torch/cuda/__init__.py and our memory pass */
+
+int nvmlInit(void) { return nvmlInitWithFlags(0); }
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    return nvmlSystemGetCudaDriverVersion(version);
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, Gpu **gpu) {
+    unsigned domain, bus;
+    /* GPU n sits at 0000:0n:00.0. */
+    if (sscanf(id, "%x:%x:", &domain, &bus) != 2) return INVALID;
+    return nvmlDeviceGetHandleByIndex_v2(bus, gpu);
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu) {
+    unsigned number;
+    if (sscanf(uuid, "GPU-%x-", &number) != 1 || number < 0xa0) return INVALID;
+    return nvmlDeviceGetHandleByIndex_v2(number - 0xa0, gpu);
+}
+
+/* The first form of the list, which torch reads when memory has run out: pid and bytes alone. */
+typedef struct { unsigned pid; u64 bytes; } OldProcess;
+
+int nvmlDeviceGetComputeRunningProcesses(Gpu *gpu, unsigned *count, OldProcess *processes) {
+    const char *at = gpu->index == 0 ? getenv("NVML_STUB_PROCESSES") : NULL;
+    unsigned found = 0, room = processes ? *count : 0;
+    ENTER(gpu);
+    while (at && *at) {
+        Process process;
+        at = next_process(at, &process);
+        if (found < room) processes[found] = (OldProcess){process.pid, process.bytes};
+        found++;
+    }
+    *count = found;
+    return found > room ? TOO_SMALL : SUCCESS;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(Gpu *gpu, unsigned link, unsigned *type) {
+    ENTER(gpu);
+    (void)link, (void)type;
+    return NOT_SUPPORTED;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Gpu *gpu, unsigned link, void *pci) {
+    ENTER(gpu);
+    (void)link, (void)pci;
+    return NOT_SUPPORTED;
 }
 
 #ifndef OLD_DRIVER
@@ -256,6 +319,12 @@ int nvmlDeviceGetTemperatureV(Gpu *gpu, Temperature *asked) {
     if (asked->version != 0x0100000C || asked->sensor != 0) return INVALID;
     asked->celsius = 61;
     return SUCCESS;
+}
+
+int nvmlDeviceGetGpuFabricInfoV(Gpu *gpu, void *info) {
+    ENTER(gpu);
+    (void)info;
+    return NOT_SUPPORTED;
 }
 
 /* GPM: two samples, then metrics between them */

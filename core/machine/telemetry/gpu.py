@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -134,8 +134,7 @@ class Gpu:
             sm_clock_max_mhz=self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM),
             # The newer call first: CUDA 14 removes the older one.
             temperature_celsius=self._first(
-                nvml.nvmlDeviceGetTemperatureV,
-                nvml.nvmlDeviceGetTemperature,
+                ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"),
                 nvml.NVML_TEMPERATURE_GPU,
             ),
             processes=self._processes(),
@@ -147,8 +146,10 @@ class Gpu:
         rates = self._ask(nvml.nvmlDeviceGetUtilizationRates)
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, nvml.nvmlMemory_v2)
         reasons = self._first(
-            nvml.nvmlDeviceGetCurrentClocksEventReasons,
-            nvml.nvmlDeviceGetCurrentClocksThrottleReasons,
+            (
+                "nvmlDeviceGetCurrentClocksEventReasons",
+                "nvmlDeviceGetCurrentClocksThrottleReasons",
+            ),
         )
         power, energy = self._power_and_energy()
         activity = (self._ask(self._gpm.read) if self._gpm else None) or Activity()
@@ -193,11 +194,17 @@ class Gpu:
             for process in processes
         ]
 
-    def _first(
-        self, newer: Callable[..., Any], older: Callable[..., Any], *arguments: object
-    ) -> Any:
-        answer = self._ask(newer, *arguments)
-        return self._ask(older, *arguments) if answer is None else answer
+    def _first(self, names: Sequence[str], *arguments: object) -> Any:
+        """The first answer of these functions, of which `pynvml` or the driver may lack some.
+
+        A GPU box brings a pynvml as old as its torch, and a driver of another age.
+        """
+        for name in names:
+            function = getattr(self._library, name, None)
+            answer = None if function is None else self._ask(function, *arguments)
+            if answer is not None:
+                return answer
+        return None
 
     def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:
         """NVML's answer on this GPU, or None."""

@@ -176,6 +176,67 @@ def test_an_old_driver_is_asked_in_its_own_words(on_old_driver: RunPython) -> No
     assert device["sm_active"] is None
 
 
+OLD_PYNVML = """
+import pynvml
+del pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetCurrentClocksEventReasons
+"""
+
+
+def test_an_old_pynvml_is_asked_in_its_own_words(on_stub: RunPython) -> None:
+    """As 12.560: a box that brings its own torch may bring one."""
+    device = on_stub(OLD_PYNVML + READ_THRICE, NVML_STUB_REASONS="0x20")["looks"][-1][0]
+    assert device["clock_reasons"] == ["software thermal"]
+    assert device["temperature_celsius"] == 61
+
+
+AS_TORCH_ASKS = """
+import ctypes, json
+NAMES = (  # c10/cuda/driver_api.h and torch/cuda/__init__.py of torch 2.9 to 2.13
+    "nvmlInit", "nvmlInit_v2", "nvmlSystemGetCudaDriverVersion_v2", "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetUUID",
+    "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetGpuFabricInfoV",
+)
+class Process(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong)]
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+missing = [name for name in NAMES if not hasattr(nvml, name)]
+gpu, count, room = ctypes.c_void_p(), ctypes.c_uint(8), (Process * 8)()
+codes = [
+    nvml.nvmlInit_v2(),
+    nvml.nvmlDeviceGetHandleByPciBusId_v2(b"00000000:00:00.0", ctypes.byref(gpu)),
+    nvml.nvmlDeviceGetComputeRunningProcesses(gpu, ctypes.byref(count), room),
+    nvml.nvmlDeviceGetHandleByPciBusId_v2(b"00000000:07:00.0", ctypes.byref(gpu)),
+]
+found = [(room[n].pid, room[n].bytes) for n in range(count.value)]
+print(json.dumps({"missing": missing, "codes": codes, "found": found}))
+"""
+
+
+def test_the_stub_has_what_torch_asks_when_memory_runs_out(on_stub: RunPython) -> None:
+    """A name that is missing, or a refusal, makes torch's out-of-memory an internal assert."""
+    answer = on_stub(AS_TORCH_ASKS, NVML_STUB_PROCESSES="4211:1024,77:5")
+    assert answer["missing"] == []
+    assert answer["codes"] == [0, 0, 0, 2]
+    assert answer["found"] == [[4211, 1024], [77, 5]]
+
+
+SHARES = """
+import json, pynvml
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByUUID("GPU-000000a1-0000-4000-8000-000000000000")
+print(json.dumps({
+    "uuid": pynvml.nvmlDeviceGetUUID(gpu),
+    "graphics": pynvml.nvmlDeviceGetGraphicsRunningProcesses(gpu),
+}))
+"""
+
+
+def test_the_stub_finds_a_gpu_by_its_uuid(on_stub: RunPython) -> None:
+    answer = on_stub(SHARES, NVML_STUB_GPUS="2")
+    assert answer == {"uuid": "GPU-000000a1-0000-4000-8000-000000000000", "graphics": []}
+
+
 def test_processes_are_named_and_their_memory_may_be_hidden(on_stub: RunPython) -> None:
     # Above the largest pid that Linux gives.
     gone = 2**22 + 1
