@@ -126,11 +126,14 @@ class Origin(msgspec.Struct, frozen=True):
 class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The memory pass's recording at the instant of the refusal.
 
-    ``op`` is the innermost operator that was running, ``module`` the module that computed.
+    ``requested_bytes`` is the request itself on CUDA, where the allocator's message and its
+    observers have the segment that it wanted for it; else null. ``op`` is the innermost operator
+    that was running, ``module`` the module that computed.
     The rows of ``ledger`` sum to what was allocated; ``origins`` and ``largest`` are as in the
     memory block. ``timeline`` ends with the refusal, at ``refused_ms``.
     """
 
+    requested_bytes: int | None = None
     op: str | None = None
     module: str | None = None
     free_bytes: int | None = None
@@ -160,7 +163,8 @@ class Oom(OomSnapshot, frozen=True, kw_only=True, tag_field="event", tag="OutOfM
     Attributes:
         t_ns: Time in nanoseconds since the Unix epoch.
         phase: ``build`` or the phase of the step.
-        requested_bytes: Size of the request.
+        requested_bytes: Size of the request; on CUDA in passes other than the memory pass of the
+            segment for it, 2 MiB for up to 1 MiB and 20 MiB for up to 10.
         free_bytes: Bytes still available on the device, or under the limit where there is one.
         allocated_bytes: Bytes of tensors.
         reserved_bytes: Bytes that the caching allocator had of the device.

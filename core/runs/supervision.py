@@ -277,6 +277,7 @@ class _Watch:
         self.forced: Outcome | None = None
         self._detail = ""
         self._oom: OutOfMemory | None = None
+        self._asked_bytes: int | None = None
         self._failure: WorkerFailed | None = None
         self._has_result = False
         self._stopped: int | None = None
@@ -293,6 +294,8 @@ class _Watch:
                 self._oom = event
             case WorkerFailed():
                 self._failure = event
+            case ResultReported(block="oom"):
+                self._asked_bytes = event.data.get("requested_bytes")
             case ResultReported():
                 self._has_result = True
                 if event.block == "timing" and self._use is not None:
@@ -331,7 +334,7 @@ class _Watch:
         if self.forced is not None:
             return self.forced, self._detail
         if self._oom is not None:
-            return "oom", _describe_oom(self._oom)
+            return "oom", _describe_oom(self._oom, self._asked_bytes)
         if self._failure is not None:
             return _outcome_of_failure(self._failure), _describe_failure(self._failure)
         if code is not None and code < 0:
@@ -345,10 +348,12 @@ def _describe_stop(pid: int) -> str:
     return f"process {pid} is stopped by a signal or a debugger; `kill -CONT {pid}` lets it go on"
 
 
-def _describe_oom(event: OutOfMemory) -> str:
+def _describe_oom(event: OutOfMemory, asked_bytes: int | None) -> str:
+    """The sentence; ``asked_bytes`` from the recording is more exact than the event's."""
     requested = "an unknown amount"
-    if event.requested_bytes is not None:
-        requested = format_bytes(event.requested_bytes)
+    asked_bytes = event.requested_bytes if asked_bytes is None else asked_bytes
+    if asked_bytes is not None:
+        requested = format_bytes(asked_bytes)
     free = ""
     if event.free_bytes is not None:
         free = f", {format_bytes(event.free_bytes)} free"

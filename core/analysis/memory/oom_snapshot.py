@@ -45,7 +45,9 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
     span = residents.span(step) if step in notes.steps else (0, count)
     refused_ns = residents.notes.phases[-1].time_ns
     modules = [mark.module for mark in notes.modules if mark.time_ns <= refused_ns]
+    is_exact = refusal is not None and recording.source == "cuda-snapshot"
     return OomSnapshot(
+        requested_bytes=refusal.bytes if refusal and is_exact else None,
         op=refusal.op if refusal else None,
         module=modules[-1] if modules else None,
         free_bytes=_free(recording, int(residents.live[count])),

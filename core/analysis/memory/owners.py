@@ -64,12 +64,15 @@ class Notes(msgspec.Struct, frozen=True):
 
     Attributes:
         released_ns: Time at which the libraries freed their workspaces, after the last step.
+        workspaces: Addresses of blocks alive at the end of the history that the libraries freed
+            when they were asked to, after memory had run out.
     """
 
     phases: list[PhaseMark] = []
     modules: list[ModuleMark] = []
     tags: list[Tag] = []
     released_ns: int | None = None
+    workspaces: list[int] = []
 
     @property
     def steps(self) -> list[int]:
@@ -136,8 +139,9 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
 
     A tag counts when its time lies within the allocation's life. An allocation without a tag is
     a temporary of the phase of its birth, unless it outlives its step. It is then a library's
-    workspace if it died when the libraries freed theirs. An allocation that lived within one
-    matrix product belongs to the library, whatever tag its address has.
+    workspace if it died when the libraries freed theirs. One that is noted as theirs is a
+    workspace in any case. An allocation that lived within one matrix product belongs to the
+    library, whatever tag its address has.
     """
     births, deaths = _lives(history, allocations)
     is_workspace = library_workspace(history, allocations)
@@ -146,6 +150,7 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
     module_at = _latest(notes.modules, births)
     step_ends = _step_ends(notes.phases)
     released_ns = NEVER if notes.released_ns is None else notes.released_ns - CLOCK_SLACK_NS
+    freed_later = _alive_at(allocations, deaths, notes.workspaces)
 
     def category_of(index: int) -> str:
         mark = phase_at[index]
@@ -153,6 +158,8 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
             return LIBRARY_WORKSPACE
         if index in tags:
             return tags[index].owner
+        if index in freed_later:
+            return WORKSPACES
         if allocations.born[index] < 0:
             return BEFORE
         if mark < 0:
@@ -175,6 +182,16 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
         phase=[notes.phases[mark].phase if mark >= 0 else "" for mark in phase_at],
         module=[module_of(index) for index in everything],
     )
+
+
+def _alive_at(
+    allocations: Allocations, deaths: Sequence[int], addresses: Sequence[int]
+) -> set[int]:
+    """Indices of the allocations at these addresses that nothing in the history frees."""
+    if not addresses:
+        return set()
+    found = np.flatnonzero(np.isin(allocations.address, addresses)).tolist()
+    return {index for index in found if deaths[index] == NEVER}
 
 
 def library_workspace(history: History, allocations: Allocations) -> NDArray[np.bool_]:

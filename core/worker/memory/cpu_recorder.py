@@ -30,6 +30,7 @@ class CpuRecorder:
 
     Attributes:
         released_ns: None: the CPU's libraries keep no workspaces in torch's allocator.
+        workspaces: None of them, for the same reason.
     """
 
     def __init__(self, job: Job) -> None:
@@ -46,6 +47,7 @@ class CpuRecorder:
         self._readings: dict[str, CardReading] = {}
         self._free_at_end: int | None = None
         self.released_ns: int | None = None
+        self.workspaces: list[int] = []
 
     def __enter__(self) -> Self:
         self._profile.__enter__()  # type: ignore[no-untyped-call]

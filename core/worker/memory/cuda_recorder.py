@@ -36,6 +36,7 @@ class CudaRecorder:
 
     Attributes:
         released_ns: When cuBLAS gave back its workspaces; None where torch cannot ask for it.
+        workspaces: After an out-of-memory, addresses of the blocks that cuBLAS gave back.
     """
 
     def __init__(self, job: Job) -> None:
@@ -47,15 +48,19 @@ class CudaRecorder:
         self._counters = Counters()
         self._readings: dict[str, CardReading] = {}
         self.released_ns: int | None = None
+        self.workspaces: list[int] = []
 
     def __enter__(self) -> Self:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         self._events_before = self._count_events()
+        self._begin_history()
+        observe_refusals(self._take_out_of_memory)
+        return self
+
+    def _begin_history(self) -> None:
         torch.cuda.memory._record_memory_history(
             "all", stacks="python", max_entries=MAX_EVENTS, device=self._device, clear_history=True
         )
-        observe_refusals(self._take_out_of_memory)
-        return self
 
     def __exit__(
         self,
@@ -63,7 +68,24 @@ class CudaRecorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None and self._snapshot:
+            with suppress(RuntimeError):  # must not replace the error that ended the recording
+                self._find_workspaces()
         torch.cuda.memory._record_memory_history(None, device=self._device)
+
+    def _find_workspaces(self) -> None:
+        """Note which blocks were cuBLAS's when memory ran out, in a history that begins anew: the
+        one up to the refusal has been taken."""
+        self._begin_history()
+        self._release_workspaces()
+        trace = torch.cuda.memory._snapshot()["device_traces"][self._index]
+        self.workspaces = [row["addr"] for row in trace if row["action"] == "free_completed"]
+
+    @property
+    def _index(self) -> int:
+        """Number of the device."""
+        index = self._device.index
+        return torch.cuda.current_device() if index is None else index
 
     def read(self, column: str, *, of_peak: bool = False) -> None:
         """Note the bytes in use now, and reset the counters of peaks.
@@ -115,8 +137,7 @@ class CudaRecorder:
             DamagedFileError: torch wrote a snapshot in a form that this version cannot read.
         """
         self._write(self._snapshot)
-        index = self._device.index
-        device = torch.cuda.current_device() if index is None else index
+        device = self._index
         history = snapshot_from(self._snapshot).history(device)
         return Recording(
             source="cuda-snapshot",

@@ -69,7 +69,8 @@ def measure(job: Job, report: Report) -> None:
         step_ms = _record(job, recorder, tagger, report)
     except Exception as error:
         if ran_out_of_memory(error):
-            report_oom_snapshot(job, recorder, tagger.notes, report)
+            notes = msgspec.structs.replace(tagger.notes, workspaces=recorder.workspaces)
+            report_oom_snapshot(job, recorder, notes, report)
         raise
     report(StageEntered(stage="export"))
     notes = msgspec.structs.replace(tagger.notes, released_ns=recorder.released_ns)
@@ -108,12 +109,15 @@ def _record(
 def _take_steps(
     workload: SteppedWorkload, recorder: CudaRecorder | CpuRecorder, tagger: Tagger, report: Report
 ) -> float:
+    compiles = workload.spec.compiles
     with tagger.watching(workload):
-        report(StageEntered(stage="warmup"))
+        report(StageEntered(stage="compile" if compiles else "warmup"))
         for index in range(WARMUP_STEPS):
             _step(workload, tagger, index)
             if index == 0:
                 recorder.read("first step", of_peak=True)
+                if compiles:
+                    report(StageEntered(stage="warmup"))
             report(StepCounted(done=index + 1, total=STEPS))
         report(StageEntered(stage="measure"))
         recorder.begin_steady_step()

@@ -105,6 +105,38 @@ class TestWhatWasAlive:
         assert sum(rows(alive).values()) == 4096
         assert rows(alive)["blocks larger than asked for"] == 3072
 
+    def test_what_the_libraries_gave_back_later_was_their_workspace(self) -> None:
+        recorded = recording(history(*self.UNWOUND), 1400)
+        noted = msgspec.structs.replace(NOTES, workspaces=[8192])
+        alive = snapshot_at_oom(recorded, noted)
+        assert rows(alive) == {"parameters": 1000, "workspaces": 300}
+        assert {one.category for one in alive.origins} == {"parameters", "workspaces"}
+        # The block that was freed before the refusal is none, whoever has its address now.
+        noted = msgspec.structs.replace(NOTES, workspaces=[9000])
+        assert rows(snapshot_at_oom(recorded, noted)).keys() == {
+            "parameters",
+            "temporaries (forward)",
+        }
+
+    def test_a_workspace_of_an_earlier_step_has_the_same_name(self) -> None:
+        marks = [PhaseMark(2000, 0, ""), PhaseMark(2100, 1, "forward")]
+        notes = msgspec.structs.replace(NOTES, phases=[*NOTES.phases, *marks])
+        recorded = recording(history((150, 4096, 1000), (1200, 8192, 300)), 2200)
+        assert rows(snapshot_at_oom(recorded, notes))["kept between steps"] == 300
+        noted = msgspec.structs.replace(notes, workspaces=[8192])
+        assert rows(snapshot_at_oom(recorded, noted))["workspaces"] == 300
+
+    def test_cudas_recording_has_the_request_and_its_observer_the_segment(self) -> None:
+        made = recording(history(*self.UNWOUND), 1400)
+        assert snapshot_at_oom(made, NOTES).requested_bytes is None
+        on_cuda = replace(made, source="cuda-snapshot")
+        alive = snapshot_at_oom(on_cuda, NOTES)
+        assert alive.requested_bytes == MIB
+        oom = describe_oom(event(requested_bytes=20 * MIB), alive, SPEC)
+        assert oom.requested_bytes == MIB
+        assert refused(oom).startswith("1.00 MiB asked for")
+        assert describe_oom(event(requested_bytes=20 * MIB), None, SPEC).requested_bytes == 20 * MIB
+
     def test_memory_can_run_out_before_anything_was_allocated(self) -> None:
         notes = Notes(phases=[PhaseMark(BUILD, -1, "build")])
         alive = snapshot_at_oom(recording(history(), 200), notes)

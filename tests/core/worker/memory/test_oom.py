@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,6 +25,8 @@ from sysbench.core.worker.limits import leftover_allocation_notice
 from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
 from sysbench.core.worker.memory.oom import OomObserver, cuda_state
 from sysbench.core.worker.workloads.transformer import StepError
+
+from .cuda_double import Cuda
 
 MIB = 2**20
 ON_CUDA = RunSpec(device="cuda:0")
@@ -276,49 +277,6 @@ class TestReporting:
         assert (event.phase, event.requested_bytes) == ("backward", 5 * 2**29)
 
 
-class Cuda:
-    """A card in words: what torch.cuda would say."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.observers: list[Callable[..., None]] = []
-        self.free, self.allocated, self.reserved = 5000 * MIB, 700 * MIB, 900 * MIB
-        self.snapshots = 0
-        set_to = monkeypatch.setattr
-        set_to(torch.cuda, "init", lambda: None)
-        set_to(torch.cuda, "current_device", lambda: 0)
-        set_to(torch.cuda, "mem_get_info", lambda device=None: (self.free, 8000 * MIB))
-        set_to(torch.cuda, "memory_allocated", lambda device=None: self.allocated)
-        set_to(torch.cuda, "memory_reserved", lambda device=None: self.reserved)
-        set_to(torch.cuda, "memory_snapshot", lambda: self.snapshot()["segments"])
-        set_to(torch.cuda, "memory_stats", lambda device=None: {"allocation.all.allocated": 3})
-        set_to(torch.cuda.memory, "_snapshot", self.snapshot)
-        set_to(torch.cuda.memory, "_record_memory_history", lambda *_, **__: None)
-        name = "_cuda_attach_out_of_memory_observer"
-        monkeypatch.setattr(torch._C, name, self.observers.append, raising=False)
-
-    def snapshot(self) -> dict[str, Any]:
-        self.snapshots += 1
-        blocks = [
-            {"address": 4096, "size": 512, "requested_size": 500, "state": "active_allocated"},
-            {"address": 8192, "size": 40 * MIB, "requested_size": 0, "state": "inactive"},
-        ]
-        other = [{"address": 4096, "size": 99 * MIB, "requested_size": 0, "state": "inactive"}]
-        alloc = {"action": "alloc", "addr": 4096, "size": 500, "time_us": 5, "frames": []}
-        refusal = {"action": "oom", "size": 64 * MIB, "device_free": 1, "time_us": 6}
-        return {
-            "segments": [
-                {"device": 0, "address": 4096, "total_size": 2**26, "blocks": blocks},
-                {"device": 1, "address": 4096, "total_size": 2**27, "blocks": other},
-            ],
-            "device_traces": [[alloc, refusal], []],
-            "number": self.snapshots,
-        }
-
-    def refuse(self) -> None:
-        for observer in self.observers:
-            observer(0, 64 * MIB, 1000 * MIB, 5000 * MIB)
-
-
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     return Cuda(monkeypatch)
@@ -346,6 +304,10 @@ class TestOnCuda:
         [
             "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
             "CUDA error: out of memory",
+            "CUDA driver error: out of memory",  # with expandable segments
+            "Triton Error [CUDA]: out of memory",
+            "NCCL error in: a.cpp:1, unhandled cuda error. Last error: "
+            "Cuda failure 2 'out of memory'",
         ],
     )
     def test_a_refusal_past_torchs_allocator_is_one(self, cuda: Cuda, text: str) -> None:
@@ -373,6 +335,23 @@ class TestOnCuda:
         assert recording.refusal.bytes == 64 * MIB
         assert recording.history.change.tolist() == [500]
         assert recording.counters.end_allocated == 700 * MIB
+
+    def test_what_cublas_gives_back_after_a_refusal_was_its_workspace(
+        self, cuda: Cuda, tmp_path: Path
+    ) -> None:
+        job = Job(spec=ON_CUDA, name="memory", folder=str(tmp_path))
+        with pytest.raises(torch.OutOfMemoryError), CudaRecorder(job) as recorder:
+            cuda.refuse()
+            raise torch.OutOfMemoryError
+        assert recorder.workspaces == [4096]
+        # The snapshot is that of the refusal, with the workspace alive.
+        assert recorder.export().history.change.tolist() == [500]
+
+    def test_without_a_refusal_nothing_is_asked_of_cublas(self, cuda: Cuda, tmp_path: Path) -> None:
+        job = Job(spec=ON_CUDA, name="memory", folder=str(tmp_path))
+        with pytest.raises(KeyError), CudaRecorder(job) as recorder:
+            raise KeyError
+        assert (recorder.workspaces, cuda.cleared) == ([], False)
 
     def test_a_pass_that_does_not_begin_clean_says_so(self, cuda: Cuda) -> None:
         message = leftover_allocation_notice(ON_CUDA)

@@ -267,6 +267,18 @@ def test_progress_is_told_in_order(train: Measured) -> None:
     assert [event.done for event in counts] == list(range(1, counts[0].total + 1))
 
 
+def test_compiling_is_a_stage_with_the_patience_of_one(tmp_path: Path) -> None:
+    """Silence in "warmup" ends a pass after 300 s; compiling for the first time takes longer."""
+    spec = TINY.changed(
+        batch=1, context=8, step="forward", compile="default", compile_backend="eager"
+    )
+    done = run(spec, tmp_path)
+    stages = [event.stage for event in done.events if isinstance(event, StageEntered)]
+    assert stages == ["build", "compile", "warmup", "measure", "export", "analyse"]
+    told = [type(event) for event in done.events[:4]]
+    assert told == [StageEntered, StageEntered, StageEntered, StepCounted]
+
+
 def test_running_out_of_memory_propagates_with_its_phase(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,63 @@
+"""A worker's process as the supervisor starts it, and what it makes of its end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.runs import worker_process
+from sysbench.core.runs.directory import create_run
+from sysbench.core.runs.job import Job
+from sysbench.core.runs.supervisor import supervise
+from sysbench.core.runs.worker_process import WorkerProcess
+from sysbench.core.spec.spec import RunSpec
+
+PRINTS_LEVEL = "import os; print(os.environ['KINETO_LOG_LEVEL'])"
+
+
+@pytest.mark.parametrize(("device", "level"), [("cuda:0", 2), ("cpu", 99)])
+def test_on_a_gpu_the_log_has_the_profilers_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, level: int
+) -> None:
+    """Kineto counts 0 verbose, 1 info, 2 warning: a refusal by CUPTI is a warning."""
+    child = [sys.executable, "-S", "-E", "-c", PRINTS_LEVEL]
+    monkeypatch.setattr(worker_process, "python_child", lambda *_, **__: child)
+    log = tmp_path / "log"
+    worker = WorkerProcess(Job(spec=RunSpec(device=device), name="trace", folder=""), log)
+    try:
+        assert worker.wait() == 0
+    finally:
+        worker.close()
+    assert log.read_text() == f"{level}\n"
+
+
+RUNS_OUT = """
+import json, os, sys
+
+def tell(event, **facts):
+    line = json.dumps({"event": event, "t_ns": 1, **facts}) + "\\n"
+    os.write(int(os.environ["SYSBENCH_EVENT_FD"]), line.encode())
+
+sys.stdin.readline()
+tell("ResultReported", block="oom", data={"requested_bytes": 3 * 2**19})
+unknown = dict.fromkeys(("free_bytes", "allocated_bytes"))
+tell("OutOfMemory", phase="forward", requested_bytes=20 * 2**20, message="", stack=[], **unknown)
+sys.exit(1)
+"""
+
+
+def test_what_was_asked_for_is_the_recordings_figure_where_there_is_one(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA's allocator names the segment that it wanted, its history the request."""
+    child = [sys.executable, "-S", "-E", "-c", RUNS_OUT]
+    monkeypatch.setattr(worker_process, "python_child", lambda *_, **__: child)
+    run = create_run(RunSpec(model="tiny", device="cpu"), ["memory"])
+    for _ in supervise(run):
+        pass
+    (row,) = run.record().passes
+    assert row.detail == "out of memory: 1.50 MiB asked for in forward"
+    assert row.oom is not None
+    assert row.oom.requested_bytes == 3 * 2**19
