@@ -23,11 +23,19 @@ def prepare_torch(spec: RunSpec) -> dict[str, Any]:
 
 
 def describe_torch(spec: RunSpec) -> dict[str, Any]:
-    """Versions of torch and facts on the device that is measured, in two groups."""
+    """Versions of torch and facts on the device that is measured, in two groups.
+
+    A third one, ``missing``, has the reason for a fact that is not there.
+    """
     facts: dict[str, Any] = {"version": str(torch.__version__), "cuda": torch.version.cuda}
     if spec.on_cuda:
-        facts["cudnn"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-        return {"torch": facts, "device": _describe_cuda(torch.device(spec.device))}
+        device = {"device": _describe_cuda(torch.device(spec.device))}
+        try:
+            facts["cudnn"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            # Of another version than torch was built for. Few runs need it, and those say so.
+            return {"torch": facts, **device, "missing": {"torch.cudnn": str(error)}}
+        return {"torch": facts, **device}
     facts["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
     facts["mkldnn"] = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     instructions = onednn_instructions(cpu_flags(), os.environ)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ...formatting import counted, format_bytes, percent, signed_percent
 from ...record.environment import threads
 from ...record.memory import Oom
@@ -13,6 +15,18 @@ from .rule import Rule
 DRIFT_LIMIT = 0.02
 BUSY_CORES_LIMIT = 0.75
 FIXED_STEPS_LIMIT = 0.02
+SIGNAL = re.compile(r"\bSIG[A-Z0-9]+\b")
+OTHER_END = "Find out who ended it: a person, the scheduler or a limit; then run again."
+CRASHED = (
+    "A library crashed in the process: the log ends with the Python stack; run again with "
+    "CUDA_LAUNCH_BLOCKING=1 to see whether it is the same place."
+)
+AFTER_SIGNAL = {
+    "SIGKILL": "Look for the kernel's out-of-memory killer, then run again.",
+    "SIGBUS": "Look for room in /dev/shm and on the disk: a file in memory could not grow; then "
+    "run again.",
+    **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASHED),
+}
 
 
 def ended_early(record: Record) -> Finding | None:
@@ -25,7 +39,7 @@ def ended_early(record: Record) -> Finding | None:
         return _ran_out(*pass_and_oom)
     following = {
         "oom": "Lower batch or context, or take bf16; the prediction says what fits.",
-        "killed": "Look for the kernel's out-of-memory killer, then run again.",
+        "killed": _after_signal(bad.detail),
         "hung": "Read the worker's log; the device may need attention (doctor).",
         "cancelled": "Run again when you like; finished passes are kept.",
         "disk-full": "Free space, or move SYSBENCH_HOME, and run again.",
@@ -40,6 +54,12 @@ def ended_early(record: Record) -> Finding | None:
         next=following,
         numbers={"seconds": round(bad.seconds, 1)},
     )
+
+
+def _after_signal(detail: str) -> str:
+    """What to do about a pass that a signal ended: a crash is not the system's refusal."""
+    named = SIGNAL.search(detail)
+    return AFTER_SIGNAL.get(named[0] if named else "", OTHER_END)
 
 
 def _ran_out(bad: PassRecord, oom: Oom) -> Finding:

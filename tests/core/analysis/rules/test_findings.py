@@ -20,6 +20,7 @@ from sysbench.core.record.record import (
     Telemetry,
 )
 from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.tables.trust import coverage_warning
 
 from .... import factories
 
@@ -126,6 +127,19 @@ def test_a_table_that_explains_little_is_told(quiet: Record) -> None:
     assert "436 of 1465" in finding.why
 
 
+def test_a_table_of_the_host_in_place_of_the_gpus_is_a_problem(quiet: Record) -> None:
+    assert quiet.kernels is not None
+    blind = bent(
+        quiet.kernels,
+        coverage=bent(quiet.kernels.coverage, explained=0.0),
+        missing=quiet.kernels.missing | {"kernels": "no work on the GPU was recorded: CUPTI"},
+    )
+    finding = only(bent(quiet, kernels=blind))
+    assert (finding.rule, finding.severity) == ("no-kernels", "problem")
+    assert finding.why == "No work on the GPU was recorded: CUPTI."
+    assert coverage_warning(blind).startswith("These tables are not of the GPU")
+
+
 def on_gpu(quiet: Record, busy_ms: float, idle: dict[str, float], **changes: Any) -> Record:
     """The run as if its rows were kernels: so much work, idle milliseconds by cause."""
     assert quiet.kernels is not None
@@ -225,6 +239,26 @@ def test_every_early_end_comes_first_with_a_next_step(quiet: Record, outcome: An
     assert finding.rule == "ended-early"
     assert finding.why == "what happened"
     assert finding.next
+
+
+@pytest.mark.parametrize(
+    ("detail", "words"),
+    [
+        ("killed by SIGKILL (a person, or the kernel out of memory) in stage measure", "killer"),
+        ("killed by SIGSEGV in stage measure", "crashed"),
+        ("rank 1: killed by SIGABRT in stage warmup; its log ends: …", "crashed"),
+        ("killed by SIGBUS in stage warmup", "/dev/shm"),
+        ("killed by SIGTERM in stage measure", "scheduler"),
+        ("its supervisor was killed", "Find out who ended it"),
+    ],
+)
+def test_what_to_do_about_a_signal_goes_by_the_signal(
+    quiet: Record, detail: str, words: str
+) -> None:
+    ended = PassRecord("trace", "killed", detail, 1.0)
+    finding = findings_of(bent(quiet, passes=[ended]))[0]
+    assert words in finding.next
+    assert ("out-of-memory" in finding.next) == ("SIGKILL" in detail)
 
 
 def test_few_steps_far_apart_are_not_called_trustworthy(quiet: Record) -> None:
