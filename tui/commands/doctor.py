@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from .report.layout import Line
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
+_STATUS = 9
 _COLUMN = 24
+"""Cells of the label where no name is longer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +58,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(checks)
     else:
-        print_lines(line for check in checks for line in _lines(check, page_width()))
+        column = max(_COLUMN, *(_STATUS + len(check.name) + 1 for check in checks))
+        print_lines(line for check in checks for line in _lines(check, page_width(), column))
     return 0
 
 
@@ -73,12 +76,12 @@ def _measured() -> list[Check]:
     return [rates_check(device, torch, now_ns), noise_check(name, torch, now_ns)]
 
 
-def _lines(check: Check, width: int) -> Iterator[Line]:
+def _lines(check: Check, width: int, column: int) -> Iterator[Line]:
     from .report.layout import labelled
 
-    label = f"{check.status:<8} {check.name}"
+    label = f"{check.status:<{_STATUS}}{check.name}"
     style = _STYLES[check.status]
-    yield from labelled(label, literal(check.found), width, column=_COLUMN, label_style=style)
+    yield from labelled(label, literal(check.found), width, column=column, label_style=style)
     for name, text in (("costs", check.costs), ("do", check.remedy)):
         if text:
-            yield from labelled("", f"{name}: {literal(text)}", width, column=_COLUMN, style="dim")
+            yield from labelled("", f"{name}: {literal(text)}", width, column=column, style="dim")

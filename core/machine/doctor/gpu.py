@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import re
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,14 @@ from ..telemetry.sample import DeviceSample
 from .check import Check
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+OWN_STATUS = Path("/proc/self/status")
+SHARED_MEMORY = Path("/dev/shm")
+LEAST_SHARED_BYTES = 2**30
+"""NCCL's documentation asks for 1 GiB in containers, which have 64 MiB unless told otherwise."""
+SYS_ADMIN, PERFMON = 21, 38
+"""Numbers of the rights in capabilities(7). By NVIDIA's page on ERR_NVGPUCTRPERM the driver asks
+for the first, and from R565 on takes the second as well."""
+PERFMON_DRIVER = 565
 ACTIVITY = ("sm_active", "tensor_active", "dram_active")
 
 
@@ -61,7 +70,11 @@ def checks(survey: Survey) -> list[Check]:
         _fields(answering),
         _activity(answering),
         _tenants(answering),
-        check_counters(_driver_parameters(), is_root=os.geteuid() == 0),
+        check_counters(
+            _text_of(DRIVER_PARAMETERS),
+            is_admin=may_profile(_text_of(OWN_STATUS), survey.driver),
+        ),
+        *([] if len(answering) < 2 else [check_shared_memory(_shared_memory_bytes())]),
     ]
 
 
@@ -140,24 +153,67 @@ def _tenants(devices: list[DeviceSample]) -> Check:
     )
 
 
-def _driver_parameters() -> str:
+def _text_of(path: Path) -> str:
     try:
-        return DRIVER_PARAMETERS.read_text()
+        return path.read_text()
     except OSError:
         return ""
 
 
-def check_counters(parameters: str, *, is_root: bool) -> Check:
-    """Check that this user may read hardware counters, from the driver's parameter file."""
+def may_profile(status: str, driver: str | None) -> bool:
+    """Whether the driver takes this process for an administrator: root in a container is none
+    unless the container was given the right.
+
+    Args:
+        status: Text of ``/proc/self/status``.
+        driver: Version of the driver, such as ``580.95.05``.
+    """
+    effective = re.search(r"^CapEff:\s*([0-9a-fA-F]+)$", status, re.MULTILINE)
+    rights = int(effective[1], 16) if effective else 0
+    major = re.match(r"\d+", driver or "")
+    takes_perfmon = major is not None and int(major[0]) >= PERFMON_DRIVER
+    return bool(rights >> SYS_ADMIN & 1 or (takes_perfmon and rights >> PERFMON & 1))
+
+
+def check_counters(parameters: str, *, is_admin: bool) -> Check:
+    """Check that this process may read hardware counters, from the driver's parameter file."""
     name = "hardware counters"
     rows = dict(line.split(":", 1) for line in parameters.splitlines() if ":" in line)
     restricted = rows.get("RmProfilingAdminOnly", "").strip()
-    if restricted == "0" or is_root:
+    if restricted == "0" or is_admin:
         return Check(name=name, status="ok", found="open to this user")
     return Check(
         name=name,
         status="warning",
-        found="for root only" if restricted else "the driver does not say who may read them",
+        found="for administrators only (CAP_SYS_ADMIN)"
+        if restricted
+        else "the driver does not say who may read them",
         costs="`nsys --gpu-metrics-devices` and Nsight Compute are refused; traces work",
-        remedy="load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run those as root",
+        remedy="load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run those as root, "
+        "in a container started with --cap-add=SYS_ADMIN",
+    )
+
+
+def _shared_memory_bytes() -> int | None:
+    try:
+        return shutil.disk_usage(SHARED_MEMORY).total
+    except OSError:
+        return None
+
+
+def check_shared_memory(total_bytes: int | None) -> Check:
+    """Check that NCCL has room to pass data between the ranks of a run.
+
+    Args:
+        total_bytes: Size of ``/dev/shm``; None where there is none.
+    """
+    name = "shared memory"
+    if total_bytes is not None and total_bytes >= LEAST_SHARED_BYTES:
+        return Check(name=name, status="ok", found=f"{format_bytes(total_bytes)} in /dev/shm")
+    return Check(
+        name=name,
+        status="warning",
+        found="no /dev/shm" if total_bytes is None else f"{format_bytes(total_bytes)} in /dev/shm",
+        costs="runs on several GPUs can end in NCCL, by SIGBUS or with an unhandled system error",
+        remedy="give the container more: --shm-size=1g, or --ipc=host",
     )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 SHUTDOWN_SECONDS = 5
 TAIL_LINES = 40
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOST_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|remote process exited", re.IGNORECASE
 )
@@ -72,9 +73,9 @@ def environment_of(spec: RunSpec, environ: Mapping[str, str]) -> dict[str, str]:
         # The store that torchrun shares with its workers would listen on every interface.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
-    loopback = _loopback()
-    if loopback and "GLOO_SOCKET_IFNAME" not in environ:
-        wanted["GLOO_SOCKET_IFNAME"] = loopback
+    if loopback := _loopback():
+        # The ranks are on this host: NCCL, too, would listen on the first other interface.
+        wanted |= {name: loopback for name in INTERFACES if name not in environ}
     if not spec.threads and not environ.get(OMP_VARIABLE):
         wanted[OMP_VARIABLE] = str(max(1, available_threads() // spec.ranks))
     return wanted

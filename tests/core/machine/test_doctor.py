@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from sysbench.core.machine.doctor.checks import check_home, check_terminal
-from sysbench.core.machine.doctor.gpu import Survey, check_counters
+from sysbench.core.machine.doctor.gpu import (
+    Survey,
+    check_counters,
+    check_shared_memory,
+    may_profile,
+)
 from sysbench.core.machine.doctor.tools import check_compiler, check_torch
 
 RunPython = Callable[..., Any]
@@ -130,7 +135,7 @@ def test_torch_against_the_driver(
 
 
 @pytest.mark.parametrize(
-    ("parameters", "is_root", "status"),
+    ("parameters", "is_admin", "status"),
     [
         ("EnableMSI: 1\nRmProfilingAdminOnly: 0\n", False, "ok"),
         ("RmProfilingAdminOnly: 1\n", False, "warning"),
@@ -138,8 +143,44 @@ def test_torch_against_the_driver(
         ("", False, "warning"),
     ],
 )
-def test_hardware_counters(parameters: str, is_root: bool, status: str) -> None:
-    assert check_counters(parameters, is_root=is_root).status == status
+def test_hardware_counters(parameters: str, is_admin: bool, status: str) -> None:
+    assert check_counters(parameters, is_admin=is_admin).status == status
+
+
+@pytest.mark.parametrize(
+    ("rights", "driver", "may"),
+    [
+        ("000001ffffffffff", "580.95.05", True),  # root
+        ("00000000a80425fb", "580.95.05", False),  # root in Docker: no CAP_SYS_ADMIN
+        ("00000000a82425fb", "580.95.05", True),  # --cap-add=SYS_ADMIN
+        ("0000004000000000", "580.95.05", True),  # CAP_PERFMON
+        ("0000004000000000", "550.144.03", False),
+        ("0000004000000000", None, False),
+        ("0000000000000000", "580.95.05", False),
+    ],
+)
+def test_root_in_a_container_is_no_administrator(
+    rights: str, driver: str | None, may: bool
+) -> None:
+    status = f"Name:\tpython\nCapPrm:\t000001ffffffffff\nCapEff:\t{rights}\nCapBnd:\t0\n"
+    assert may_profile(status, driver) == may
+
+
+def test_a_process_whose_rights_are_not_told_is_no_administrator() -> None:
+    assert not may_profile("", "580.95.05")
+
+
+@pytest.mark.parametrize(
+    ("total_bytes", "status"), [(2**36, "ok"), (2**30, "ok"), (64 * 2**20, "warning")]
+)
+def test_room_for_what_ranks_share(total_bytes: int, status: str) -> None:
+    assert check_shared_memory(total_bytes).status == status
+    assert check_shared_memory(None).status == "warning"
+
+
+def test_only_several_gpus_share_memory(on_stub: RunPython) -> None:
+    assert "shared memory" in on_stub(EXAMINE, NVML_STUB_GPUS="2")
+    assert "shared memory" not in on_stub(EXAMINE)
 
 
 def test_a_good_terminal() -> None:

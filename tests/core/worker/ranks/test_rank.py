@@ -192,8 +192,11 @@ def test_ranks_talk_over_loopback_and_divide_the_processors() -> None:
     spec = RunSpec(device="cpu", ranks=2, parallel="flat")
     wanted = environment_of(spec, {})
     name = wanted["GLOO_SOCKET_IFNAME"]
+    assert wanted["NCCL_SOCKET_IFNAME"] == name
     assert "127.0.0.1" in [one.address for one in psutil.net_if_addrs()[name]]
     assert int(wanted["OMP_NUM_THREADS"]) * 2 <= max(2, os.cpu_count() or 1)
     kept = environment_of(spec, {"GLOO_SOCKET_IFNAME": "eth7", "OMP_NUM_THREADS": "3"})
     assert not {"GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"} & kept.keys()
+    assert kept["NCCL_SOCKET_IFNAME"] == name
+    assert "NCCL_SOCKET_IFNAME" not in environment_of(spec, {"NCCL_SOCKET_IFNAME": "eth7"})
     assert "OMP_NUM_THREADS" not in environment_of(spec.changed(threads=4), {})
