@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from ...formatting import format_bytes
 from ...machine.children import python_child
 from ...machine.processes import die_with_parent
 from ...record.record import Compile
@@ -30,11 +31,7 @@ def with_warm_seconds(job: Job, block: Compile) -> Compile:
 
     Call it when this process's model is freed: a full device has no room for both.
     """
-    # The timing pass froze what it had built, the model included.
-    gc.unfreeze()
-    gc.collect()
-    if job.spec.on_cuda:
-        torch.cuda.empty_cache()
+    held_bytes = _let_go(job.spec)
     result = job.path / RESULT
     try:
         subprocess.run(
@@ -45,10 +42,24 @@ def with_warm_seconds(job: Job, block: Compile) -> Compile:
         )
         again = msgspec.json.decode(result.read_bytes(), type=Compile)
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
-        return _without(block, f"the second process failed, see the log: {error}")
+        beside = f", beside {format_bytes(held_bytes)} that this one held" if held_bytes else ""
+        return _without(block, f"the second process failed{beside}, see the log: {error}")
     if again.cache_misses or not again.cache_hits:
         return _without(block, "the second process did not find the graphs in the cache")
     return msgspec.structs.replace(block, warm_seconds=again.compile_seconds)
+
+
+def _let_go(spec: RunSpec) -> int:
+    """Free what this process holds of the device; returns the bytes that it still holds."""
+    # Captured CUDA graphs keep their pools after their model is gone.
+    torch.compiler.reset()
+    # The timing pass froze what it had built, the model included.
+    gc.unfreeze()
+    gc.collect()
+    if not spec.on_cuda:
+        return 0
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved(torch.device(spec.device))
 
 
 def _without(block: Compile, reason: str) -> Compile:
