@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.report.layout import Line, flowing, prose, shortened, table_lines
+from sysbench.tui.commands.report.output import UNCUT
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z", "M"]), max_size=60)
 
@@ -42,6 +43,18 @@ def test_without_rows_there_are_only_headings() -> None:
 def test_columns_fall_away_before_names_are_cut() -> None:
     lines = [text(line) for line in table_lines(table(("a" * 20, 1.0)), 33, drop=("share",))]
     assert lines == ["  name                  total ms", f"  {'a' * 20}     1.000"]
+
+
+def test_where_nothing_is_cut_a_long_name_moves_its_own_row_only() -> None:
+    long = Table(
+        name="t",
+        title="",
+        columns=("total_ms", "name", "module"),
+        rows=((1.0, "k" * 900, "blocks.0"), (2.0, "short", "blocks.1")),
+    )
+    heads, first, second = (text(line) for line in table_lines(long, UNCUT))
+    assert "k" * 900 + "  blocks.0" in first
+    assert second.index("blocks.1") == heads.index("module") <= 120
 
 
 @given(NAMES, st.integers(40, 120))

@@ -10,6 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from ....core.tables.cells import cells_as_text, heading_of, is_numeric
 from ....core.tables.table import Table
 from ....core.tables.trust import mark_perturbed
+from .output import UNCUT
 
 Span = tuple[str, str]
 """A text and its style: a rich style, or empty."""
@@ -21,6 +22,9 @@ INDENT = 2
 _GLUE = "\N{NO-BREAK SPACE}"
 _NARROWEST = 12
 """Cells that a name keeps when its column is narrowed."""
+_LONGEST = 100
+"""Cells of a column of text where nothing is cut: a longer text pushes the rest of its own row
+aside, not that of every row. Kernels of C++ templates have names of a thousand characters."""
 
 
 def blank() -> Line:
@@ -77,8 +81,9 @@ def table_lines(
     """A table in aligned columns, at most ``width`` cells wide.
 
     Columns of ``drop`` go first, in that order, when room is short; then the widest column
-    of text is cut in the middle. With ``total`` the last row is set in bold. Numbers of the
-    ``struck`` columns are marked, and struck out where the terminal can.
+    of text is cut in the middle. With a width of `UNCUT` nothing is. With ``total`` the last row
+    is set in bold. Numbers of the ``struck`` columns are marked, and struck out where the
+    terminal can.
     """
     chosen = list(columns) or list(table.columns)
     by_column = zip(*cells_as_text(table), strict=True) if table.rows else [()] * len(table.columns)
@@ -88,12 +93,16 @@ def table_lines(
     numeric = {name for name in chosen if is_numeric(table, name)}
     heads = {name: heading_of(table, name) for name in chosen}
     widths = {name: max(map(cell_len, (heads[name], *cells[name]))) for name in chosen}
-    _fit(widths, numeric, drop, width - INDENT)
-    lines = [_row(heads, widths, numeric, "dim")]
+    cut = width < UNCUT
+    if cut:
+        _fit(widths, numeric, drop, width - INDENT)
+    else:
+        widths = {name: min(size, _LONGEST) for name, size in widths.items()}
+    lines = [_row(heads, widths, numeric, "dim", cut=cut)]
     for index in range(len(table.rows)):
         row = {name: cells[name][index] for name in widths}
         is_total = total and index == len(table.rows) - 1
-        lines.append(_row(row, widths, numeric, "bold" if is_total else "", struck))
+        lines.append(_row(row, widths, numeric, "bold" if is_total else "", struck, cut=cut))
     return lines
 
 
@@ -120,11 +129,14 @@ def _row(
     numeric: set[str],
     style: str,
     struck: Collection[str] = (),
+    *,
+    cut: bool = True,
 ) -> Line:
     """One span, or several where cells are struck out."""
     line: Line = []
     for name, size in widths.items():
-        cell = _padded(shortened(texts[name], size), size, right=name in numeric)
+        text = shortened(texts[name], size) if cut else texts[name]
+        cell = _padded(text, size, right=name in numeric)
         gap = " " * (GAP if line else INDENT)
         if name in struck:
             text = cell.lstrip()

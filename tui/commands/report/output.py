@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PIPE_WIDTH = 100
 UNCUT = 10_000
+"""Width of a page on which nothing is cut: a pipe's, for a section in full."""
 
 
 def write(text: str) -> None:
