@@ -4,11 +4,13 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c $(VENV)/constraints.txt
+WHEELS ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c $(VENV)/constraints.txt \
+	$(if $(WHEELS),--no-index --find-links $(WHEELS))
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n )))
 
 .DEFAULT_GOAL := run
-.PHONY: run test lint format bench gpu-check api screenshots clean
+.PHONY: run test lint format bench gpu-check api screenshots wheels clean
 
 run: $(VENV)/.installed  ## open the workstation; without a terminal, measure the default profile
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
@@ -40,6 +42,12 @@ api: $(VENV)/.installed  ## docs/api.md from the docstrings of sysbench.core
 
 screenshots: $(VENV)/.installed-test  ## pictures of the real app on a real run, for the README
 	@$(BIN)/python -P docs/screenshots.py
+
+# Torch is not among them: such a box has its own. FOR=3.12 is the Python there, if another.
+wheels:  ## for a box without a registry, where `make run WHEELS=wheels` then installs from them
+	@grep -v '^torch==' constraints.txt | xargs $(PYTHON) -m pip --disable-pip-version-check download \
+		--quiet --no-deps --only-binary=:all: -d $(or $(WHEELS),wheels) 'setuptools>=77' \
+		$(if $(FOR),--python-version $(FOR) --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -145,3 +146,17 @@ def test_the_engine_loads_nothing_of_the_screens() -> None:
 
 def test_constraints_pin_the_tested_torch() -> None:
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not here")
+def test_without_a_registry_everything_is_installed_from_a_folder() -> None:
+    def said(*words: str) -> list[str]:
+        command = ["make", "--dry-run", "--always-make", "VENV=elsewhere", *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return [line for line in done.stdout.splitlines() if "pip " in line]
+
+    offline = "--no-index --find-links folder"
+    assert all(offline in line for line in said("run", "WHEELS=folder"))
+    assert said("run") and not any("--no-index" in line for line in said("run"))
+    (download,) = said("wheels", "FOR=3.12")
+    assert "grep -v '^torch==' constraints.txt" in download
