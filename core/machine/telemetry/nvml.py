@@ -8,6 +8,16 @@ from typing import Any
 from .gpu import Gpu
 from .sample import DeviceSample
 
+WHY_CLOSED = {
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver: libnvidia-ml.so.1 was not found",
+    "NVML_ERROR_DRIVER_NOT_LOADED": "the NVIDIA driver is installed but not loaded",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
+        "the NVIDIA driver was updated while loaded: reboot, or reload its modules"
+    ),
+    "NVML_ERROR_NO_PERMISSION": "no permission to talk to the NVIDIA driver",
+    "NVML_ERROR_GPU_NOT_FOUND": "the NVIDIA driver sees no GPU",
+}
+
 
 class Nvml:
     """The library, open inside a ``with`` block.
@@ -85,13 +95,7 @@ def _system(nvml: ModuleType, function: Any) -> Any:
 
 
 def _why_closed(nvml: ModuleType, error: Any) -> str:
-    reasons = {
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no NVIDIA driver: libnvidia-ml.so.1 was not found",
-        nvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is installed but not loaded",
-        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-            "the NVIDIA driver was updated while loaded: reboot, or reload its modules"
-        ),
-        nvml.NVML_ERROR_NO_PERMISSION: "no permission to talk to the NVIDIA driver",
-        nvml.NVML_ERROR_GPU_NOT_FOUND: "the NVIDIA driver sees no GPU",
-    }
-    return reasons.get(error.value, f"NVML does not start: {error}")
+    # By name: an older pynvml has not all of them.
+    codes = {getattr(nvml, name, None): why for name, why in WHY_CLOSED.items()}
+    why: str | None = codes.get(error.value)
+    return why or f"NVML does not start: {error}"
