@@ -18,6 +18,7 @@ import msgspec
 
 from ..errors import SpecError
 from ..record.roof import Roof
+from .null_gpu import card_name
 
 VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+", re.IGNORECASE)
 GIVEN = "given with --peak"
@@ -91,7 +92,7 @@ def _by_name() -> dict[str, Gpu]:
 
 
 def _plain(name: str) -> str:
-    return " ".join(VENDOR.sub("", name.strip()).casefold().split())
+    return " ".join(VENDOR.sub("", card_name(name.strip())).casefold().split())
 
 
 def memory_bandwidth(clock_mhz: float, bus_bits: float) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from ...formatting import counted, format_bytes, percent, signed_percent
-from ...record.environment import threads
+from ...machine.null_gpu import is_null
+from ...record.environment import device_name, threads
 from ...record.memory import Oom
 from ...record.record import Finding, PassRecord, Record, Timing
 from ..memory.oom import asked_by, held, out_of_memory, place, refused, what_fits
@@ -27,6 +28,22 @@ AFTER_SIGNAL = {
     "run again.",
     **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASHED),
 }
+
+
+def null_gpu(record: Record) -> Finding | None:
+    """The device computes nothing: no time of the run is one."""
+    name = device_name(record.environment)
+    if not is_null(name):
+        return None
+    return Finding(
+        rule="null-gpu",
+        severity="problem",
+        verdict="Null GPU: times mean nothing.",
+        why=f"{name} stands in for a card and computes nothing. Memory, launches and kernel names "
+        "are the host's and real; times, clocks, throughput, MFU, losses and norms are not.",
+        next="Read memory and counts here; measure times on a card.",
+        numbers={},
+    )
 
 
 def ended_early(record: Record) -> Finding | None:
@@ -202,6 +219,6 @@ def busy_machine(record: Record) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    *(ended_early, not_settled, drifting, lost_rounds),
+    *(null_gpu, ended_early, not_settled, drifting, lost_rounds),
     *(other_tenants, busy_machine),
 )

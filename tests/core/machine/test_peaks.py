@@ -68,6 +68,7 @@ def test_every_name_is_of_one_gpu() -> None:
         ("NVIDIA B300 SXM6 AC", "b300"),
         ("NVIDIA GB300", "gb300"),
         ("AMD Instinct MI300X", "mi300x"),
+        ("NVIDIA H100 80GB HBM3 (null GPU)", "h100-sxm5"),
     ],
 )
 def test_a_gpu_is_found_by_its_drivers_name(name: str, key: str) -> None:

@@ -24,6 +24,8 @@ from sysbench.core.tables.trust import coverage_warning
 
 from .... import factories
 
+FAILED = [PassRecord("timing", "failed", "failed", 5.0)]
+
 
 @pytest.fixture(scope="module")
 def quiet(tiny_run: RunDirectory) -> Record:
@@ -92,6 +94,15 @@ def test_drift_is_told_with_its_direction(quiet: Record, later: float, word: str
     finding = only(bent(quiet, timing=bent(quiet.timing, step=step)))
     assert finding.rule == "drifting"
     assert word in finding.verdict
+
+
+def test_a_null_gpu_is_told_before_all_else(quiet: Record) -> None:
+    device = {"device": {"name": "NVIDIA H100 80GB HBM3 (null GPU)"}}
+    null = bent(quiet, environment=quiet.environment | device, status="failed", passes=FAILED)
+    assert rules(null)[:2] == ["null-gpu", "ended-early"]
+    assert findings_of(null)[0].verdict == "Null GPU: times mean nothing."
+    real = {"device": {"name": "NVIDIA H100 80GB HBM3"}}
+    assert "null-gpu" not in rules(bent(null, environment=quiet.environment | real))
 
 
 def test_other_tenants_are_named(quiet: Record) -> None:

@@ -144,3 +144,16 @@ def test_a_run_whose_rounds_do_not_count_is_no_measurement(fields: dict[str, Any
     for pair in ((a, b), (b, a)):
         verdict = verdict_of(*pair, known)
         assert (verdict.verdict, verdict.why) == ("not decidable", "no round counts in stopped")
+
+
+def test_times_of_a_null_gpu_are_never_told_apart() -> None:
+    a = factories.record_of_rounds([10, 10.1, 9.9, 10, 10.2, 9.8], experiment="x")
+    b = factories.record_of_rounds([11, 11.1, 10.9, 11, 11.2, 10.8], experiment="x")
+    assert verdict_of(a, b).verdict == "slower"
+    environment = {"device": {"name": "NVIDIA H100 80GB HBM3 (null GPU)"}}
+    null = msgspec.structs.replace(b, id="null", environment=environment)
+    for pair in ((a, null), (null, a)):
+        verdict = verdict_of(*pair)
+        assert verdict.verdict == "not decidable"
+        assert verdict.why == "times of a null GPU mean nothing: null"
+        assert verdict.change is None

@@ -1,0 +1,19 @@
+"""The mark of a null GPU: PyTorch's CUDA build on libraries whose kernels compute nothing.
+
+Its memory, launches and names are the host's own and real; its times are made up. The stand-in for
+the driver puts the mark behind the card's name, so that it is wherever the name is.
+"""
+
+from __future__ import annotations
+
+MARK = "(null GPU)"
+
+
+def is_null(name: str | None) -> bool:
+    """Whether a device's name has the mark."""
+    return name is not None and name.endswith(MARK)
+
+
+def card_name(name: str) -> str:
+    """The name of the card that a device is or stands in for: without the mark."""
+    return name.removesuffix(MARK).rstrip()
