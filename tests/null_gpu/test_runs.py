@@ -1,0 +1,97 @@
+"""The program on null GPUs: runs finish, say what they are, and end as on a card that fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import Make, NullGpu
+
+pytestmark = pytest.mark.null_gpu
+
+TINY = ("--set", "model=tiny", "--set", "steps=6", "--set", "threads=1")
+NAME = "NVIDIA H100 80GB HBM3 (null GPU)"
+
+
+@pytest.fixture(scope="module")
+def on_h100(make_null_gpu: Make) -> NullGpu:
+    return make_null_gpu()
+
+
+@pytest.fixture(scope="module")
+def whole(on_h100: NullGpu) -> dict[str, Any]:
+    """A record with every pass of a plain run."""
+    return on_h100.record(*TINY, "--set", "precision=bf16")
+
+
+def test_every_pass_finishes(whole: dict[str, Any]) -> None:
+    assert {passed["outcome"] for passed in whole["passes"]} == {"finished"}
+    assert whole["timing"]["clock"] == "cuda-events"
+    assert whole["kernels"]["source"] == "kernels"
+    assert whole["memory"]["source"] == "cuda-snapshot"
+
+
+def test_the_record_says_that_its_times_mean_nothing(whole: dict[str, Any]) -> None:
+    assert whole["environment"]["device"]["name"] == NAME
+    assert whole["findings"][0]["rule"] == "null-gpu"
+    assert whole["findings"][0]["severity"] == "problem"
+
+
+def test_the_list_of_runs_has_the_mark(on_h100: NullGpu, whole: dict[str, Any]) -> None:
+    listed = on_h100.sysbench("list", "--json").stdout
+    assert whole["id"] in listed
+    assert NAME in listed
+
+
+def test_every_kernel_is_explained_by_a_launch(whole: dict[str, Any]) -> None:
+    coverage = whole["kernels"]["coverage"]
+    assert coverage["unlinked"] == 0
+    assert coverage["kernels"] > 100
+
+
+def test_the_driver_holds_what_the_allocator_and_the_context_hold(whole: dict[str, Any]) -> None:
+    memory = whole["memory"]
+    assert memory["driver_used_bytes"] == memory["peak_reserved_bytes"] + (526 << 20)
+
+
+def test_a_kernel_that_faults_ends_the_run_as_a_cuda_error(null_gpu: NullGpu) -> None:
+    record = null_gpu.record(*(*TINY, "--passes", "timing"), exit_code=1, fail_at_launch=2000)
+    assert [passed["outcome"] for passed in record["passes"]] == ["cuda-error"]
+
+
+def test_a_small_card_runs_out_of_memory(null_gpu: NullGpu) -> None:
+    record = null_gpu.record(
+        *("--set", "model=tiny", "--set", "batch=64", "--set", "context=512"),
+        *("--passes", "memory"),
+        exit_code=1,
+        memory_mib=900,
+    )
+    assert [passed["outcome"] for passed in record["passes"]] == ["oom"]
+
+
+def test_a_refused_cupti_gives_no_kernel_table(null_gpu: NullGpu) -> None:
+    done = null_gpu.sysbench(
+        *("run", "--json", "--set", "device=cuda", *TINY, "--passes", "trace"), cupti="refused"
+    )
+    assert '"source": "kernels"' not in done.stdout.replace('"source":"', '"source": "')
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+def test_two_cards_train_together(null_gpu: NullGpu, parallel: str) -> None:
+    record = null_gpu.record(
+        *(*TINY, "--set", f"parallel={parallel}", "--set", "ranks=2", "--passes", "timing"),
+        count=2,
+    )
+    block = record["distributed"]
+    assert block["backend"] == "nccl"
+    assert [row["device"] for row in block["rows"]] == ["cuda:0", "cuda:1"]
+
+
+def test_an_all_reduce_is_measured_between_two_cards(null_gpu: NullGpu) -> None:
+    record = null_gpu.record(
+        *("--set", "workload=all-reduce", "--set", "ranks=2", "--set", "payload_mib=4"),
+        *("--set", "steps=6", "--passes", "timing"),
+        count=2,
+    )
+    assert record["distributed"]["all_reduce"] is not None
