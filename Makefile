@@ -7,16 +7,17 @@ BIN := $(VENV)/bin
 WHEELS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c $(VENV)/constraints.txt \
 	$(if $(WHEELS),--no-index --find-links $(WHEELS))
+NULL_GPU_VENV ?= .null-gpu
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n )))
 
 .DEFAULT_GOAL := run
-.PHONY: run test lint format bench gpu-check api screenshots wheels clean
+.PHONY: run test lint format bench gpu-check null-gpu test-null-gpu api screenshots wheels clean
 
 run: $(VENV)/.installed  ## open the workstation; without a terminal, measure the default profile
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
 
 test: $(VENV)/.installed-test  ## the whole suite, on a machine without a GPU
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu" -n $(WORKERS) --dist loadfile
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu and not null_gpu" -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import walls, spelling
 	@$(BIN)/ruff check .
@@ -36,6 +37,12 @@ bench: $(VENV)/.installed-test  ## figures, as ratios measured in one run; asser
 gpu-check: $(VENV)/.installed-test  ## gpu-marked tests, and docs/validation/<gpu>.md
 	@$(BIN)/pytest -q -m gpu
 	@$(BIN)/python -P tests/gpu/validate.py
+
+null-gpu: $(VENV)/.installed-test  ## PyTorch's CUDA build on stand-ins that compute nothing
+	@NULL_GPU_VENV="$(NULL_GPU_VENV)" $(BIN)/python -m tests.null_gpu.install
+
+test-null-gpu: $(VENV)/.installed-test  ## what needs the null GPU; skipped where none is built
+	@NULL_GPU_VENV="$(NULL_GPU_VENV)" $(BIN)/pytest -q -m null_gpu
 
 api: $(VENV)/.installed  ## docs/api.md from the docstrings of sysbench.core
 	@$(BIN)/python -P docs/make_api.py
