@@ -34,6 +34,8 @@ CHANGED = {
 
 ADDED = {
     "library_workspace_bytes",
+    "residual_bytes",
+    "clock_offset_us",
     "timing.rounds",
     "timing.interval_of",
     "timing.steps",

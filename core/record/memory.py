@@ -6,6 +6,8 @@ import msgspec
 
 LIBRARY_WORKSPACE = "library workspace"
 """Row of memory that matrix products allocated and freed again before they returned."""
+RESIDUAL = "residual"
+"""Row of what a counter has and no other row explains: computed, and 0 if all is right."""
 
 
 def prediction_error(predicted_bytes: float | None, measured_bytes: float | None) -> float | None:

@@ -103,10 +103,10 @@ class Coverage(Block, frozen=True):
     kernels, copies and fills seen on the device, ``unlinked`` those whose launch was not
     recorded; all 0 on the CPU. ``explained`` is one minus the shares of unlinked and of
     unattributed time, and 0 where a device computed and none of its work was recorded;
-    ``with_module`` the part of forward, loss and backward time that has
-    a module. ``graph_kernels`` are those of the kernels that one launch of a CUDA graph
-    started: all take its place in the model. ``dropped`` are launches whose work was never
-    seen on the device.
+    ``with_module`` the part of forward, loss and backward time that has a module, in a CUDA graph
+    one below the root. ``graph_kernels`` are those of the kernels that one launch of a CUDA graph
+    started: all take its place in the model. ``dropped`` are launches whose work was never seen on
+    the device.
     """
 
     launches: int
@@ -199,9 +199,12 @@ class Memory(Block, frozen=True):
     both; ``library_workspace_bytes`` is by how much the peak is higher than that, for what
     libraries took within a product. ``resident_set`` names the one of ``closed_forms`` that the
     peak is made of. ``origins`` are what is alive at the peak by category, phase and stack, as
-    requested, the largest first. ``baseline_bytes`` are in ``baseline_blocks`` that are older
-    than the recording, which began after them or whose ring of events wrapped. ``devices`` is
-    filled where there are several.
+    requested, the largest first. ``residual_bytes`` are those of the allocator's counter at the
+    peak that no recorded allocation explains, 0 if all is right, and a row where they are not;
+    null where no counter was read. ``clock_offset_us`` is the allocator's clock minus the worker's,
+    by which its notes were shifted; null where there is one clock. ``baseline_bytes`` are in
+    ``baseline_blocks`` that are older than the recording, which began after them or whose ring of
+    events wrapped. ``devices`` is filled where there are several.
 
     The steps of a foreign recording are not known. All of it stands for the steady one, the
     columns are ``peak`` and ``end``, and ``first_step_peak_bytes`` is null.
@@ -236,6 +239,8 @@ class Memory(Block, frozen=True):
     baseline_blocks: int = 0
     devices: list[DeviceMemory] = []
     library_workspace_bytes: int = 0
+    residual_bytes: int | None = None
+    clock_offset_us: float | None = None
     missing: dict[str, str] = {}
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..analysis.rounds import counting, inside, middle
 from ..analysis.rules.kernels import COVERAGE_LIMIT, PERTURBATION_LIMIT
 from ..formatting import format_bytes, percent, signed_percent
+from ..record.memory import RESIDUAL
 from ..record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
 from .cells import decimal, literal
 from .timing import interval_words
@@ -152,7 +153,8 @@ def _of_kernels(kernels: Kernels) -> Iterator[tuple[str, str]]:
 
 
 def _of_memory(memory: Memory) -> Iterator[tuple[str, str]]:
-    yield ("ledger", _closing(memory.ledger, memory.peak_allocated_bytes, "the peak allocated"))
+    counted = "the peak allocated" if memory.residual_bytes is None else "the allocator's counter"
+    yield ("ledger", _closing(memory.ledger, memory.peak_allocated_bytes, counted))
     if memory.card and memory.driver_used_bytes:
         counted_by = (
             "what the driver counts" if memory.source == "cuda-snapshot" else "the resident set"
@@ -165,12 +167,16 @@ def _of_memory(memory: Memory) -> Iterator[tuple[str, str]]:
         if memory.library_workspace_bytes and memory.tensor_prediction_error is not None:
             text += f", {signed_percent(memory.tensor_prediction_error)} without library workspace"
         yield ("prediction", text)
+    if memory.clock_offset_us is not None:
+        off = f"{memory.clock_offset_us:+.1f} µs"
+        yield ("clock join", f"the allocator's clock is {off} off, the notes were shifted by it")
     if memory.events_dropped:
         yield ("dropped", f"{memory.events_dropped:,} allocation events fell out of the ring")
 
 
 def _closing(rows: list[LedgerRow], total_bytes: int, total_name: str) -> str:
-    sum_bytes = sum(row.bytes for row in rows)
+    # The residual is what the others leave: with it any sum would close.
+    sum_bytes = sum(row.bytes for row in rows if row.name != RESIDUAL)
     gap = percent(abs(sum_bytes - total_bytes) / total_bytes if total_bytes else 0.0, 2)
     total = format_bytes(total_bytes)
     return f"rows sum to {format_bytes(sum_bytes)}, {total_name} is {total} (gap {gap})"

@@ -17,20 +17,22 @@ from ...errors import DamagedFileError
 from ...estimate.closed_form import ROWS
 from ...record.memory import (
     LIBRARY_WORKSPACE,
+    RESIDUAL,
     DeviceMemory,
     Pool,
 )
 from ...record.record import LedgerRow, Memory
 from ..trace.scopes import LOSS
 from .card import CardReading, Segments, card_rows
+from .clock_join import joined
 from .history import History, OomEvent, pair
 from .lists import draw_timeline, largest_alive, module_table, origins_alive
 from .owners import Notes
 from .predicted import NOT_PREDICTED
 from .residents import HELD_BY_GRAPHS, Residents, replay
+from .residents import UNSPLIT as UNSPLIT
 from .snapshot import Snapshot
 
-UNSPLIT = "blocks larger than asked for"
 LAST_READING = "steady end"
 """The reading that stands for instants without one, on a device: within a step only the bytes
 that the allocator reserves change, and its events give those."""
@@ -72,8 +74,8 @@ def columns_of(
 
     Args:
         readings: Of the device or process, by column.
-        blocks: Bytes handed out by the allocator's counters, where they were read: a block can
-            be larger than the request.
+        blocks: Bytes handed out by the allocator's counters, where they were read: what the
+            replayed events do not explain of them is the residual.
         segments: Of the caching allocator, where there is one.
     """
     columns = Columns({}, {}, {})
@@ -81,7 +83,7 @@ def columns_of(
         rows = residents.rows(instant)
         if name in blocks:
             handed_out = int(residents.live[instant]) - residents.held(instant)
-            rows.append(LedgerRow(UNSPLIT, blocks[name] - handed_out))
+            rows.append(LedgerRow(RESIDUAL, blocks[name] - handed_out))
         columns.ledger[name] = rows
         reading = readings.get(name)
         if segments is not None:
@@ -105,8 +107,8 @@ def _with_graphs(residents: Residents, segments: Segments) -> Residents:
     would seem to need nothing.
     """
     allocations = residents.allocations
-    blocks = allocations.rounded(residents.history.granule)
-    handed_out = allocations.curve(np.where(segments.is_private(allocations.address), blocks, 0))
+    is_private = segments.is_private(allocations.address)
+    handed_out = allocations.curve(np.where(is_private, residents.blocks, 0))
     times_ns = np.append(residents.time_ns(0), residents.history.time_ns)
     held = np.maximum(segments.private_bytes(times_ns) - handed_out, 0)
     return residents.with_graphs(held)
@@ -115,8 +117,9 @@ def _with_graphs(residents: Residents, segments: Segments) -> Residents:
 def _pools(residents: Residents, instant: int, segments: Segments) -> list[Pool]:
     allocations = residents.allocations
     alive = allocations.alive_at(instant - 1)
-    blocks = allocations.rounded(residents.history.granule)[alive]
-    return segments.pools(residents.time_ns(instant), allocations.address[alive], blocks)
+    return segments.pools(
+        residents.time_ns(instant), allocations.address[alive], residents.blocks[alive]
+    )
 
 
 def _without_empty_rows(columns: dict[str, list[LedgerRow]]) -> dict[str, list[LedgerRow]]:
@@ -132,6 +135,8 @@ INSIDE_GRAPHS = (
     "what is inside is not told apart: while a graph is replayed the allocator sees no event, so "
     "gradients, activations and temporaries in it are this one row"
 )
+NO_COUNTER = "the CPU allocator keeps no counter to hold the ledger against"
+NOT_SOUNDED = "no allocation of known time joins the allocator's clock with another one"
 NO_FORWARD_END = "compiled code is one call: where its forward ends is not seen from outside"
 
 
@@ -183,9 +188,12 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
 
     Events and rows are in requested bytes, CUDA's counters in blocks: the rounding of each
     request to the allocator's granule is a row, and so is the excess of a cached block that the
-    allocator hands out and may not split.
+    allocator hands out and may not split, where the history has the blocks. What the counters have
+    beyond all of that is the residual.
     """
-    history, counters = recording.history, recording.counters
+    counters = recording.counters
+    clocks = joined(recording.history, notes)
+    history, notes = clocks.history, clocks.notes
     residents = replay(history, notes)
     if recording.segments is not None:
         residents = _with_graphs(residents, recording.segments)
@@ -218,6 +226,8 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         card_columns=columns.card,
         pools=columns.pools,
         library_workspace_bytes=workspace_bytes,
+        residual_bytes=_residual(recording, residents, peak),
+        clock_offset_us=clocks.offset_us,
         peak_as_predicted=rows_as_predicted(
             residents, residents.peak_of_tensors(*steady), peak_bytes - workspace_bytes
         ),
@@ -228,8 +238,18 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         events=len(history),
         events_dropped=recording.events_dropped,
         step_ms=step_ms,
-        missing=_missing(instants, residents) | recording.missing,
+        missing=_missing(instants, residents)
+        | recording.missing
+        | ({} if clocks.offsets else {"clock_offset_us": NOT_SOUNDED}),
     )
+
+
+def _residual(recording: Recording, residents: Residents, peak: int) -> int | None:
+    """Bytes of the counted peak that the replayed events do not explain; None without a count."""
+    counted = recording.counters.peak_allocated
+    if counted is None:
+        return None
+    return counted - int(residents.live[peak]) + residents.held(peak)
 
 
 def _missing(instants: Mapping[str, int], residents: Residents) -> dict[str, str]:
@@ -262,6 +282,7 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
     missing = {
         "driver_used_bytes": "a snapshot knows only what its allocator holds",
         "modules": "a snapshot does not say whose an allocation is",
+        "residual_bytes": "a snapshot has no counter of the peak",
     }
     if reserved is None:
         missing["peak_reserved_bytes"] = "the snapshot has no segments"
@@ -287,6 +308,7 @@ def describe_profiled(history: History) -> Memory:
             "peak_reserved_bytes": "the CPU allocator reserves nothing ahead",
             "driver_used_bytes": "a trace does not say what its process held",
             "modules": "a trace does not say whose an allocation is",
+            "residual_bytes": NO_COUNTER,
         },
     )
     return describe_memory(recording, Notes())

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DamagedFileError
-from ...record.memory import Pool
+from ...record.memory import RESIDUAL, Pool
 from ...record.record import LedgerRow
 from .history import Integers
 
@@ -78,7 +78,7 @@ def card_rows(allocated: int, reading: CardReading, pools: Sequence[Pool] = ()) 
         *rows,
         LedgerRow("context and libraries", own),
         LedgerRow("other processes", reading.others),
-        LedgerRow("residual", outside - own - reading.others),
+        LedgerRow(RESIDUAL, outside - own - reading.others),
     ]
 
 

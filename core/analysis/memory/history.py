@@ -40,6 +40,8 @@ class History:
         survivors: (address, requested bytes) of blocks in use when the recording ended.
         product: Number of the matrix product that was under way, -1 outside of all; empty where
             operators were not recorded.
+        block: Bytes of the block that was handed out, which can be larger than the rounded request,
+            0 where one was given back; empty where that is not known.
         granule: Bytes that the allocator rounds every request up to; 1 if it does not.
     """
 
@@ -50,6 +52,7 @@ class History:
     stacks: Sequence[Stack]
     survivors: Sequence[tuple[int, int]] = ()
     product: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    block: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     granule: int = 1
 
     def __len__(self) -> int:

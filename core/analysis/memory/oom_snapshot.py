@@ -7,9 +7,10 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from ...record.memory import OomSnapshot
+from ...record.memory import RESIDUAL, OomSnapshot
 from ...record.record import LedgerRow
-from .block import UNSPLIT, Recording
+from .block import Recording
+from .clock_join import joined
 from .history import History, OomEvent, pair
 from .lists import draw_timeline, largest_alive, origins_alive
 from .owners import NEVER, Notes, PhaseMark
@@ -31,7 +32,8 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
     Args:
         notes: The worker's, up to the step that did not end.
     """
-    history, refusal = recording.history, recording.refusal
+    history, notes, _ = joined(recording.history, notes)
+    refusal = recording.refusal
     allocated_bytes = recording.counters.end_allocated
     count = (
         _fullest(history, notes) if refusal is None else history.last_before(refusal.time_ns) + 1
@@ -40,7 +42,7 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
     ledger = [row for row in residents.rows(count) if row.bytes]
     if allocated_bytes is not None:
         beyond = allocated_bytes - int(residents.live[count])
-        ledger += [LedgerRow(UNSPLIT, beyond)] if beyond else []
+        ledger += [LedgerRow(RESIDUAL, beyond)] if beyond else []
     step = notes.phases[-1].step
     span = residents.span(step) if step in notes.steps else (0, count)
     refused_ns = residents.notes.phases[-1].time_ns
@@ -88,7 +90,7 @@ def _until(history: History, count: int, notes: Notes, refusal: OomEvent | None)
     taken, its result would have outlived it and its workspace would not: they cannot be told
     apart, and both are temporaries.
     """
-    columns = ("time_ns", "address", "change", "stack", "product")
+    columns = ("time_ns", "address", "change", "stack", "product", "block")
     before = replace(history, **{name: getattr(history, name)[:count] for name in columns})
     step = notes.phases[-1].step
     last_ns = max(int(before.time_ns[-1]) if count else 0, notes.phases[-1].time_ns)

@@ -59,6 +59,19 @@ class Tag(Note, frozen=True):
     module: str
 
 
+class Sounding(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An allocation of an odd size between two readings of the notes' clock, freed at once."""
+
+    before_ns: int
+    after_ns: int
+    bytes: int
+
+    @property
+    def middle_ns(self) -> int:
+        """The time between the two readings."""
+        return (self.before_ns + self.after_ns) // 2
+
+
 class Notes(msgspec.Struct, frozen=True):
     """All notes of a pass, each list in order of time.
 
@@ -66,6 +79,7 @@ class Notes(msgspec.Struct, frozen=True):
         released_ns: Time at which the libraries freed their workspaces, after the last step.
         workspaces: Addresses of blocks alive at the end of the history that the libraries freed
             when they were asked to, after memory had run out.
+        soundings: Allocations by which the allocator's clock is joined with that of the notes.
     """
 
     phases: list[PhaseMark] = []
@@ -73,6 +87,7 @@ class Notes(msgspec.Struct, frozen=True):
     tags: list[Tag] = []
     released_ns: int | None = None
     workspaces: list[int] = []
+    soundings: list[Sounding] = []
 
     @property
     def steps(self) -> list[int]:

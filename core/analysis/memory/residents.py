@@ -23,6 +23,9 @@ from .owners import (
 
 HELD_BY_GRAPHS = "held by CUDA graphs"
 """Category of what is reserved for CUDA graphs and not handed out: a replay works in it unseen."""
+UNSPLIT = "blocks larger than asked for"
+"""Row of the bytes by which blocks exceed their rounded requests: the allocator does not split off
+a rest that is too small."""
 
 
 def rounding_name(granule: int) -> str:
@@ -41,16 +44,18 @@ class Residents:
         notes: The worker's notes of the same time.
         allocations: Every allocation of the history.
         attribution: Their owners.
-        live: Live bytes at each instant, each allocation rounded to the allocator's granule, and
-            what CUDA graphs hold.
-        categories: Live bytes of each category at each instant, as requested; a last one
-            for the rounding. They sum to ``live``.
+        blocks: Bytes of each allocation's block, where the history has them; else its request
+            rounded to the allocator's granule.
+        live: Live bytes at each instant, in blocks, and what CUDA graphs hold.
+        categories: Live bytes of each category at each instant, as requested; further ones for
+            the rounding, and for blocks larger than that. They sum to ``live``.
     """
 
     history: History
     notes: Notes
     allocations: Allocations
     attribution: Attribution
+    blocks: Integers
     live: Integers
     categories: dict[str, Integers]
 
@@ -143,23 +148,36 @@ def replay(history: History, notes: Notes) -> Residents:
     """Follow a history from its first event to its last."""
     allocations = pair(history)
     attribution = attribute(history, allocations, notes)
-    blocks = allocations.rounded(history.granule)
+    rounded = allocations.rounded(history.granule)
+    blocks = _blocks(history, allocations, rounded)
     names = np.array(attribution.category, dtype=np.str_)
     categories = {
         str(name): allocations.curve(np.where(names == name, allocations.bytes, 0))
         for name in _in_order(set(attribution.category))
     }
     if history.granule > 1:
-        rounding = allocations.curve(blocks - allocations.bytes)
+        rounding = allocations.curve(rounded - allocations.bytes)
         categories[rounding_name(history.granule)] = rounding
+    if len(history.block):
+        categories[UNSPLIT] = allocations.curve(blocks - rounded)
     return Residents(
         history=history,
         notes=notes,
         allocations=allocations,
         attribution=attribution,
+        blocks=blocks,
         live=allocations.curve(blocks),
         categories=categories,
     )
+
+
+def _blocks(history: History, allocations: Allocations, rounded: Integers) -> Integers:
+    """Bytes of each allocation's block; at least its rounded request."""
+    if not len(history.block):
+        return rounded
+    # The index -1 of a birth before the recording reaches the last element, which is no block.
+    blocks: Integers = np.maximum(rounded, np.append(history.block, 0)[allocations.born])
+    return blocks
 
 
 def _in_order(categories: Iterable[str]) -> list[str]:

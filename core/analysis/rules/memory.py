@@ -8,6 +8,7 @@ import msgspec
 
 from ...estimate.closed_form import predict, why_not_predicted
 from ...formatting import format_bytes, percent, signed_percent
+from ...record.memory import RESIDUAL
 from ...record.record import Finding, Memory, Record
 from ...spec.spec import RunSpec
 from ..memory.predicted import COPIES, amount
@@ -17,6 +18,8 @@ PREDICTION_LIMIT = 0.05
 LEFTOVER_LIMIT = 0.01
 FIRST_STEP_LIMIT = 0.05
 CARD_LIMIT = 0.95
+RESIDUAL_LIMIT = 0.01
+UNSPLIT_UNKNOWN = "ledger.blocks larger than asked for"
 SPILL_RATIO = 6.0
 """Backward over forward; twice the work takes about twice the time if all is on the card."""
 
@@ -57,6 +60,36 @@ def _only_library_workspace(memory: Memory, error: float, of_tensors: float) -> 
             "tensor_error": of_tensors,
             "library_workspace_bytes": memory.library_workspace_bytes,
         },
+    )
+
+
+def ledger_does_not_close(record: Record) -> Finding | None:
+    """The allocator counted other bytes than the recorded allocations explain, at any instant.
+
+    Less than they add up to is impossible; more is bytes that no row has.
+    """
+    memory = record.memory
+    if memory is None:
+        return None
+    shares = {
+        name: amount(rows, RESIDUAL) / (sum(row.bytes for row in rows) or 1)
+        for name, rows in memory.columns.items()
+    }
+    wrong = {name: share for name, share in shares.items() if share < 0 or share > RESIDUAL_LIMIT}
+    if not wrong:
+        return None
+    worst = max(wrong, key=lambda name: abs(wrong[name]))
+    left = amount(memory.columns[worst], RESIDUAL)
+    unsplit = memory.missing.get(UNSPLIT_UNKNOWN)
+    return Finding(
+        rule="ledger-does-not-close",
+        severity="note" if unsplit and min(wrong.values()) > 0 else "warning",
+        verdict=f"The memory ledger does not close: {signed_percent(wrong[worst])} at {worst}.",
+        why=f"The allocator's counter has {format_bytes(abs(left))} "
+        f"{'more' if left > 0 else 'less'} than the recorded allocations"
+        + (f"; blocks larger than asked for are among them: {unsplit}." if unsplit else "."),
+        next="Trust the peak, which is the counter's; do not publish the ledger's rows.",
+        numbers={"residual_bytes": left, "share": wrong[worst], "columns": len(wrong)},
     )
 
 
@@ -239,6 +272,7 @@ def _fact(record: Record, group: str, key: str) -> int | None:
 
 RULES: tuple[Rule, ...] = (
     prediction_missed,
+    ledger_does_not_close,
     previous_output_alive,
     forward_in_grad_mode,
     state_in_forward,

@@ -11,8 +11,9 @@ from typing import Self
 import psutil
 from torch.autograd.profiler import profile
 
-from ...analysis.memory.block import Recording
+from ...analysis.memory.block import NO_COUNTER, Recording
 from ...analysis.memory.card import CardReading
+from ...analysis.memory.owners import Sounding
 from ...analysis.memory.profiled import decode_profiled_allocations, decode_refusal
 from ...errors import WorkerFailed
 from ...runs.job import Job
@@ -31,11 +32,15 @@ class CpuRecorder:
     Attributes:
         released_ns: None: the CPU's libraries keep no workspaces in torch's allocator.
         workspaces: None of them, for the same reason.
+        soundings: None either: the profiler and the notes read one clock.
     """
 
     def __init__(self, job: Job) -> None:
         self._path = job.path / "allocations.json.gz"
-        self._missing = {"peak_reserved_bytes": "the CPU allocator reserves nothing ahead"}
+        self._missing = {
+            "peak_reserved_bytes": "the CPU allocator reserves nothing ahead",
+            "residual_bytes": NO_COUNTER,
+        }
         if job.spec.compiles:
             self._missing["largest.stack"] = (
                 "Python stacks: compiling makes too many calls to trace"
@@ -48,6 +53,7 @@ class CpuRecorder:
         self._free_at_end: int | None = None
         self.released_ns: int | None = None
         self.workspaces: list[int] = []
+        self.soundings: list[Sounding] = []
 
     def __enter__(self) -> Self:
         self._profile.__enter__()  # type: ignore[no-untyped-call]

@@ -6,15 +6,18 @@ import os
 import pickle
 import time
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import pynvml
 import torch
 
-from ...analysis.memory.block import Counters, Recording
+from ...analysis.memory.block import UNSPLIT, Counters, Recording
+from ...analysis.memory.block_sizes import block_sizes
 from ...analysis.memory.card import CardReading, segments_of
 from ...analysis.memory.history import refusal_in
+from ...analysis.memory.owners import Sounding
 from ...analysis.memory.snapshot import snapshot_from
 from ...runs.job import Job
 from ...storage import write_atomically
@@ -25,6 +28,10 @@ MAX_EVENTS = 400_000
 
 PICKLE_PROTOCOL = 4
 """The newest that pytorch.org/memory_viz reads."""
+
+SOUNDING_BYTES = (771, 773, 775)
+"""Odd sizes, of no tensor of the step: by them the events of soundings are found again. The first
+may have to wait for memory of the driver; the others tell the time."""
 
 NO_PROCESS = "NVML does not tell this process's share of the device"
 
@@ -37,6 +44,7 @@ class CudaRecorder:
     Attributes:
         released_ns: When cuBLAS gave back its workspaces; None where torch cannot ask for it.
         workspaces: After an out-of-memory, addresses of the blocks that cuBLAS gave back.
+        soundings: By which the allocator's clock is joined with `time.time_ns`.
     """
 
     def __init__(self, job: Job) -> None:
@@ -49,12 +57,14 @@ class CudaRecorder:
         self._readings: dict[str, CardReading] = {}
         self.released_ns: int | None = None
         self.workspaces: list[int] = []
+        self.soundings: list[Sounding] = []
 
     def __enter__(self) -> Self:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         self._events_before = self._count_events()
         self._begin_history()
         observe_refusals(self._take_out_of_memory)
+        self._sound()
         return self
 
     def _begin_history(self) -> None:
@@ -115,7 +125,17 @@ class CudaRecorder:
         # After the readings, so that they include the workspaces; before the snapshot, so that
         # the history has the frees, by which the analysis recognises the workspaces.
         self._release_workspaces()
+        self._sound()
         self._take_snapshot()
+
+    def _sound(self) -> None:
+        """Allocate and free small blocks between two readings of the clock that the notes have."""
+        for size in SOUNDING_BYTES:
+            before_ns = time.time_ns()
+            block = torch.empty(size, dtype=torch.uint8, device=self._device)
+            after_ns = time.time_ns()
+            del block
+            self.soundings.append(Sounding(before_ns, after_ns, size))
 
     def _take_snapshot(self) -> None:
         """Copy the history now: ending the recording empties it."""
@@ -139,6 +159,12 @@ class CudaRecorder:
         self._write(self._snapshot)
         device = self._index
         history = snapshot_from(self._snapshot).history(device)
+        sizes = block_sizes(self._snapshot, device)
+        missing = {} if self._has_process_shares() else {"card": NO_PROCESS}
+        if sizes.bytes is None:
+            missing[f"ledger.{UNSPLIT}"] = sizes.missing
+        else:
+            history = replace(history, block=sizes.bytes)
         return Recording(
             source="cuda-snapshot",
             history=history,
@@ -148,7 +174,7 @@ class CudaRecorder:
             refusal=refusal_in(self._snapshot, device),
             # The counters saw every event, the ring kept the last `MAX_EVENTS`.
             events_dropped=max(0, self._events - len(history)),
-            missing={} if self._has_process_shares() else {"card": NO_PROCESS},
+            missing=missing,
         )
 
     def _has_process_shares(self) -> bool:

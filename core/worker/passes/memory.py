@@ -7,6 +7,7 @@ import time
 import msgspec
 
 from ...analysis.memory.block import describe_memory
+from ...analysis.memory.clock_join import WITHIN_US
 from ...analysis.memory.oom_snapshot import snapshot_at_oom
 from ...analysis.memory.owners import Notes
 from ...errors import SysbenchError
@@ -51,6 +52,8 @@ HIDDEN_BY_COMPILING = {
     "modules.activation_bytes": "compiled code has no modules inside: see the one that encloses it",
 }
 
+OFF = "the allocator's clock is {:+.1f} µs off the system's: owners were joined with that shift"
+
 STEADY_STEP = WARMUP_STEPS
 STEPS = WARMUP_STEPS + 1
 
@@ -69,20 +72,30 @@ def measure(job: Job, report: Report) -> None:
         step_ms = _record(job, recorder, tagger, report)
     except Exception as error:
         if ran_out_of_memory(error):
-            notes = msgspec.structs.replace(tagger.notes, workspaces=recorder.workspaces)
-            report_oom_snapshot(job, recorder, notes, report)
+            report_oom_snapshot(job, recorder, _noted(tagger, recorder), report)
         raise
     report(StageEntered(stage="export"))
-    notes = msgspec.structs.replace(tagger.notes, released_ns=recorder.released_ns)
+    notes = _noted(tagger, recorder)
     write_atomically(job.path / "notes.json", msgspec.json.encode(notes))
     recording = recorder.export()
     events = len(recording.history)
     report(WorkStepped(what="allocation events", done=events, total=events))
     report(StageEntered(stage="analyse"))
     memory = describe_memory(recording, notes, step_ms=step_ms)
+    if memory.clock_offset_us is not None and abs(memory.clock_offset_us) > WITHIN_US:
+        report(Noticed(message=OFF.format(memory.clock_offset_us)))
     if job.spec.compile != "off":
         memory = msgspec.structs.replace(memory, missing=memory.missing | HIDDEN_BY_COMPILING)
     report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
+
+
+def _noted(tagger: Tagger, recorder: CudaRecorder | CpuRecorder) -> Notes:
+    return msgspec.structs.replace(
+        tagger.notes,
+        released_ns=recorder.released_ns,
+        workspaces=recorder.workspaces,
+        soundings=recorder.soundings,
+    )
 
 
 def _record(

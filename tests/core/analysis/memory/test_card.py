@@ -292,10 +292,9 @@ def test_without_that_it_is_only_kept() -> None:
     assert "workspaces" not in end
 
 
-def test_blocks_larger_than_asked_for_are_a_row_wherever_they_were_counted(memory: Memory) -> None:
-    name = "blocks larger than asked for"
-    assert amounts(memory.columns["peak"])[name] == MIB - 1024
-    assert amounts(memory.columns["steady end"])[name] == 0
+def test_what_the_counters_have_and_no_event_explains_is_the_residual(memory: Memory) -> None:
+    assert amounts(memory.columns["peak"])["residual"] == memory.residual_bytes == MIB - 1024
+    assert amounts(memory.columns["steady end"])["residual"] == 0
 
 
 def test_the_segments_of_a_real_snapshot_are_what_it_says_it_holds(shared_data: Path) -> None:

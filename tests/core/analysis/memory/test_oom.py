@@ -97,13 +97,22 @@ class TestWhatWasAlive:
         assert rows(alive) == {"parameters": 1000, "temporaries (forward)": 350}
         assert "fullest instant" in alive.missing["op"]
 
-    def test_blocks_larger_than_their_requests_close_the_ledger(self) -> None:
+    def test_what_no_event_explains_is_the_residual(self) -> None:
         made = recording(
             history((150, 4096, 1000), granule=512), 1400, counters=Counters(end_allocated=4096)
         )
         alive = snapshot_at_oom(made, NOTES)
         assert sum(rows(alive).values()) == 4096
+        assert rows(alive)["residual"] == 3072
+
+    def test_blocks_larger_than_their_requests_close_the_ledger(self) -> None:
+        recorded = replace(
+            history((150, 4096, 1000), granule=512), block=np.array([4096], dtype=np.int64)
+        )
+        made = recording(recorded, 1400, counters=Counters(end_allocated=4096))
+        alive = snapshot_at_oom(made, NOTES)
         assert rows(alive)["blocks larger than asked for"] == 3072
+        assert "residual" not in rows(alive)
 
     def test_what_the_libraries_gave_back_later_was_their_workspace(self) -> None:
         recorded = recording(history(*self.UNWOUND), 1400)

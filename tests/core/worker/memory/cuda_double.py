@@ -21,6 +21,8 @@ class Cuda:
         self.cleared = False
         set_to = monkeypatch.setattr
         set_to(torch.cuda, "init", lambda: None)
+        empty = torch.empty
+        set_to(torch, "empty", lambda *size, device=None, **more: empty(*size, **more))
         set_to(torch.cuda, "current_device", lambda: 0)
         set_to(torch.cuda, "mem_get_info", lambda device=None: (self.free, 8000 * MIB))
         set_to(torch.cuda, "memory_allocated", lambda device=None: self.allocated)

@@ -317,6 +317,8 @@ def test_cuda_ledger_closes(tmp_path: Path, step: str, precision: str) -> None:
     assert memory.peak_reserved_bytes is not None
     assert memory.peak_reserved_bytes >= memory.peak_allocated_bytes
     assert abs(peak.get("blocks larger than asked for", 0)) < 0.02 * memory.peak_allocated_bytes
+    assert memory.residual_bytes is not None
+    assert 0 <= memory.residual_bytes < 0.01 * memory.peak_allocated_bytes
     assert memory.driver_used_bytes is not None
     assert sum(row.bytes for row in memory.card) == memory.driver_used_bytes
     assert memory.card_columns.keys() == memory.columns.keys() == memory.pools.keys()
