@@ -14,6 +14,15 @@ from .telemetry.host import memory_capacity_bytes
 from .telemetry.nvml import Nvml
 from .telemetry.sample import DeviceSample
 
+DEVICE_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
+"""Variable by which CUDA numbers its devices, and the value with which it numbers as NVML does.
+Without it CUDA sorts unlike GPUs by a guess at their speed."""
+
+
+def in_bus_order(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables for a process that uses CUDA: devices by the bus unless one says else."""
+    return {DEVICE_ORDER: BUS_ORDER, **environ}
+
 
 def resolve_device(text: str) -> str:
     """The device of a run: ``cpu`` or ``cuda:N``.
@@ -63,9 +72,10 @@ def visible_devices(
     """GPUs in CUDA's numbering, from GPUs in NVML's.
 
     A device is None where NVML cannot identify it: a MIG slice, or a number on a machine with
-    different GPUs, which CUDA sorts by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    different GPUs, where CUDA_DEVICE_ORDER has them sorted by speed. Workers start with
+    `in_bus_order`.
     """
-    is_bus_order = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    is_bus_order = environ.get(DEVICE_ORDER, BUS_ORDER) == BUS_ORDER
     is_same_order = is_bus_order or len({device.name for device in devices}) == 1
     numbered = [device if is_same_order and not device.mig else None for device in devices]
     chosen = environ.get("CUDA_VISIBLE_DEVICES")

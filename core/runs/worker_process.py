@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ..machine.children import python_child
+from ..machine.devices import in_bus_order
 from ..machine.processes import kill_descendants
 from ..record.events import AnyEvent, decode_event
 from .job import Job
@@ -44,7 +45,7 @@ class WorkerProcess:
                     pass_fds=(write_end,),
                     start_new_session=True,
                     env={
-                        **os.environ,
+                        **in_bus_order(os.environ),
                         EVENT_FD_VARIABLE: str(write_end),
                         PARENT_VARIABLE: str(os.getpid()),
                         "KINETO_LOG_LEVEL": WARNINGS if job.spec.on_cuda else NOTHING,

@@ -7,8 +7,17 @@ from typing import Any
 import psutil
 import pytest
 
-from sysbench.core.machine.devices import capacity_bytes, nvml_index, torch_facts, visible_devices
+from sysbench.core.machine.devices import (
+    capacity_bytes,
+    in_bus_order,
+    nvml_index,
+    torch_facts,
+    visible_devices,
+)
 from sysbench.core.machine.telemetry.sample import DeviceSample
+from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_process import WorkerProcess
+from sysbench.core.spec.spec import RunSpec
 
 RunPython = Callable[..., Any]
 
@@ -113,11 +122,32 @@ def test_cuda_numbers_become_nvml_numbers(
     assert [device and device.index for device in found] == indices
 
 
-def test_unlike_gpus_are_known_in_bus_order_only() -> None:
+def test_unlike_gpus_are_known_by_the_order_that_workers_get() -> None:
     devices = gpus("A", "B")
-    assert visible_devices(devices, {}) == [None, None]
+    assert visible_devices(devices, {}) == devices
+    assert visible_devices(devices, in_bus_order({"CUDA_VISIBLE_DEVICES": "1"})) == [devices[1]]
     assert visible_devices(devices, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == devices
-    assert visible_devices(devices, {"CUDA_VISIBLE_DEVICES": "GPU-1"}) == [devices[1]]
+
+
+def test_an_order_that_was_asked_for_stays_and_hides_unlike_gpus() -> None:
+    devices, fastest = gpus("A", "B"), {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    assert in_bus_order(fastest) == fastest
+    assert visible_devices(devices, fastest) == [None, None]
+    assert visible_devices(gpus("A", "A"), fastest) == gpus("A", "A")
+    assert visible_devices(devices, fastest | {"CUDA_VISIBLE_DEVICES": "GPU-1"}) == [devices[1]]
+
+
+def test_a_worker_numbers_its_devices_as_we_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    job = Job(spec=RunSpec(device="cpu"), name="timing", folder=str(tmp_path))
+    worker = WorkerProcess(job, tmp_path / "log")
+    try:
+        variables = psutil.Process(worker.pid).environ()
+    finally:
+        worker.close()
+    assert variables["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_a_gpu_in_mig_mode_is_not_what_a_run_gets() -> None:
