@@ -40,6 +40,7 @@ ADDED = {
     "timing.interval_of",
     "timing.steps",
     "timing.loss_start",
+    "timing.throttled",
 }
 """Keys that JSON has gained since, a dotted one in that block only; none is renamed or removed."""
 

@@ -40,6 +40,7 @@ def timed_block(
     step = spread(samples)
     flops = predict(spec).step_flops
     missing = {"mfu": "follows from the device's peak, in the record"}
+    missing["throttled"] = "its counters were not read" if spec.on_cuda else "a CPU has no counters"
     if not issue:
         missing["issue"] = "on the CPU issuing and running are one"
     return Timing(

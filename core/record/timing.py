@@ -103,8 +103,9 @@ class Timing(msgspec.Struct, frozen=True):
     """The timing pass: steps and phases timed without a profiler.
 
     ``clock`` is ``cuda-events`` (time on the device between phase boundaries) or ``host``.
-    ``issue`` is the host's time to enqueue a step, ``wall`` the host's time per step over
-    each synchronised batch; both null on the CPU, where the host clock is the only one.
+    ``issue`` is the host's time to enqueue a step that began on an idle device, an upper bound
+    where a step has more launches than the queue holds; ``wall`` the host's time per step over each
+    synchronised batch; both null on the CPU, where the host clock is the only one.
 
     ``model_flops`` count attention in full, ``causal_model_flops`` without its masked half;
     ``mfu`` and ``causal_mfu`` are these per second over the dense peak of the precision,
@@ -115,6 +116,11 @@ class Timing(msgspec.Struct, frozen=True):
     ``loss_start`` is the loss of the very first step, before any update, which every run of the
     same computation shares up to rounding; ``loss_first`` follows the warm-up, ``loss_last`` all
     steps. They are null for steps without a loss.
+
+    ``throttled`` is the share of the measured part for which the driver held the GPU's clock down,
+    by reason, as its counters have it however short it was; reasons can hold at the same time. It
+    is null on the CPU and where the driver does not count, and of rank 0's GPU where there are
+    several.
 
     ``rounds`` are the processes of a run that was timed by several, those that do not count
     included; empty for one process, which is its own only round. With two or more that count,
@@ -151,3 +157,4 @@ class Timing(msgspec.Struct, frozen=True):
     rounds: list[Round] = []
     interval_of: Literal["steps", "rounds"] = "steps"
     steps: Spread | None = None
+    throttled: dict[str, float] | None = None

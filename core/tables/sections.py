@@ -61,7 +61,7 @@ def _timing(source: Source) -> Iterator[Table]:
 
     if source.record.timing:
         yield timing.timing_table(source.record.timing)
-        yield timing.speed_table(source.record.timing)
+        yield timing.speed_table(source.record.timing, source.record.telemetry)
     yield context.passes_table(source.record)
 
 

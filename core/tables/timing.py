@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..analysis.rounds import LEAST_FOR_INTERVAL, middle
-from ..formatting import counted
+from ..formatting import counted, percent
 from ..record.record import Round, Spread, Telemetry, Timing
 from .table import QUANTITY, Cell, Column, Table, facts, fields_of, tabulate
 
@@ -116,10 +116,11 @@ def rounds_table(timing: Timing) -> Table:
     )
 
 
-def speed_table(timing: Timing) -> Table:
-    """Rates from the timing, and the choice of its steps.
+def speed_table(timing: Timing, telemetry: Telemetry | None = None) -> Table:
+    """Rates from the timing, the choice of its steps, and on a GPU its clock meanwhile.
 
-    Of several rounds the rates follow from the median of all, the rest is of round ``of_round``.
+    Of several rounds the rates follow from the median of all, the rest is of round ``of_round``;
+    the clock is sampled over the measured parts of all.
     """
     standing = middle(timing.rounds)
     of_rounds: dict[str, Cell] = {}
@@ -140,8 +141,32 @@ def speed_table(timing: Timing) -> Table:
         "stop_reason": timing.stop_reason,
         "loss_first": timing.loss_first,
         "loss_last": timing.loss_last,
+        **_clock(timing, telemetry),
     }
     return facts("speed", "Speed and how the steps were chosen", values, timing.missing)
+
+
+def _clock(timing: Timing, telemetry: Telemetry | None) -> dict[str, Cell]:
+    """The SM clock and what held it; nothing on a CPU."""
+    series = telemetry.series if telemetry else {}
+    clock = next((spread for name, spread in series.items() if name.endswith(".sm_clock_mhz")), {})
+    on_cuda = timing.issue is not None
+    cells: dict[str, Cell] = {
+        f"sm_clock_{statistic}_mhz": clock[statistic]
+        for statistic in ("min", "median", "max")
+        if statistic in clock
+    }
+    if timing.throttled is not None or (on_cuda and "throttled" in timing.missing):
+        cells["throttled"] = throttled_words(timing)
+    return cells
+
+
+def throttled_words(timing: Timing) -> str | None:
+    """``power cap 43.0 %, thermal 0.2 %`` of the measured part; None where it was not counted."""
+    if timing.throttled is None:
+        return None
+    held = {reason: share for reason, share in timing.throttled.items() if share}
+    return ", ".join(f"{reason} {percent(share)}" for reason, share in held.items()) or "never"
 
 
 def telemetry_table(block: Telemetry) -> Table:

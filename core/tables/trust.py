@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..analysis.rounds import counting, inside, middle
+from ..analysis.rules.clocks import sm_clock_words
 from ..analysis.rules.kernels import COVERAGE_LIMIT, PERTURBATION_LIMIT
 from ..formatting import format_bytes, percent, signed_percent
+from ..record.clock_reasons import holding
 from ..record.memory import RESIDUAL
 from ..record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
 from .cells import decimal, literal
-from .timing import interval_words
+from .timing import interval_words, throttled_words
 
 PERTURBED_MARK = "~"
 """Stands before a time perturbed by tracing; the screens strike it out as well."""
@@ -105,6 +107,7 @@ def trust_lines(record: Record) -> list[tuple[str, str]]:
         lines += _of_memory(record.memory)
     if record.telemetry:
         lines += _of_telemetry(record.telemetry)
+    lines += _of_clock(record)
     return lines
 
 
@@ -189,5 +192,19 @@ def _of_telemetry(telemetry: Telemetry) -> Iterator[tuple[str, str]]:
             for process in telemetry.other_processes
         )
         yield ("neighbours", f"also on the device: {literal(names)}")
-    if telemetry.clock_reasons:
-        yield ("clocks", f"held by: {literal(', '.join(telemetry.clock_reasons))}")
+    for name, why in telemetry.missing.items():
+        if name.startswith("device") and "." not in name:  # all of it, not one series
+            yield ("telemetry", f"no figures of the GPU: {literal(why)}")
+
+
+def _of_clock(record: Record) -> Iterator[tuple[str, str]]:
+    """The SM clock beside the step, what held it in samples, and for how long by the counters."""
+    reasons = holding(record.telemetry.clock_reasons) if record.telemetry else []
+    counted = throttled_words(record.timing) if record.timing else None
+    parts = [
+        sm_clock_words(record),
+        f"held by: {literal(', '.join(reasons))}" if reasons else "",
+        f"share of the measured part by the driver's counters: {counted}" if counted else "",
+    ]
+    if any(parts):
+        yield ("clocks", "; ".join(filter(None, parts)))

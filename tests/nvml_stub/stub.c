@@ -7,6 +7,7 @@
  *   NVML_STUB_LOST=1:20                  GPU 1 is lost once it answered 20 calls
  *   NVML_STUB_MIG=0                      GPU 0 is in MIG mode
  *   NVML_STUB_REASONS=0x24               clock event reasons (0)
+ *   NVML_STUB_HELD=74:250000,269:7       nanoseconds that counter fields grow by at each reading
  *   NVML_STUB_PROCESSES=4211:1024,77:-   pid and bytes on GPU 0; - is "not available"
  *   NVML_STUB_CUDA=12040                 CUDA version of the driver (13000)
  *   NVML_STUB_LOG=FILE                   one line for each call on a GPU: its name and index
@@ -23,7 +24,7 @@
 enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, TOO_SMALL = 7, GPU_IS_LOST = 15 };
 enum { LARGEST = 8 };
 typedef unsigned long long u64;
-typedef struct { unsigned index, calls, locked_mhz; u64 millijoules; } Gpu;
+typedef struct { unsigned index, calls, locked_mhz, held_readings; u64 millijoules; } Gpu;
 
 static Gpu gpus[LARGEST];
 
@@ -32,17 +33,20 @@ static long number(const char *name, long otherwise) {
     return text && *text ? strtol(text, NULL, 0) : otherwise;
 }
 
-/* The code that NVML_STUB_REFUSE holds for a name, or 0. */
-static int refusal(const char *name) {
-    const char *at = getenv("NVML_STUB_REFUSE");
+/* The number that a variable such as NVML_STUB_REFUSE holds for a name, or what is given. */
+static long long listed(const char *variable, const char *name, long long otherwise) {
+    const char *at = getenv(variable);
     size_t length = strlen(name);
     while (at && *at) {
-        if (!strncmp(at, name, length) && at[length] == ':') return atoi(at + length + 1);
+        if (!strncmp(at, name, length) && at[length] == ':') return atoll(at + length + 1);
         at = strchr(at, ',');
         if (at) at++;
     }
-    return SUCCESS;
+    return otherwise;
 }
+
+/* The code that NVML_STUB_REFUSE holds for a name, or 0. */
+static int refusal(const char *name) { return (int)listed("NVML_STUB_REFUSE", name, SUCCESS); }
 
 static int in_mig_mode(const Gpu *gpu) { return number("NVML_STUB_MIG", -1) == (long)gpu->index; }
 
@@ -109,7 +113,6 @@ int nvmlDeviceGetUUID(Gpu *gpu, char *text, unsigned size) {
     snprintf(text, size, "GPU-%08x-0000-4000-8000-000000000000", 0xa0 + gpu->index);
     return SUCCESS;
 }
-
 /* Load, power, clocks */
 
 int nvmlDeviceGetUtilizationRates(Gpu *gpu, unsigned rates[2]) {
@@ -173,7 +176,8 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu *gpu, u64 *reasons) {
     return SUCCESS;
 }
 
-/* Power 186 (mW, unsigned int) and energy 83 (mJ, unsigned long long, growing by 500 J a call) */
+/* Power 186 (mW, unsigned int) and energy 83 (mJ, unsigned long long, growing by 500 J a call);
+ * the others are NVML_STUB_HELD's. */
 
 typedef struct {
     unsigned field, scope;
@@ -184,6 +188,7 @@ typedef struct {
 
 int nvmlDeviceGetFieldValues(Gpu *gpu, int count, FieldValue *values) {
     ENTER(gpu);
+    gpu->held_readings++;
     for (int i = 0; i < count; i++) {
         char name[32];
         snprintf(name, sizeof name, "field%u", values[i].field);
@@ -195,7 +200,12 @@ int nvmlDeviceGetFieldValues(Gpu *gpu, int count, FieldValue *values) {
             values[i].type = 3;
             values[i].value.ull = gpu->millijoules += 500000;
         } else {
-            values[i].code = NOT_SUPPORTED;
+            char id[16];
+            snprintf(id, sizeof id, "%u", values[i].field);
+            long long grows = listed("NVML_STUB_HELD", id, -1);
+            if (grows < 0) values[i].code = NOT_SUPPORTED;
+            values[i].type = 3;
+            values[i].value.ull = (u64)grows * gpu->held_readings;
         }
     }
     return SUCCESS;

@@ -5,12 +5,13 @@ from __future__ import annotations
 from ...formatting import percent, signed_percent
 from ...record.record import Finding, Record
 from ..rounds import inside
-from . import compiling, kernels, measuring, memory, ranks, roof
+from . import clocks, compiling, kernels, measuring, memory, ranks, roof
 from .rule import Rule
 
 SEVERITIES = ("problem", "warning", "note", "good")
 RULES: tuple[Rule, ...] = (
     *measuring.RULES,
+    *clocks.RULES,
     *compiling.RULES,
     *kernels.RULES,
     *roof.RULES,

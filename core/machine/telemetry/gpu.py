@@ -176,7 +176,7 @@ class Gpu:
         nvml = self._library
         fields = (nvml.NVML_FI_DEV_POWER_INSTANT, nvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION)
         values = self._ask(nvml.nvmlDeviceGetFieldValues, fields)
-        power, energy = map(_field_value, values) if values is not None else (None, None)
+        power, energy = map(field_value, values) if values is not None else (None, None)
         if power is None:
             power = self._ask(nvml.nvmlDeviceGetPowerUsage)
         return _thousandth(power), _thousandth(energy)
@@ -225,12 +225,13 @@ class Gpu:
             return None
 
 
-def _field_value(field: Any) -> float | None:
-    """The number in a batched field, by the type that the driver declares."""
+def field_value(field: Any) -> float | None:
+    """The number in a batched field, by the type that the driver declares; None where refused."""
     members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
     if field.nvmlReturn != 0 or field.valueType >= len(members):
         return None
-    return float(getattr(field.value, members[field.valueType]))
+    value: float = getattr(field.value, members[field.valueType])
+    return value
 
 
 def _thousandth(value: float | None) -> float | None:

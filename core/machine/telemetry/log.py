@@ -58,4 +58,5 @@ class SampleLog:
         """`summarise` of the samples; None where ``missing`` has a reason."""
         if self.missing:
             return None
-        return summarise(self.samples, self.device_index, between, own_pids)
+        on_cuda = self._device != "cpu"
+        return summarise(self.samples, self.device_index, between, own_pids, on_cuda=on_cuda)

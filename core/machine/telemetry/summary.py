@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ...record.clock_reasons import holding
 from ...record.record import Telemetry
 from .sample import DeviceSample, Sample
 
@@ -36,6 +37,7 @@ def summarise(
     own_pids: frozenset[int] = frozenset(),
     *,
     interval_seconds: float = 0.5,
+    on_cuda: bool = False,
 ) -> Telemetry:
     """Minimum, median, maximum and n of each series, and the other processes.
 
@@ -46,10 +48,12 @@ def summarise(
 
     Args:
         samples: In the order they were taken.
-        device_index: The run's device as NVML counts; None for a run on the CPU.
+        device_index: The run's device as NVML counts; None for a run on the CPU, and where NVML
+            cannot identify it.
         between: First and last ``t_ns`` of each part that counts; without one all samples do.
         own_pids: Processes of the run itself, which are not "other".
         interval_seconds: How often samples were asked for.
+        on_cuda: Whether the run's device is a GPU: its absence then has a reason.
     """
     counted = [
         sample
@@ -64,9 +68,9 @@ def summarise(
         interval_seconds=interval_seconds,
         samples=len(counted),
         series={key: _spread(values) for key, values in series.items() if values},
-        clock_reasons=list(dict.fromkeys(reasons)),
+        clock_reasons=holding(reasons),
         other_processes=_others(answers, own_pids),
-        missing=empty | _absence(counted, device_index, answers),
+        missing=empty | _absence(counted, device_index, answers, on_cuda=on_cuda),
     )
 
 
@@ -109,7 +113,7 @@ def conditions(
     return Conditions(
         sm_clock_mhz=_median(device.sm_clock_mhz for device in counted),
         temperature_celsius=_median(device.temperature_celsius for device in counted),
-        clock_reasons=list(dict.fromkeys(reasons)),
+        clock_reasons=holding(reasons),
         tenants=[f"{row['name']} ({row['pid']})" for row in _others(alive, own_pids)],
     )
 
@@ -158,18 +162,29 @@ def _device_series(name: str, answers: Answers) -> Series:
     return series
 
 
-def _absence(samples: list[Sample], index: int | None, answers: Answers) -> dict[str, str]:
+def _absence(
+    samples: list[Sample], index: int | None, answers: Answers, *, on_cuda: bool
+) -> dict[str, str]:
     """The reason why the run's device has no series, or not all of them."""
     if not samples:
         return {"samples": "none was taken in the measured part"}
     if index is None:
-        return {}
+        return {"device": _why_unidentified(samples[-1])} if on_cuda else {}
     if any(device.lost for s in samples for device in s.devices if device.index == index):
         return {f"device{index}": "the device was lost: it stopped answering"}
     if not answers:
         reason = samples[-1].no_devices or "the driver does not list this device"
         return {f"device{index}": reason}
     return {}
+
+
+def _why_unidentified(sample: Sample) -> str:
+    """The reason why NVML could not tell which of its GPUs was measured."""
+    if sample.no_devices or not sample.devices:
+        return sample.no_devices or "the driver lists no GPU"
+    if any(device.mig for device in sample.devices):
+        return "NVML counts whole GPUs, and the run had a MIG slice"
+    return "the run's GPU is numbered by CUDA_DEVICE_ORDER or hidden, and NVML numbers by the bus"
 
 
 def _spread(values: list[float]) -> dict[str, float]:

@@ -116,6 +116,23 @@ def test_a_lost_device_keeps_its_series_and_is_named() -> None:
     assert "lost" in summary.missing["device0"]
 
 
+@pytest.mark.parametrize(
+    ("devices", "no_devices", "reason"),
+    [
+        ([gpu(mig=True)], "", "MIG slice"),
+        ([gpu(0), gpu(1)], "", "CUDA_DEVICE_ORDER"),
+        ([], "no NVIDIA driver", "no NVIDIA driver"),
+    ],
+)
+def test_a_gpu_that_nvml_cannot_identify_has_a_reason(
+    devices: list[DeviceSample], no_devices: str, reason: str
+) -> None:
+    samples = [sample(0, *devices, no_devices=no_devices)]
+    summary = summarise(samples, None, on_cuda=True)
+    assert reason in summary.missing["device"]
+    assert "device" not in summarise(samples, None).missing
+
+
 @pytest.mark.parametrize("reason", ["no NVIDIA driver", ""])
 def test_no_device_gives_the_reason(reason: str) -> None:
     summary = summarise([sample(0, no_devices=reason)], 0)
@@ -125,7 +142,15 @@ def test_no_device_gives_the_reason(reason: str) -> None:
 def test_clock_reasons_are_told_once_in_the_order_seen() -> None:
     reasons: list[list[str] | None] = [["idle"], None, ["power cap"], ["power cap", "idle"], []]
     samples = [sample(n, gpu(clock_reasons=words)) for n, words in enumerate(reasons)]
-    assert summarise(samples, 0).clock_reasons == ["idle", "power cap"]
+    assert summarise(samples, 0).clock_reasons == ["power cap"]
+
+
+@pytest.mark.parametrize("state", ["idle", "display clocks"])
+def test_what_a_gpu_does_by_itself_holds_no_clock(state: str) -> None:
+    samples = [sample(n, gpu(clock_reasons=[state])) for n in range(3)]
+    assert summarise(samples, 0).clock_reasons == []
+    around = conditions(samples, 0, lived=(0, 2), measured=(0, 2), own_pids=frozenset())
+    assert around.clock_reasons == []
 
 
 def test_other_processes_are_named_with_the_most_they_held() -> None:

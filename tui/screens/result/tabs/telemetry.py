@@ -9,6 +9,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from .....core.machine.telemetry.sample import Sample
+from .....core.record.clock_reasons import holding
 from .....core.record.events import PassStarted, TelemetrySampled
 from .....core.tables.timing import telemetry_table
 from ....live.run_watch import mark_of
@@ -28,9 +29,11 @@ class TelemetryTab(ResultTab):
         with Vertical(classes="panel", id="series") as series:
             series.border_title = "The whole run"
             yield Static(markup=False)
-        if telemetry.clock_reasons:
-            reasons = ", ".join(telemetry.clock_reasons)
+        if reasons := ", ".join(holding(telemetry.clock_reasons)):
             yield Static(f"! clocks were held back by: {reasons}", markup=False)
+        for name, why in telemetry.missing.items():
+            if name.startswith("device") and "." not in name:  # all of it, not one series
+                yield Static(f"! no figures of the GPU: {why}", markup=False)
         for other in telemetry.other_processes:
             who = f"{other.get('name', '?')}, pid {other.get('pid', '?')}"
             yield Static(f"! another process used the device: {who}", markup=False)

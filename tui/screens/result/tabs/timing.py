@@ -60,7 +60,8 @@ class TimingTab(ResultTab):
                 rounds.add_class("own-height")
                 yield rounds
             with Horizontal(classes="side"):
-                yield Facts("Speed, and how the steps were chosen", _pairs(speed_table(timing)))
+                speed = speed_table(timing, self.record.telemetry)
+                yield Facts("Speed, and how the steps were chosen", _pairs(speed))
 
     def on_mount(self) -> None:
         timing = self.record.timing

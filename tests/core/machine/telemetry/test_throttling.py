@@ -1,0 +1,82 @@
+"""The driver's counters of throttled time, read through the real pynvml, and their arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench.core.machine.telemetry.throttling import FIELDS, HeldTime, held_shares
+
+RunPython = Callable[..., Any]
+
+READ_TWICE = """
+import json
+from sysbench.core.machine.telemetry.throttling import held_so_far
+readings = [held_so_far("GPU-000000a1-0000-4000-8000-000000000000") for _ in range(2)]
+print(json.dumps(readings))
+"""
+
+
+def test_counters_are_read_of_the_gpu_with_the_uuid(on_stub: RunPython) -> None:
+    held = "74:250000000,75:0,269:7"
+    before, after = on_stub(READ_TWICE, NVML_STUB_GPUS="2", NVML_STUB_HELD=held)
+    assert before[1] == {"power cap": 250_000_000, "thermal": 0, "software thermal": 7}
+    assert after[1] == {"power cap": 500_000_000, "thermal": 0, "software thermal": 14}
+    assert after[0] > before[0]
+
+
+def test_a_driver_without_counters_is_a_reason(on_stub: RunPython) -> None:
+    readings = on_stub(READ_TWICE, NVML_STUB_GPUS="2")
+    assert [reading[1:] for reading in readings] == [
+        [{}, "this GPU or driver does not count it"] for _ in range(2)
+    ]
+
+
+def test_a_gpu_that_nvml_does_not_know_is_a_reason(on_stub: RunPython) -> None:
+    (_, held, why), _ = on_stub(READ_TWICE, NVML_STUB_GPUS="1")
+    assert held == {}
+    assert why.startswith("NVML does not tell")
+
+
+def test_without_a_driver_there_is_a_reason(without_nvml: RunPython) -> None:
+    (_, held, why), _ = without_nvml(READ_TWICE)
+    assert held == {}
+    assert why.startswith("NVML does not tell")
+
+
+counters = st.dictionaries(st.sampled_from(sorted(FIELDS)), st.integers(0, 10**18), min_size=1)
+
+
+@given(counters, st.integers(1, 10**12), st.data())
+def test_the_share_is_of_the_time_between_the_readings(
+    start: dict[str, int], passed_ns: int, data: st.DataObject
+) -> None:
+    grown = {name: data.draw(st.integers(0, passed_ns)) for name in start}
+    after = HeldTime(7 + passed_ns, {name: start[name] + grown[name] for name in start})
+    shares, why = held_shares(HeldTime(7, start), after)
+    assert why == ""
+    assert shares is not None
+    assert shares.keys() == start.keys()
+    for name, share in shares.items():
+        assert share == pytest.approx(grown[name] / passed_ns)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (HeldTime(0, {}, "no driver"), HeldTime(9, {}, "no driver"), "no driver"),
+        (HeldTime(0, {"thermal": 5}), HeldTime(9, {"thermal": 4}), "started anew"),
+        (HeldTime(0, {"thermal": 5}), HeldTime(100, {"thermal": 150}), "more than"),
+        (HeldTime(0, {"thermal": 5}), HeldTime(0, {"thermal": 5}), "no time passed"),
+    ],
+)
+def test_counters_that_cannot_be_believed_give_a_reason(
+    before: HeldTime, after: HeldTime, why: str
+) -> None:
+    shares, reason = held_shares(before, after)
+    assert shares is None
+    assert why in reason
