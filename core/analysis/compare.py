@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..record.environment import device_name, threads, torch_version
+from ..record.environment import SDPA_KERNEL, device_name, sdpa_kernel, threads, torch_version
 from ..record.record import Record
 from ..spec.fields import differing_keys, keys_deciding, unused_keys
 from ..spec.spec import DIMENSION_NAMES
@@ -123,10 +123,13 @@ def differing(a: Record, b: Record) -> list[Factor]:
     """Settings and facts of the machine that differ and could matter.
 
     Another model is one factor, whatever its dimensions. Settings that neither run used (an
-    optimizer without a training step) are no factors.
+    optimizer without a training step) are no factors, and neither is the kernel of ``sdpa`` where
+    one run does not have it.
     """
     factors_a, factors_b = _factors(a), _factors(b)
     ignored = unused_keys(a.spec) & unused_keys(b.spec)
+    if None in (factors_a[SDPA_KERNEL], factors_b[SDPA_KERNEL]):
+        ignored |= {SDPA_KERNEL}
     if factors_a["model"] != factors_b["model"]:
         ignored |= set(DIMENSION_NAMES)
     return [
@@ -143,6 +146,7 @@ def _factors(record: Record) -> dict[str, Any]:
         "device_name": device_name(environment),
         "torch": torch_version(environment),
         "threads": threads(environment),
+        SDPA_KERNEL: sdpa_kernel(environment),
     }
 
 

@@ -7,6 +7,9 @@ from typing import Any
 
 Environment = Mapping[str, Any]
 
+SDPA_KERNEL = "sdpa_kernel"
+"""Setting: the kernel that torch chose for its fused attention."""
+
 
 def device_name(environment: Environment) -> str | None:
     """Name of the measured device: the GPU, else the CPU."""
@@ -22,6 +25,17 @@ def threads(environment: Environment) -> int | None:
     """Host threads of operators; None before a worker reported them."""
     count = _fact(environment, "settings", "threads")
     return int(count) if count is not None and count.isdecimal() else None
+
+
+def sdpa_kernel(environment: Environment) -> str | None:
+    """The kernel that ``sdpa`` was: ``cudnn``, ``flash`` …; None where none was asked for."""
+    return _fact(environment, "settings", SDPA_KERNEL)
+
+
+def attention_words(attention: str, environment: Environment) -> str:
+    """``sdpa (cudnn)``: the spec's attention, with the kernel that torch chose where it had to."""
+    kernel = sdpa_kernel(environment)
+    return f"{attention} ({kernel})" if kernel else attention
 
 
 def instruction_set(environment: Environment) -> str | None:
@@ -44,6 +58,7 @@ def machine(environment: Environment) -> dict[str, str | int | None]:
 def other_facts(environment: Environment) -> dict[str, str]:
     """Every further fact that stays as it is between two runs, by its dotted name, as text."""
     named = {"device.name", "torch.version", "packages.torch", "settings.threads"}
+    named.add(f"settings.{SDPA_KERNEL}")
     passing = ("missing.", "cpu.load_average", "rates.")
     return {
         name: text

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..formatting import counted
-from ..record.environment import device_name, threads, torch_version
+from ..record.environment import attention_words, device_name, threads, torch_version
 from ..record.record import Finding, PassRecord, Record
 from ..spec.spec import NUMERIC_WORKLOADS
 from .table import Cell, Column, Table, facts, fields_of, is_number, tabulate
@@ -81,7 +81,7 @@ def headline(record: Record) -> list[str]:
     """The model; the settings; the machine; the run. Foreign text is not escaped here."""
     return [
         model_line(record.spec, record.parameters),
-        settings_line(record.spec),
+        settings_line(record.spec, record.environment),
         machine_line(record.spec, record.environment),
         f"run {record.id} · {record.status} · identity {record.identity}",
     ]
@@ -108,8 +108,12 @@ def bare_attention(spec: Mapping[str, Any]) -> str:
     return f"bare attention, d {spec['d_model']}, {heads}, {causal}"
 
 
-def settings_line(spec: Mapping[str, Any]) -> str:
-    """``batch 4 · context 128 · fp32 · naive attention · train with adamw-foreach · …``."""
+def settings_line(spec: Mapping[str, Any], environment: Mapping[str, Any] | None = None) -> str:
+    """``batch 4 · context 128 · fp32 · naive attention · train with adamw-foreach · …``.
+
+    Args:
+        environment: The record's, where there is one: it has the kernel that ``sdpa`` was.
+    """
     if spec.get("workload") in NUMERIC_WORKLOADS:
         return "values and types: no batch, no steps"
     step = str(spec.get("step"))
@@ -117,7 +121,7 @@ def settings_line(spec: Mapping[str, Any]) -> str:
         f"batch {spec.get('batch')}",
         f"context {spec.get('context')}",
         str(spec.get("precision")),
-        f"{spec.get('attention')} attention",
+        f"{attention_words(str(spec.get('attention')), environment or {})} attention",
         f"{step} with {spec.get('optimizer')}" if step == "train" else step,
         f"compile {spec.get('compile')}",
     ]

@@ -25,7 +25,7 @@ from ..values.formula import (
     source_unit,
     written,
 )
-from ..values.measures import instruction_set
+from ..values.measures import instruction_set, sdpa_kernel
 from .details import EACH
 from .filling import ENDS, Filling, further
 from .ratios import Ratio, Rounds, merged, quotient_of, ratio_of, rounds_of
@@ -42,6 +42,8 @@ FORGOTTEN = {
 INSTRUCTIONS = "instruction set"
 """A column of every table of memory with cells of a CPU: the workspace of libraries depends on the
 instruction set there."""
+SDPA = "sdpa kernel"
+"""A column of every table with cells whose attention left torch the choice of its kernel."""
 ALLOCATED = ("memory.", "measures.largest_bytes", "measures.largest_category")
 """Prefixes of the formulas of a table of memory."""
 OF_MEMORY = ("ledger", "largest")
@@ -123,6 +125,9 @@ class _Filler:
         on_cpu = any(instruction_set(record) for record in records.values())
         if on_cpu and _is_of_memory(layout) and not {INSTRUCTIONS, formula} & taken:
             self.forgotten[INSTRUCTIONS] = formula
+        formula = f"measures.{sdpa_kernel.__name__}"
+        if any(map(sdpa_kernel, records.values())) and not {SDPA, formula} & taken:
+            self.forgotten[SDPA] = formula
 
     def filling(self) -> Filling:
         """The table, with every row that its records allow, and its ratios."""

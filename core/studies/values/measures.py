@@ -12,6 +12,7 @@ from ...errors import SpecError
 from ...estimate.sizes import Sizes
 from ...record.environment import device_name
 from ...record.environment import instruction_set as instructions_of
+from ...record.environment import sdpa_kernel as sdpa_kernel_of
 from ...record.record import Allocation, KernelRow, Record
 from ...spec.spec import RunSpec
 from ...tables.table import Cell
@@ -27,6 +28,11 @@ def hardware(record: Record) -> Cell:
 def instruction_set(record: Record) -> Cell:
     """The CPU's instruction set in use: libraries choose their workspace by it."""
     return instructions_of(record.environment)
+
+
+def sdpa_kernel(record: Record) -> Cell:
+    """The kernel that torch chose for ``attention = sdpa``."""
+    return sdpa_kernel_of(record.environment)
 
 
 def status(record: Record) -> Cell:
@@ -119,8 +125,14 @@ def largest_module(record: Record) -> Cell:
 MEASURES: dict[str, Measure] = {
     measure.__name__: measure
     for measure in (
-        *(hardware, instruction_set, status, rounds, timed_steps, gemm_share),
-        *(gemm_forward_share, longest_kernel, longest_kernel_calls, longest_kernel_share),
+        *(hardware, instruction_set, sdpa_kernel, status, rounds, timed_steps),
+        *(
+            gemm_share,
+            gemm_forward_share,
+            longest_kernel,
+            longest_kernel_calls,
+            longest_kernel_share,
+        ),
         *(softmax_ns, attention_matmul_ns),
         *(residual_bytes, largest_bytes, largest_category, largest_module),
     )

@@ -32,7 +32,7 @@ _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "d
 
 
 _TEXTS = (
-    *("measures.hardware", "measures.instruction_set", "measures.status"),
+    *("measures.hardware", "measures.instruction_set", "measures.sdpa_kernel", "measures.status"),
     *("measures.rounds", "measures.timed_steps", "status", "id", "identity", "timing.step.n"),
 )
 """Formulas that give text, or a count of measurements."""
@@ -135,7 +135,10 @@ def _words(path: str) -> str:
     return " ".join(shown).replace("_", " ")
 
 
-FACTS = ("measures.hardware", "measures.instruction_set", "measures.status")
+FACTS = (
+    *("measures.hardware", "measures.instruction_set", "measures.sdpa_kernel"),
+    "measures.status",
+)
 """Measures that read no block of a pass; any other one, and a table for each cell, may."""
 
 OF_TIMING = ("measures.rounds", "measures.timed_steps")

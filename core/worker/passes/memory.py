@@ -21,6 +21,7 @@ from ..memory.cpu_recorder import CpuRecorder
 from ..memory.cuda_recorder import CudaRecorder
 from ..memory.tagger import Tagger
 from ..workloads.base import SteppedWorkload
+from ..workloads.sdpa import report_sdpa_kernel
 from ..workloads.transformer import make_workload
 
 
@@ -113,10 +114,12 @@ def _record(
             workload = make_workload(job.spec)  # alive until the recording ends
             tagger.enter("")
             recorder.read("after build")
-            return _take_steps(workload, recorder, tagger, report)
+            step_ms = _take_steps(workload, recorder, tagger, report)
         except BaseException:
             del room  # no call here: the CPU's recorder notes calls, which takes memory
             raise
+    report_sdpa_kernel(workload, report)
+    return step_ms
 
 
 def _take_steps(

@@ -29,6 +29,7 @@ from ..clocks import MAX_BATCH_STEPS, Clock, clock_for
 from ..compile.apply import describe_compilation
 from ..compile.warm import with_warm_seconds
 from ..workloads.base import EnterPhase
+from ..workloads.sdpa import report_sdpa_kernel
 from ..workloads.transformer import make_workload
 
 BATCH_SECONDS = 0.25
@@ -53,14 +54,17 @@ def measure(job: Job, report: Report) -> None:
     clock = clock_for(workload.device, every_step=spec.sync == "every-step")
     timing = timed(workload, clock, report)
     report(ResultReported(block="timing", data=msgspec.to_builtins(timing)))
-    if spec.compile != "off":
-        compilation = describe_compilation(spec, timing.first_step_ms)
+    if spec.compile == "off":
+        report_sdpa_kernel(workload, report)
+        return
+    compilation = describe_compilation(spec, timing.first_step_ms)
+    report(ResultReported(block="compile", data=msgspec.to_builtins(compilation)))
+    report_sdpa_kernel(workload, report)
+    if spec.compile_cache == "cold" and spec.compile_backend == "inductor":
+        del workload, clock
+        report(StageEntered(stage="compile"))
+        compilation = with_warm_seconds(job, compilation)
         report(ResultReported(block="compile", data=msgspec.to_builtins(compilation)))
-        if spec.compile_cache == "cold" and spec.compile_backend == "inductor":
-            del workload, clock
-            report(StageEntered(stage="compile"))
-            compilation = with_warm_seconds(job, compilation)
-            report(ResultReported(block="compile", data=msgspec.to_builtins(compilation)))
 
 
 def timed(workload: Steppable, clock: Clock, report: Report) -> Timing:

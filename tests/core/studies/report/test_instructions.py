@@ -112,3 +112,16 @@ def test_a_record_from_before_tells_what_it_knows(record: Record) -> None:
     older = msgspec.structs.replace(record, environment={"torch": {"cpu_capability": "AVX2"}})
     assert MEASURES["instruction_set"](older) == "AVX2"
     assert MEASURES["instruction_set"](record) is None
+
+
+def test_tables_tell_which_kernel_sdpa_was(record: Record) -> None:
+    """In every table of columns with such a cell; a cell that names its kernel has none."""
+    asked = of_columns(STEP)
+    settings: tuple[dict[str, str], ...] = ({"sdpa_kernel": "cudnn"}, {})
+    records = {
+        cell.id: msgspec.structs.replace(record, environment={"settings": said})
+        for cell, said in zip(expand(asked), settings, strict=True)
+    }
+    assert filled(asked, records).column("sdpa kernel") == ["cudnn", None]
+    without = {cell: records[cell] for cell in list(records)[1:]}
+    assert "sdpa kernel" not in filled(asked, without).columns

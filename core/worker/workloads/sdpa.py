@@ -1,0 +1,89 @@
+"""The kernel that torch's fused attention dispatches to, asked with the operands of the step.
+
+The choice goes by the card, the version of torch, the dtype after autocast, strides and gradients:
+on Hopper in half precision it is cuDNN's, on an A100 FlashAttention, in float32 the
+memory-efficient one. The name ``sdpa`` tells none of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend
+from torch.overrides import TorchFunctionMode
+
+from ...record.environment import SDPA_KERNEL
+from ...record.events import DeviceDescribed, Noticed
+from ...runs.job import Report
+from .base import StepError, SteppedWorkload
+
+
+class _Asked(BaseException):
+    """Ends a step that was begun only for its operands; no error, so that nothing handles it."""
+
+    def __init__(self, choice: int) -> None:
+        super().__init__()
+        self.choice = choice
+
+
+class _Asking(TorchFunctionMode):
+    """Asks torch for its choice at the first fused attention, and ends the step there."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is F.scaled_dot_product_attention:
+            raise _Asked(_choice(*args, **(kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+
+def _choice(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> int:
+    """torch's choice for these operands, cast by hand: autocast does not cast for the question."""
+    device = q.device.type
+    if torch.is_autocast_enabled(device):
+        q, k, v = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (q, k, v))
+    return int(torch._fused_sdp_choice(q, k, v, None, 0.0, is_causal))
+
+
+def sdpa_kernel_of(workload: SteppedWorkload) -> str | None:
+    """``cudnn``, ``flash``, ``efficient`` or ``math``; None where torch has no choice to make.
+
+    Runs a step up to its first attention, eagerly: its results are dropped, and nothing is
+    compiled.
+
+    Raises:
+        StepError: The step failed before its attention.
+    """
+    row = workload.spec.attention_row
+    if row.kernel != "sdpa" or row.backend is not None:
+        return None
+    eager: AbstractContextManager[object] = nullcontext()
+    if workload.spec.compiles:
+        eager = torch.compiler.set_stance("force_eager")
+    try:
+        with eager, _Asking():
+            workload.step(lambda phase: None)
+    except _Asked as asked:
+        members: Mapping[str, Any] = SDPBackend.__members__
+        names = {int(member): name for name, member in members.items()}
+        return names[asked.choice].removesuffix("_ATTENTION").lower()
+    return None
+
+
+def report_sdpa_kernel(workload: SteppedWorkload, report: Report) -> None:
+    """Report the kernel among the settings; call it when the pass has measured everything.
+
+    Where the step fails now, which it did not before, that becomes a notice: the result stands.
+    """
+    try:
+        kernel = sdpa_kernel_of(workload)
+    except StepError as error:
+        report(Noticed(message=f"which kernel sdpa was is not known: {error.__cause__}"))
+        return
+    if kernel is not None:
+        report(DeviceDescribed(facts={"settings": {SDPA_KERNEL: kernel}}))
