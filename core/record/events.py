@@ -105,7 +105,8 @@ class StepsTimed(Event, frozen=True):
 
     ``median_ms`` and ``half_width`` (of the 95 % interval, as a share of the median; null
     below six steps, which have no such interval) cover all steps so far. ``issue_ms`` is the host's
-    time to enqueue each step, empty on the CPU; ``wall_ms`` the host's time for the whole batch.
+    time to enqueue a step, of those that began on an idle device, empty on the CPU; ``wall_ms`` the
+    host's time for the whole batch.
     """
 
     first_index: int

@@ -111,7 +111,9 @@ def launch_bound(record: Record) -> Finding | None:
     phase = _emptiest_phase(kernels)
     where = f" most of it in {phase}" if phase else ""
     calls = fsum(row.calls for row in kernels.rows)
-    issue = f"; the host needs {timing.issue.median_ms:.4g} ms to issue it" if timing.issue else ""
+    issue = (
+        f"; the host issues it in {timing.issue.median_ms:.4g} ms at most" if timing.issue else ""
+    )
     optimizer = record.spec.get("optimizer")
     fuse = phase == "optimizer" and optimizer in ("adamw-loop", "adamw-foreach")
     return Finding(

@@ -75,7 +75,12 @@ def slowest(batches: Sequence[TimedSteps]) -> TimedSteps:
             name: [batch.phases_ms[name][index] for index, batch in enumerate(chosen)]
             for name in batches[0].phases_ms
         },
-        issue_ms=[batch.issue_ms[index] for index, batch in enumerate(chosen) if batch.issue_ms],
+        # A rank times its issue in the first step of a batch, or in all.
+        issue_ms=[
+            batch.issue_ms[index]
+            for index, batch in enumerate(chosen)
+            if index < len(batch.issue_ms)
+        ],
         wall_ms=max(batch.wall_ms for batch in batches),
     )
 
