@@ -67,10 +67,11 @@ class MemoryRow(msgspec.Struct, frozen=True):
 class AllReduce(msgspec.Struct, frozen=True):
     """Times and bandwidths of a bare all-reduce of float32.
 
-    ``transfer`` is from the last rank's arrival to this rank's end, mean over ranks. The
-    bandwidths are made of its median: algorithm = payload / time, bus = algorithm · 2 (n - 1) / n,
-    which compares with the speed of a link for any n (NVIDIA's nccl-tests,
-    PERFORMANCE.md).
+    ``transfer`` is from the last rank's arrival to this rank's end, mean over ranks; one of less
+    than half a millisecond between devices is the shortest rank's step by its own events
+    (``timed_by``), since two clocks cannot tell so little. The bandwidths are made of its median:
+    algorithm = payload / time, bus = algorithm · 2 (n - 1) / n, which compares with the speed of a
+    link for any n (NVIDIA's nccl-tests, PERFORMANCE.md).
     """
 
     payload_bytes: int
@@ -78,6 +79,7 @@ class AllReduce(msgspec.Struct, frozen=True):
     algorithm_gigabytes_per_second: float
     bus_gigabytes_per_second: float
     formula: str
+    timed_by: Literal["arrivals", "events"] = "arrivals"
 
 
 class Distributed(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +96,9 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     the slowest rank's.
 
     ``disorder_ms`` checks the clock that the ranks share: the most by which an all-reduce ended
-    before its last rank had reached it, which is impossible on an exact clock.
+    before its last rank had reached it, which is impossible on an exact clock. ``clock_error_ms``
+    is the most by which times of a device can be off on the host's clock, by how they were put
+    there: 0 on the CPU, null in older records.
     """
 
     ranks: int
@@ -115,6 +119,7 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[RankRow]
     memory: list[MemoryRow]
     all_reduce: AllReduce | None = None
+    clock_error_ms: float | None = None
     missing: dict[str, str] = {}
 
     @property

@@ -39,6 +39,7 @@ def ranks_table(block: Distributed) -> Table:
         "interconnect": block.interconnect,
         "overhead_share": block.overhead,
         "disorder_ms": block.disorder_ms,
+        **({"clock_error_ms": block.clock_error_ms} if block.clock_error_ms else {}),
     }
     missing = {"bucket_mib": "this strategy has no buckets"} | block.missing
     if (reduced := block.all_reduce) is not None:

@@ -17,6 +17,7 @@ from ...analysis.kernels.communication import (
     disorder_ns,
     last_counts,
     split_step,
+    transfer_times,
 )
 from ...analysis.statistics import spread
 from ...record.distributed import (
@@ -53,6 +54,9 @@ def interconnect_of(spec: RunSpec) -> str:
 
 
 PARTS = ("compute_ns", "exposed_ns", "waiting_ns", "transfer_ns")
+BY_EVENTS = (
+    "transfer is the step of the rank that came last, by its own events: too short for arrivals"
+)
 BUS_FORMULA = "algorithm = payload / transfer; bus = algorithm · 2 (n - 1) / n"
 
 
@@ -126,7 +130,8 @@ def merged_block(
         collectives=_collective_rows([step[0].collectives for step in steps], spec.ranks),
         rows=[_rank_row(rank, steps, [step[rank.rank] for step in splits]) for rank in facts],
         memory=list(memory),
-        all_reduce=_all_reduce(spec, steps, splits) if spec.workload == "all-reduce" else None,
+        all_reduce=_all_reduce(spec, steps) if spec.workload == "all-reduce" else None,
+        clock_error_ms=max(rank.error_ns for step in steps for rank in step) / 1e6,
         missing={name.removesuffix("_ns"): why_unseen for name in PARTS if parts[name] is None},
     )
 
@@ -200,18 +205,18 @@ def _median_ms(splits: Sequence[Split], name: str) -> float | None:
     return statistics.median(measured) / 1e6 if measured else None
 
 
-def _all_reduce(
-    spec: RunSpec, steps: Sequence[Sequence[RankStep]], splits: Sequence[Sequence[Split]]
-) -> AllReduce:
+def _all_reduce(spec: RunSpec, steps: Sequence[Sequence[RankStep]]) -> AllReduce:
     payload = steps[0][0].collectives[0].bytes
-    transfer = spread(_means([[split.communication_ns for split in step] for step in splits]))
+    times_ms, timed_by = transfer_times(steps)
+    transfer = spread(times_ms)
     algorithm = payload / (transfer.median_ms * 1e6)  # bytes / ns = gigabytes / s
     return AllReduce(
         payload_bytes=payload,
         transfer=transfer,
         algorithm_gigabytes_per_second=algorithm,
         bus_gigabytes_per_second=algorithm * ring_share("all-reduce", spec.ranks),
-        formula=BUS_FORMULA,
+        formula=BUS_FORMULA if timed_by == "arrivals" else f"{BUS_FORMULA}; {BY_EVENTS}",
+        timed_by=timed_by,
     )
 
 

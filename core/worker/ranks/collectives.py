@@ -99,6 +99,7 @@ class Collectives:
                 for kind, size, arrived, done in step.collectives
             ],
             blocked=None if self.why_unseen else blocked,
+            error_ns=self.stamps.error_ns,
         )
 
 

@@ -2,7 +2,8 @@
 
 All ranks of one host share that clock, so their moments can be compared. A CUDA event is placed
 on it by an anchor, an event that is recorded on an idle device and waited for, so that its moment
-on the host is known. The error is the few microseconds between the anchor's end and its notice.
+on the host is known: the middle between its launch and the notice of its end, with an error of half
+the time between the two.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ Stamp = int | torch.cuda.Event
 
 
 class Stamps(Protocol):
-    """Marks moments as work reaches them, and resolves them to times later."""
+    """Marks moments as work reaches them, and resolves them to times later.
+
+    Attributes:
+        error_ns: The most by which resolved times of the device can be off on the host's clock, all
+            of them alike since the last `align`; 0 where they are the host's own.
+    """
+
+    error_ns: int
 
     def align(self) -> None:
         """Set the anchor between the device's time and the host's; waits for the device."""
@@ -35,6 +43,8 @@ class Stamps(Protocol):
 
 class HostStamps:
     """Stamps of the CPU, where work is done when the call returns."""
+
+    error_ns = 0
 
     def align(self) -> None:
         pass
@@ -53,12 +63,16 @@ class CudaStamps:
     def __init__(self) -> None:
         self._anchor = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._anchor_ns = 0
+        self.error_ns = 0
 
     def align(self) -> None:
         torch.cuda.synchronize()
+        before_ns = time.perf_counter_ns()
         self._anchor.record()
         self._anchor.synchronize()
-        self._anchor_ns = time.perf_counter_ns()
+        after_ns = time.perf_counter_ns()
+        self.error_ns = (after_ns - before_ns) // 2
+        self._anchor_ns = before_ns + self.error_ns
 
     def now(self) -> Stamp:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from sysbench.core.analysis.kernels.communication import (
     disorder_ns,
     last_counts,
     split_step,
+    transfer_times,
 )
 from sysbench.core.record.distributed import Kind
 
@@ -109,3 +110,23 @@ def test_the_parts_add_up_to_the_step(ranks: list[RankStep]) -> None:
         assert split.compute_ns + split.waiting_ns + split.transfer_ns == split.step_ns
         assert min(split.compute_ns, split.waiting_ns, split.transfer_ns) >= 0
         assert split.transfer_ns <= split.communication_ns
+
+
+def all_reduce(step_ns: int, arrived: int, done: int, error_ns: int) -> RankStep:
+    return RankStep(step_ns, [collective(arrived, done)], [(arrived, done)], error_ns)
+
+
+def test_a_short_all_reduce_between_devices_is_the_step_of_the_last_rank() -> None:
+    # 30 µs on the device; the two clocks are off by 15 µs, so that arrivals tell 15.
+    early = all_reduce(80_000, 0, 80_000, 15_000)
+    late = all_reduce(30_000, 65_000, 80_000, 15_000)
+    assert transfer_times([[early, late]]) == ([0.03], "events")
+
+
+@pytest.mark.parametrize(("scale", "error_ns"), [(1, 0), (50, 15_000)])
+def test_a_long_one_and_one_on_an_exact_clock_are_taken_from_arrivals(
+    scale: int, error_ns: int
+) -> None:
+    early = all_reduce(80_000 * scale, 0, 80_000 * scale, error_ns)
+    late = all_reduce(30_000 * scale, 65_000 * scale, 80_000 * scale, error_ns)
+    assert transfer_times([[early, late]]) == ([0.015 * scale], "arrivals")
