@@ -8,10 +8,10 @@ compiled module.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -83,6 +83,66 @@ def relative_path(traced: str) -> str:
     if not (quote and root.startswith("L['")):
         rest = traced
     return SUBSCRIPT.sub(lambda match: f".{match[1] or match[2] or match[3]}", rest).lstrip(".")
+
+
+class ScheduledNode(NamedTuple):
+    """A node of the compiler's schedule, in the order of execution.
+
+    Attributes:
+        origins: Names of the graph's operators that it computes.
+        size: Bytes that it reads and writes by the compiler's count.
+        is_call: Whether it calls a library; others become generated kernels.
+    """
+
+    origins: frozenset[str]
+    size: int
+    is_call: bool
+
+
+def bytes_of_calls(
+    operators: Mapping[str, Iterable[str]], scheduled: Iterable[ScheduledNode]
+) -> dict[str, int]:
+    """Bytes of each kernel call; a call whose nodes are in doubt is left out, and no other.
+
+    A library call is one node. On a GPU a kernel is one node too, which has its operators; the C++
+    backend may join several in a kernel. One operator can be two kernels, such as the two halves of
+    a split reduction: as many nodes stand for them in the same order.
+
+    Args:
+        operators: Names of the operators of each call, in the order of execution.
+        scheduled: All nodes of the same graph.
+    """
+    names = [(key, frozenset(inside)) for key, inside in operators.items()]
+    claims: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    doubtful: set[str] = set()
+    for node in scheduled:
+        if not node.size:  # it only unpacks results
+            continue
+        claimed = _claimed(node, names)
+        claims[claimed].append(node.size)
+        if not claimed:
+            touched = {key for key, inside in names if inside & node.origins}
+            doubtful |= touched or {key for key, _ in names}
+    sizes: Counter[str] = Counter()
+    for keys, amounts in claims.items():
+        if len(keys) == 1:
+            sizes[keys[0]] += sum(amounts)
+        elif len(keys) == len(amounts):
+            sizes.update(dict(zip(keys, amounts, strict=True)))
+        else:
+            doubtful.update(keys)
+    return {key: size for key, size in sizes.items() if key not in doubtful}
+
+
+def _claimed(node: ScheduledNode, names: Iterable[tuple[str, frozenset[str]]]) -> tuple[str, ...]:
+    """The calls that a node can be of: those with just its operators, or else those around it."""
+    alike = [(key, inside) for key, inside in names if bool(FUSED.search(key)) != node.is_call]
+    exact = tuple(key for key, inside in alike if inside == node.origins)
+    if exact:
+        return exact
+    if node.is_call:
+        return tuple(key for key, inside in alike if inside and inside <= node.origins)
+    return tuple(key for key, inside in alike if node.origins and node.origins <= inside)
 
 
 def generated_kernels(graphs: Iterable[GeneratedGraph], root: str = "") -> list[GeneratedKernel]:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...analysis.kernels.classify import FUSED
 from ...analysis.kernels.provenance import (
     GeneratedCall,
     GeneratedGraph,
+    ScheduledNode,
+    bytes_of_calls,
     generated_kernels,
     relative_path,
 )
@@ -135,7 +136,7 @@ def _generated_graph(path: str, root: nn.Module) -> GeneratedGraph:
     info = {key: names for key, names in everything.items() if key in called or not called}
     nodes = {node.name: node for node in graph.module.graph.nodes}
     constants = _constants(nodes.values())
-    sizes = _bytes_of(info, getattr(graph.scheduler, "nodes", []))
+    sizes = bytes_of_calls(info, _scheduled(getattr(graph.scheduler, "nodes", [])))
     calls = []
     for key, names in info.items():
         name, _, number = key.rpartition(":")
@@ -217,36 +218,16 @@ def _source(node: fx.Node) -> str | None:
     return None
 
 
-def _bytes_of(info: dict[str, list[str]], scheduled: Iterable[Any]) -> dict[str, int]:
-    """Bytes read and written by kernel call, as the scheduler counts them; empty if unclear.
-
-    Calls and scheduled nodes are both in the order of execution. A library call is one scheduled
-    node; the C++ backend may join several other nodes in a kernel. A node that only unpacks
-    results moves no bytes.
-    """
-    keys = list(info)
-    sizes = dict.fromkeys(keys, 0)
-    position = 0
-    for node in scheduled:
-        size, is_call = node.get_read_write_buffers_sizes(), node.is_extern()
-        if not size:
-            continue
-        origins = {
-            origin.name for part in node.get_nodes() if part.node for origin in part.node.origins
-        }
-        while position < len(keys) and not _is_part(origins, keys[position], info, is_call=is_call):
-            position += 1
-        if position == len(keys):
-            return {}
-        sizes[keys[position]] += size
-        # A library call ends with its node; a kernel may have more nodes to come.
-        position += is_call
-    return sizes if all(sizes.values()) else {}
-
-
-def _is_part(origins: set[str], key: str, info: dict[str, list[str]], *, is_call: bool) -> bool:
-    """Whether a scheduled node with these origins is in that kernel call."""
-    if is_call == bool(FUSED.search(key)):
-        return False
-    names = set(info[key])
-    return names <= origins if is_call else origins <= names
+def _scheduled(nodes: Iterable[Any]) -> Iterator[ScheduledNode]:
+    """The scheduler's nodes with the bytes that it counts for each."""
+    for node in nodes:
+        yield ScheduledNode(
+            origins=frozenset(
+                origin.name
+                for part in node.get_nodes()
+                if part.node
+                for origin in part.node.origins
+            ),
+            size=node.get_read_write_buffers_sizes(),
+            is_call=node.is_extern(),
+        )

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from sysbench.core.analysis.kernels.provenance import (
     GeneratedCall,
     GeneratedGraph,
+    ScheduledNode,
+    bytes_of_calls,
     enclosing,
     generated_kernels,
     kernel_source,
@@ -219,3 +221,52 @@ def test_the_definition_of_a_kernel_is_cut_from_the_code() -> None:
     assert first.endswith("device_str='cuda')")
     assert "extern" in kernel_source(CODE, "cpp_fused_mul_1")
     assert kernel_source(CODE, "extern_kernels.mm") == ""
+
+
+RED, PER, GEMM = "triton_red_fused_norm_0:1", "triton_per_fused_norm_1:2", "extern_kernels.mm:3"
+
+
+def node(size: int, *origins: str, is_call: bool = False) -> ScheduledNode:
+    return ScheduledNode(frozenset(origins), size, is_call)
+
+
+def test_a_kernel_has_the_bytes_of_all_its_nodes_and_a_call_its_own() -> None:
+    name = "cpp_fused_add_mul_0:1"
+    found = bytes_of_calls(
+        {name: ["add", "mul"], GEMM: ["mm"]},
+        [node(10, "add"), node(20, "mul"), node(0, "getitem"), node(7, "mm", is_call=True)],
+    )
+    assert found == {name: 30, GEMM: 7}
+
+
+def test_the_halves_of_a_split_reduction_have_their_bytes_in_order() -> None:
+    found = bytes_of_calls(
+        {RED: ["norm"], PER: ["norm"], GEMM: ["mm"]},
+        [node(100, "norm"), node(3, "norm"), node(7, "mm", is_call=True)],
+    )
+    assert found == {RED: 100, PER: 3, GEMM: 7}
+
+
+def test_a_half_that_is_fused_with_more_is_told_by_what_it_has() -> None:
+    found = bytes_of_calls(
+        {RED: ["norm"], PER: ["norm", "mul"]}, [node(100, "norm"), node(3, "norm", "mul")]
+    )
+    assert found == {RED: 100, PER: 3}
+
+
+def test_a_node_in_doubt_costs_its_own_calls_and_not_the_graph() -> None:
+    operators = {RED: ["norm"], PER: ["norm"], GEMM: ["mm"]}
+    one_node = [node(100, "norm"), node(7, "mm", is_call=True)]
+    assert bytes_of_calls(operators, one_node) == {GEMM: 7}
+    strange = [node(100, "norm", "view"), node(7, "mm", is_call=True)]
+    assert bytes_of_calls(operators, strange) == {GEMM: 7}
+
+
+def test_a_node_of_no_call_leaves_no_bytes_to_believe() -> None:
+    operators = {RED: ["norm"], GEMM: ["mm"]}
+    scheduled = [node(5, "unheard"), node(9, "norm"), node(7, "mm", is_call=True)]
+    assert bytes_of_calls(operators, scheduled) == {}
+
+
+def test_a_call_without_a_node_has_no_bytes() -> None:
+    assert bytes_of_calls({RED: ["norm"], GEMM: ["mm"]}, [node(9, "norm")]) == {RED: 9}
