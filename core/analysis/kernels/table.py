@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from ...record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
+from ..memory.owners import WHOLE_MODEL
 from ..trace.events import NONE, Index, follow
 from ..trace.intervals import Times
 from ..trace.scopes import GRAD_ACCUMULATE, LOSS
@@ -144,7 +145,10 @@ def _coverage(ledger: TimeLedger, *, is_blind: bool) -> Coverage:
     unexplained = ledger.unattributed + int(ledger.exclusive[unlinked].sum())
     of_model = np.isin(ledger.phases, MODEL_PHASES)[work.phase] if len(work) else unlinked
     model_time = int(ledger.exclusive[of_model].sum())
-    with_module = int(ledger.exclusive[of_model & (work.module != NONE)].sum())
+    # What a CUDA graph launches has the module around the one launch: the root says nothing then.
+    at_root = np.isin(work.module, _indices(ledger.modules, WHOLE_MODEL))
+    is_placed = (work.module != NONE) & ~(work.in_graph & at_root)
+    with_module = int(ledger.exclusive[of_model & is_placed].sum())
     return Coverage(
         launches=ledger.launches,
         kernels=len(work) if is_device else 0,
@@ -154,6 +158,10 @@ def _coverage(ledger: TimeLedger, *, is_blind: bool) -> Coverage:
         graph_kernels=int(work.in_graph.sum()),
         dropped=ledger.dropped,
     )
+
+
+def _indices(names: Sequence[str], wanted: str) -> list[int]:
+    return [index for index, name in enumerate(names) if name == wanted]
 
 
 def _missing(ledger: TimeLedger) -> dict[str, str]:

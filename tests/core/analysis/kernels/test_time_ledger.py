@@ -150,6 +150,21 @@ def test_all_kernels_of_a_graph_belong_to_its_launch(writer: Any) -> None:
     assert (coverage.kernels, coverage.graph_kernels, coverage.dropped) == (4, 3, 0)
 
 
+def test_in_a_graph_only_a_module_below_the_root_is_a_place(writer: Any) -> None:
+    writer.op("phase:forward", 0, 100)
+    writer.op("mod:model", 0, 100)
+    writer.call("cudaGraphLaunch", 2, 3)
+    for start in (200, 210, 220):
+        writer.work("kernel", start, 10, correlation=1)
+    assert kernel_table(_ledger(writer)).coverage.with_module == 0
+    writer.launch(10, "of the root, launched by itself", 230, 30)
+    assert kernel_table(_ledger(writer)).coverage.with_module == 0.5
+    writer.op("mod:head", 50, 20)
+    writer.call("cudaGraphLaunch", 52, 3)
+    writer.work("kernel", 260, 60, correlation=writer.correlations)
+    assert kernel_table(_ledger(writer)).coverage.with_module == 0.75
+
+
 def test_a_device_without_a_host_is_accounted_for(writer: Any, assert_closed: AssertClosed) -> None:
     writer.work(GEMM, 10, 5, correlation=1)
     writer.work(NCCL, 12, 8, correlation=2, stream=14)
