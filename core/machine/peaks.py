@@ -22,6 +22,8 @@ from .null_gpu import card_name
 
 VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+", re.IGNORECASE)
 GIVEN = "given with --peak"
+WIDEST, TF32 = "fp32", "tf32"
+"""Keys of two peaks in the table."""
 REMEDY = "measure it with `sysbench-tui doctor --measure`, or give it with --peak TFLOPS[,GB/S]"
 
 
@@ -123,6 +125,9 @@ def roof_of(
     quoted = gpu.tflops.get(peak_key) if gpu else None
     rates, why_no_rates = _rates(device, environment)
     measured = _group(rates, "products").get(peak_key)
+    attention_flops = None
+    if given is None and peak_key == WIDEST and gpu is not None and TF32 in gpu.tflops:
+        attention_flops = gpu.tflops[TF32] * 1e12
     bandwidth, bandwidth_source = _bandwidth(device, name, environment, gpu)
     quoted_bandwidth = None
     if given is None and rates.get("bandwidth"):
@@ -149,6 +154,7 @@ def roof_of(
             bandwidth_source=bandwidth_source,
             quoted_flops=quoted * 1e12 if quoted is not None and given is None else None,
             quoted_bandwidth=quoted_bandwidth,
+            attention_flops=attention_flops,
         ),
         "",
     )

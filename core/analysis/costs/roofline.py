@@ -99,7 +99,8 @@ def with_roof(kernels: Kernels, roof: Roof | None, reason: str = "") -> Kernels:
 
 
 def _row_at_roof(row: KernelRow, roof: Roof) -> tuple[float, Bound] | None:
-    return at_roof(row.flops, row.moved_bytes, row.category in COUNTED_CATEGORIES, roof)
+    is_compute = row.category in COUNTED_CATEGORIES
+    return at_roof(row.flops, row.moved_bytes, is_compute, roof.of(row.category))
 
 
 def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float) -> Timing:

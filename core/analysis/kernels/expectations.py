@@ -128,7 +128,7 @@ def above_peak(kernels: Kernels, limit: float) -> list[KernelRow]:
     if roof is None:
         return []
     rates = {
-        index: row.flops / row.total_ns * 1e9 / roof.upper_flops
+        index: row.flops / row.total_ns * 1e9 / roof.of(row.category).upper_flops
         for index, row in enumerate(kernels.rows)
         if row.flops and row.total_ns and row.category in ("gemm", "attention")
     }

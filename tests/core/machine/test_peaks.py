@@ -104,6 +104,18 @@ def test_the_peak_is_of_the_precision() -> None:
     )
 
 
+def test_only_fused_attention_in_fp32_has_a_peak_of_its_own() -> None:
+    for name, expected in (("fp32", 494.7e12), ("tf32", None), ("bf16", None)):
+        roof, _ = roof_of("cuda:0", name, precision_named(name).peak_key, H100)
+        assert roof is not None
+        assert roof.attention_flops == (expected and pytest.approx(expected))
+        assert roof.of("gemm") is roof
+        assert roof.of("attention").peak_flops == pytest.approx(expected or roof.peak_flops)
+    given, _ = roof_of("cuda:0", "fp32", "fp32", H100, Peak(tflops=50.0))
+    assert given is not None
+    assert given.of("attention").peak_flops == 50e12
+
+
 @pytest.mark.parametrize(
     ("device", "precision", "environment", "reason"),
     [

@@ -152,3 +152,30 @@ def test_a_kernel_above_the_peak_is_a_problem(record: Record) -> None:
     for peak, fires in ((rate / 2, True), (rate * 1.01, False)):
         kernels = with_roof(kernels_of(record), bent(ROOF, peak_flops=peak))
         assert ("faster-than-peak" in found(bent(record, kernels=kernels, timing=None))) == fires
+
+
+def test_fused_attention_is_held_against_the_peak_of_the_format_that_it_may_use(
+    record: Record,
+) -> None:
+    """The float32 kernel multiplies in TF32: twice the plain peak is no contradiction."""
+    row = bent(kernels_of(record).rows[0], category="attention", flops=2e9, total_ns=1e6)
+    for attention_flops, fires in ((None, True), (5e12, False), (1.5e12, True)):
+        made = bent(ROOF, peak_flops=1e12, attention_flops=attention_flops)
+        kernels = with_roof(bent(kernels_of(record), rows=[row]), made)
+        changed = bent(record, kernels=kernels, timing=None)
+        assert ("faster-than-peak" in found(changed)) == fires
+        assert (kernels.rows[0].of_roof or 0) <= 1 or fires
+    product = bent(row, category="gemm")
+    kernels = with_roof(bent(kernels_of(record), rows=[product]), bent(ROOF, peak_flops=1e12))
+    assert "faster-than-peak" in found(bent(record, kernels=kernels, timing=None))
+
+
+def test_a_step_of_bare_attention_is_held_against_the_same(record: Record) -> None:
+    assert record.timing is not None and record.timing.tflops is not None
+    rate = record.timing.tflops * 1e12
+    roof_of_both = bent(ROOF, peak_flops=rate / 2, attention_flops=rate * 2)
+    timing = with_mfu(record.timing, roof_of_both, "", 1.0)
+    for workload, fires in (("attention", False), ("transformer", True)):
+        spec = record.spec | {"workload": workload, "compile": "default"}
+        changed = bent(record, timing=timing, spec=spec, kernels=None)
+        assert ("faster-than-peak" in found(changed)) == fires
