@@ -36,6 +36,7 @@ ADDED = {
     "library_workspace_bytes",
     "residual_bytes",
     "clock_offset_us",
+    "predicted_reserved_bytes",
     "timing.rounds",
     "timing.interval_of",
     "timing.steps",

@@ -1,14 +1,15 @@
 """Parameters, FLOPs and peak memory of a spec, by arithmetic: no torch, about a millisecond.
 
 FLOPs count matrix products only, two per multiply-add. Memory is what the tensors of a steady
-eager step take at its worst moment, gradients freed and optimizer state allocated. Memory of
-libraries (the CUDA context, cuBLAS's workspace, oneDNN's packed operands) is not included, nor are
-the savings of torch.compile. Letters of the formulas: B batch, T context, V vocab, d d_model,
-f d_ff, L layers, h heads.
+eager step take at its worst moment, gradients freed and optimizer state allocated, and on CUDA the
+workspaces of cuBLAS. Other memory of libraries (the CUDA context, oneDNN's packed operands) is not
+included, nor are the savings of torch.compile. Letters of the formulas: B batch, T context,
+V vocab, d d_model, f d_ff, L layers, h heads.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from math import ceil
 
 import msgspec
@@ -17,6 +18,7 @@ from ..formatting import format_bytes, format_count
 from ..machine.instructions import has_own_products
 from ..record.record import LedgerRow
 from ..spec.spec import RunSpec
+from .libraries import WORKSPACES, workspaces_bytes
 from .sizes import Sizes
 from .step.step import StepMemory, attention_flops, attention_memory, step_memory
 
@@ -30,6 +32,7 @@ ROWS = (
     "autocast weight copies",
     "logits and loss",
     "temporaries",
+    WORKSPACES,
 )
 """Names of the ledger's rows, in order; those of zero bytes are left out."""
 
@@ -79,21 +82,26 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(f"{name}: {text}" for name, text in self.formulas.items())
 
 
-def predict(spec: RunSpec) -> Prediction:
+def predict(spec: RunSpec, capability: str | None = None) -> Prediction:
     """The cost of one steady step of that spec, run eagerly.
 
     The CPU and CUDA keep different tensors (see `sysbench.core.estimate.sizes`); a device of
     ``auto`` counts as CUDA, so resolve it first. A workload without a model has no parameters and
     no matrix products, and its memory is not predicted.
+
+    Args:
+        capability: The device's compute capability, such as ``9.0``, by which the workspaces go;
+            None where it is not known.
     """
     if spec.workload == "attention":
-        return _of_attention(spec)
+        return _of_attention(spec, capability)
     if spec.workload != "transformer":
         return _of_no_model(spec)
     size, sizes, memory = spec.dimensions, Sizes(spec), step_memory(spec)
     tokens = spec.tokens_per_step
     weights = size.layers * (4 * sizes.square + 3 * sizes.wide) + sizes.table
     attention = 4 * tokens * spec.context * size.d_model * size.layers
+    workspaces = workspaces_bytes(spec, capability)
     forward = 2 * tokens * weights + attention
     backward = 2 * forward if spec.has_backward else 0
     return Prediction(
@@ -104,15 +112,16 @@ def predict(spec: RunSpec) -> Prediction:
         backward_flops=backward,
         step_flops=forward + backward,
         saved_activation_bytes=memory.saved_bytes,
-        ledger=_ledger(memory),
-        peak_bytes=memory.peak.total,
+        ledger=_ledger(memory, workspaces),
+        peak_bytes=memory.peak.total + workspaces,
         peak_phase=memory.peak.phase,
         peak_place=memory.peak.place,
-        formulas=_formulas(sizes, memory, forward, backward),
+        formulas=_formulas(sizes, memory, forward, backward, workspaces),
     )
 
 
-def _of_attention(spec: RunSpec) -> Prediction:
+def _of_attention(spec: RunSpec, capability: str | None) -> Prediction:
+    workspaces = workspaces_bytes(spec, capability)
     memory, forward = attention_memory(spec), attention_flops(spec)
     backward = 2 * forward if spec.has_backward else 0
     return Prediction(
@@ -123,13 +132,13 @@ def _of_attention(spec: RunSpec) -> Prediction:
         backward_flops=backward,
         step_flops=forward + backward,
         saved_activation_bytes=memory.saved_bytes,
-        ledger=_ledger(memory),
-        peak_bytes=memory.peak.total,
+        ledger=_ledger(memory, workspaces),
+        peak_bytes=memory.peak.total + workspaces,
         peak_phase=memory.peak.phase,
         peak_place=memory.peak.place,
         formulas={
             "forward FLOPs": f"4BT²d = {format_count(forward).strip()}",
-            "peak": _peak_formula(memory),
+            "peak": _peak_formula(memory, workspaces),
         },
     )
 
@@ -155,8 +164,9 @@ def _memory(spec: RunSpec) -> StepMemory:
     return attention_memory(spec) if spec.workload == "attention" else step_memory(spec)
 
 
-def _ledger(memory: StepMemory) -> list[LedgerRow]:
-    return [LedgerRow(name, memory.peak.live[name]) for name in ROWS if memory.peak.live[name]]
+def _ledger(memory: StepMemory, workspaces: int) -> list[LedgerRow]:
+    live = memory.peak.live + Counter({WORKSPACES: workspaces})
+    return [LedgerRow(name, live[name]) for name in ROWS if live[name]]
 
 
 def why_not_predicted(spec: RunSpec) -> str | None:
@@ -190,15 +200,16 @@ def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
 
 
 def fits(prediction: Prediction, capacity_bytes: int) -> bool:
-    """Whether the predicted peak is within the capacity."""
+    """Whether the predicted peak is within the capacity; `room` also counts what is beside it."""
     return prediction.peak_bytes <= capacity_bytes
 
 
 def largest_batch(spec: RunSpec, capacity_bytes: int, limit: int = 2**20) -> int:
     """The largest batch up to ``limit`` whose predicted peak fits, all else equal; 0 for none."""
+    left = capacity_bytes - workspaces_bytes(spec)
 
     def too_large(batch: int) -> bool:
-        return _memory(spec.changed(batch=batch)).peak.total > capacity_bytes
+        return _memory(spec.changed(batch=batch)).peak.total > left
 
     # Invariant: `fitting` fits or is 0, `failing` does not fit or is above the limit.
     fitting, failing = 0, 1
@@ -214,7 +225,9 @@ def largest_batch(spec: RunSpec, capacity_bytes: int, limit: int = 2**20) -> int
     return fitting
 
 
-def _formulas(sizes: Sizes, memory: StepMemory, forward: int, backward: int) -> dict[str, str]:
+def _formulas(
+    sizes: Sizes, memory: StepMemory, forward: int, backward: int, workspaces: int
+) -> dict[str, str]:
     spec, size, width = sizes.spec, sizes.size, sizes.width
     texts = {
         "parameters": f"L(4d² + 3df + 2d) + d + 2Vd = {size.parameters:,}",
@@ -228,14 +241,14 @@ def _formulas(sizes: Sizes, memory: StepMemory, forward: int, backward: int) -> 
     if spec.step == "train":
         copies = 1 if spec.optimizer == "sgd" else 3
         texts["weights and state"] = f"{copies * width.weight} bytes per parameter"
-    texts["peak"] = _peak_formula(memory)
+    texts["peak"] = _peak_formula(memory, workspaces)
     return texts
 
 
-def _peak_formula(memory: StepMemory) -> str:
+def _peak_formula(memory: StepMemory, workspaces: int) -> str:
     peak = memory.peak
-    names = " + ".join(name for name in ROWS if peak.live[name])
-    return f"{names} = {format_bytes(peak.total)}, in {peak.phase} ({peak.place})"
+    names = " + ".join(row.name for row in _ledger(memory, workspaces))
+    return f"{names} = {format_bytes(peak.total + workspaces)}, in {peak.phase} ({peak.place})"
 
 
 def _kept_formula(sizes: Sizes) -> str:

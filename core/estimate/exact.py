@@ -19,6 +19,7 @@ from ..record.record import LedgerRow
 from ..record.roof import Roof
 from ..spec.spec import DIMENSION_NAMES, RunSpec
 from .closed_form import Prediction
+from .requests import Held, Requests
 
 TIMEOUT_SECONDS = 120.0
 """Limit for one answer; the first includes the import of torch."""
@@ -63,12 +64,16 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     Attributes:
         phases: In order of time.
         block_ledger: The rows of ``ledger`` as blocks of CUDA's allocator; None on the CPU.
+        requests: Its requests to CUDA's allocator; None on the CPU.
+        held: What the allocator holds for them on a device without end.
         seconds: Duration of the prediction, without the import of torch.
         import_seconds: Duration of that import, once for a process.
     """
 
     phases: list[PhasePrediction]
     block_ledger: list[LedgerRow] | None
+    requests: Requests | None = None
+    held: Held | None = None
     seconds: float = 0.0
     import_seconds: float = 0.0
 

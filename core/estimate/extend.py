@@ -8,10 +8,11 @@ worst moment of the blocks between the second and the last but one is in one of 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from ..errors import WorkerFailed
+from .trace import Trace
 
 _Key = TypeVar("_Key")
 
@@ -54,6 +55,7 @@ class Played:
         saved_bytes: Bytes that the graph holds after forward and loss, without weights.
         products: Number of times that each phase computes each product.
         moved_bytes: Bytes that all other operations read and write, by phase.
+        trace: Its requests for memory, in order; None where the step was extrapolated.
     """
 
     layers: int
@@ -61,6 +63,7 @@ class Played:
     saved_bytes: int
     products: Counter[tuple[str, Product]]
     moved_bytes: Counter[str]
+    trace: Trace | None = field(default=None, compare=False)
 
 
 def extended(small: Played, large: Played, layers: int) -> Played:

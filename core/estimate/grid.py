@@ -13,13 +13,17 @@ from ..errors import SpecError
 from ..spec.fields import field_named
 from ..spec.models import find_model
 from ..spec.spec import RunSpec
-from .closed_form import Prediction, fits, why_not_predicted
+from .allocator_settings import AllocatorSettings
+from .closed_form import Prediction, why_not_predicted
+from .exact import ExactPrediction
+from .room import Room, Verdict, lacking_bytes, room_of, verdict_of
 
 Predict = Callable[[RunSpec], Prediction]
 """The closed form, or `Estimator.predict`."""
 
 FitKey = Literal["batch", "context"]
 MOST_CELLS = 500
+EXPANDABLE = AllocatorSettings(expandable_segments=True)
 
 
 class Axis(msgspec.Struct, frozen=True):
@@ -35,26 +39,36 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         settings: Key to value, of each axis.
         peak_bytes, peak_phase: Null where nothing can be predicted; ``why`` says the reason.
+        reserved_bytes: Of CUDA's allocator, in exact mode; else null.
         capacity_bytes: Capacity to compare with; null where not known.
-        fits: Null where the peak or the capacity is.
+        fits: Whether it is sure to fit; null where the peak or the capacity is.
+        verdict: The same with the doubt, see `room.Verdict`.
     """
 
     settings: dict[str, Any]
     peak_bytes: int | None = None
     peak_phase: str | None = None
+    reserved_bytes: int | None = None
     capacity_bytes: int | None
     fits: bool | None = None
+    verdict: Verdict | None = None
     why: str = ""
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest value of a key whose predicted peak fits.
+    """The largest value of a key whose predicted step is sure to fit.
 
     Attributes:
         largest: 0 where not even 1 fits.
         peak_bytes: At the largest; null where that is 0.
-        next: The first that does not fit; null where the key allows no more.
-        next_peak_bytes, over_bytes: Its peak, and how far that is above the capacity.
+        next: The first that is not sure to fit; null where the key allows no more.
+        next_peak_bytes, over_bytes: Its peak, and how many bytes it lacks.
+        room_bytes: What of the capacity a step can count on.
+        doubt_bytes: What it may have on top.
+        beyond: The first that is sure not to fit; null where the key allows no more.
+        reserved_bytes: Of CUDA's allocator at the largest, in exact mode; else null.
+        expandable_largest: The largest with ``expandable_segments:True``, in exact mode on CUDA;
+            null where it is no larger.
     """
 
     key: FitKey
@@ -64,15 +78,31 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     next: int | None
     next_peak_bytes: int | None
     over_bytes: int | None
+    room_bytes: int
+    doubt_bytes: int = 0
+    beyond: int | None = None
+    reserved_bytes: int | None = None
+    expandable_largest: int | None = None
 
 
 def fit(
-    spec: RunSpec, key: FitKey, capacity_bytes: int, predict: Predict, guess: int | None = None
+    spec: RunSpec,
+    key: FitKey,
+    capacity_bytes: int,
+    predict: Predict,
+    guess: int | None = None,
+    settings: AllocatorSettings | None = None,
+    room: Room | None = None,
 ) -> Fit:
     """The largest value of a key that fits, by bisection: peaks grow with batch and context.
 
+    What an allocator reserves can shrink from a value to the next: then it is one that fits while
+    the next does not, and a larger one may fit too.
+
     Args:
         guess: First value to try; near the answer it saves predictions. Default: the spec's.
+        settings: Of CUDA's allocator.
+        room: What of the capacity a step can have; default: `room_of` it.
 
     Raises:
         SpecError: The memory of such a spec is not predicted.
@@ -80,25 +110,72 @@ def fit(
     why = why_not_predicted(spec)
     if why:
         raise SpecError("--fit", key, f"not for this spec: {why}")
-    allowed = field_named(key).valid
-
-    def peak(value: int) -> int:
-        return predict(spec.changed(**{key: value})).peak_bytes
-
-    largest_fitting = largest(
-        lambda value: allowed(value) and peak(value) <= capacity_bytes,
-        max(1, guess or getattr(spec, key)),
-    )
-    next_peak = peak(largest_fitting + 1) if allowed(largest_fitting + 1) else None
+    search = _Search(spec, key, room or room_of(spec, capacity_bytes), predict)
+    found = search.largest(max(1, guess or getattr(spec, key)), settings)
+    beyond = search.largest(max(1, found), settings, is_sure=False) + 1
+    following = search.predicted(found + 1)
+    at_largest = search.predicted(found) if found else None
+    expandable = search.with_expandable(max(1, found), settings)
     return Fit(
         key=key,
         capacity_bytes=capacity_bytes,
-        largest=largest_fitting,
-        peak_bytes=peak(largest_fitting) if largest_fitting else None,
-        next=None if next_peak is None else largest_fitting + 1,
-        next_peak_bytes=next_peak,
-        over_bytes=None if next_peak is None else next_peak - capacity_bytes,
+        largest=found,
+        peak_bytes=None if at_largest is None else at_largest.peak_bytes,
+        next=None if following is None else found + 1,
+        next_peak_bytes=None if following is None else following.peak_bytes,
+        over_bytes=None if following is None else lacking_bytes(following, search.room, settings),
+        room_bytes=search.room.least,
+        doubt_bytes=search.room.doubt,
+        beyond=None if search.predicted(beyond) is None else beyond,
+        reserved_bytes=None if at_largest is None else reserved_bytes(at_largest),
+        expandable_largest=expandable if expandable > found else None,
     )
+
+
+def reserved_bytes(prediction: Prediction) -> int | None:
+    """What CUDA's allocator reserves for a step; None where no allocator was played."""
+    held = prediction.held if isinstance(prediction, ExactPrediction) else None
+    return None if held is None else held.reserved_bytes
+
+
+class _Search:
+    """Predictions of one spec by the value of a key, against a room."""
+
+    def __init__(self, spec: RunSpec, key: FitKey, room: Room, predict: Predict) -> None:
+        self.room = room
+        self._spec, self._key, self._predict = spec, key, predict
+        self._allowed = field_named(key).valid
+        self._known: dict[int, Prediction] = {}
+
+    def predicted(self, value: int) -> Prediction | None:
+        """The prediction at a value; None where the key does not allow it."""
+        if not self._allowed(value):
+            return None
+        if value not in self._known:
+            self._known[value] = self._predict(self._spec.changed(**{self._key: value}))
+        return self._known[value]
+
+    def largest(
+        self, guess: int, settings: AllocatorSettings | None, *, is_sure: bool = True
+    ) -> int:
+        """The largest value that is sure to fit, or not sure to fail; 0 for none."""
+
+        def is_fine(value: int) -> bool:
+            prediction = self.predicted(value)
+            if prediction is None:
+                return False
+            verdict = verdict_of(prediction, self.room, settings)
+            return verdict == "fits" if is_sure else verdict != "over"
+
+        return largest(is_fine, guess)
+
+    def with_expandable(self, guess: int, settings: AllocatorSettings | None) -> int:
+        """The largest value with expandable segments; 0 where they are no news."""
+        prediction = self.predicted(guess)
+        is_played = isinstance(prediction, ExactPrediction) and prediction.requests is not None
+        if not is_played or (settings is not None and settings.expandable_segments):
+            return 0
+        return self.largest(guess, EXPANDABLE)
 
 
 def largest(is_fine: Callable[[int], bool], guess: int = 1) -> int:
@@ -182,10 +259,13 @@ def _cell(
     if why:
         return Cell(settings=settings, capacity_bytes=capacity, why=why)
     prediction = predict(changed)
+    verdict = None if capacity is None else verdict_of(prediction, room_of(changed, capacity))
     return Cell(
         settings=settings,
         peak_bytes=prediction.peak_bytes,
         peak_phase=prediction.peak_phase,
+        reserved_bytes=reserved_bytes(prediction),
         capacity_bytes=capacity,
-        fits=None if capacity is None else fits(prediction, capacity),
+        fits=None if verdict is None else verdict == "fits",
+        verdict=verdict,
     )

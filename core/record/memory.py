@@ -9,6 +9,9 @@ LIBRARY_WORKSPACE = "library workspace"
 RESIDUAL = "residual"
 """Row of what a counter has and no other row explains: computed, and 0 if all is right."""
 
+LARGER_BLOCKS = ("blocks larger than asked for", "rounding to ")
+"""Beginnings of the names of rows that are in no request: the allocator's blocks have them."""
+
 
 def prediction_error(predicted_bytes: float | None, measured_bytes: float | None) -> float | None:
     """The error of a prediction as a share: predicted / measured − 1.

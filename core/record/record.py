@@ -19,8 +19,17 @@ from .compile import Compile as Compile
 from .compile import GeneratedKernel as GeneratedKernel
 from .distributed import Distributed as Distributed
 from .events import Outcome
+from .memory import (
+    LARGER_BLOCKS,
+    ClosedForm,
+    DeviceMemory,
+    Oom,
+    Origin,
+    Pool,
+    ReconciledRow,
+    prediction_error,
+)
 from .memory import Allocation as Allocation
-from .memory import ClosedForm, DeviceMemory, Oom, Origin, Pool, ReconciledRow, prediction_error
 from .memory import LedgerRow as LedgerRow
 from .memory import Timeline as Timeline
 from .nsys import NsysFacts
@@ -206,6 +215,9 @@ class Memory(Block, frozen=True):
     ``baseline_blocks`` that are older than the recording, which began after them or whose ring of
     events wrapped. ``devices`` is filled where there are several.
 
+    ``predicted_reserved_bytes`` is what a model of CUDA's allocator reserves for the requests of
+    the step's dry run, to be held against ``peak_reserved_bytes``.
+
     The steps of a foreign recording are not known. All of it stands for the steady one, the
     columns are ``peak`` and ``end``, and ``first_step_peak_bytes`` is null.
     """
@@ -226,6 +238,7 @@ class Memory(Block, frozen=True):
     largest: list[Allocation]
     timeline: Timeline
     predicted_peak_bytes: int | None = None
+    predicted_reserved_bytes: int | None = None
     events: int = 0
     events_dropped: int = 0
     step_ms: float | None = None
@@ -257,6 +270,17 @@ class Memory(Block, frozen=True):
     def tensor_prediction_error(self) -> float | None:
         """The error of the predicted peak against `tensor_peak_bytes`, which it predicts."""
         return prediction_error(self.predicted_peak_bytes, self.tensor_peak_bytes)
+
+    @property
+    def comparable_peak_bytes(self) -> int:
+        """`tensor_peak_bytes` as requested: without what blocks are larger than their requests."""
+        larger = (row.bytes for row in self.ledger if row.name.startswith(LARGER_BLOCKS))
+        return self.tensor_peak_bytes - sum(larger)
+
+    @property
+    def comparable_prediction_error(self) -> float | None:
+        """The error of the predicted peak against `comparable_peak_bytes`."""
+        return prediction_error(self.predicted_peak_bytes, self.comparable_peak_bytes)
 
     @property
     def whole(self) -> Literal["a steady step", "the recording"]:

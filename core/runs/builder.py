@@ -251,7 +251,7 @@ class RecordBuilder:
     def record(self) -> Record:
         """The record of everything so far, findings included."""
         spec = self.header.spec
-        prediction = predict(spec)
+        prediction = predict(spec, self.environment.get("device", {}).get("compute_capability"))
         peak_key = spec.precision_row.peak_key
         roof, no_roof = roof_of(
             spec.device, spec.precision, peak_key, self.environment, self.header.peak

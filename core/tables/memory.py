@@ -35,12 +35,20 @@ def memory_table(memory: Memory) -> Table:
         "baseline_blocks": memory.baseline_blocks,
         "first_step_peak_bytes": memory.first_step_peak_bytes,
         "predicted_peak_bytes": memory.predicted_peak_bytes,
+        **_predicted_reserve(memory),
         "peak_phase": memory.peak_phase or None,
         "events": memory.events,
         "events_dropped": memory.events_dropped,
     }
     source = "CUDA allocator" if memory.source == "cuda-snapshot" else "CPU allocator"
     return facts("memory", f"Memory of {memory.whole}, {source}", values, memory.missing)
+
+
+def _predicted_reserve(memory: Memory) -> dict[str, int | None]:
+    """The predicted segments of a caching allocator, where there is one."""
+    if memory.source != "cuda-snapshot":
+        return {}
+    return {"predicted_reserved_bytes": memory.predicted_reserved_bytes}
 
 
 def recording_notes(memory: Memory) -> list[str]:

@@ -8,6 +8,7 @@ import msgspec
 
 from ...estimate.closed_form import predict, why_not_predicted
 from ...estimate.grid import FitKey, fit
+from ...estimate.room import Room
 from ...formatting import format_bytes
 from ...record.events import OutOfMemory
 from ...record.memory import Oom, OomSnapshot, WouldFit
@@ -47,7 +48,9 @@ def describe_oom(event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec) -
 def _would_fit(spec: RunSpec, capacity_bytes: int | None) -> list[WouldFit]:
     if capacity_bytes is None:
         return []
-    fits = [fit(spec, key, capacity_bytes, predict) for key in KEYS]
+    # The process knows what it could have had: driver and context are not in it.
+    room = Room(least=capacity_bytes, most=capacity_bytes, is_cuda=spec.on_cuda)
+    fits = [fit(spec, key, capacity_bytes, predict, room=room) for key in KEYS]
     return [
         WouldFit(
             key=row.key,

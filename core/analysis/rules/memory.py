@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -13,6 +14,8 @@ from ...record.record import Finding, Memory, Record
 from ...spec.spec import RunSpec
 from ..memory.predicted import COPIES, amount
 from .rule import Rule
+
+_Fact = TypeVar("_Fact")
 
 PREDICTION_LIMIT = 0.05
 LEFTOVER_LIMIT = 0.01
@@ -29,10 +32,12 @@ def prediction_missed(record: Record) -> Finding | None:
     memory = record.memory
     if memory is None or not memory.predicted_peak_bytes:
         return None
-    error, of_tensors = memory.prediction_error, memory.tensor_prediction_error
+    error, of_tensors = memory.prediction_error, memory.comparable_prediction_error
     if error is None or abs(error) <= PREDICTION_LIMIT:
         return None
     if of_tensors is not None and abs(of_tensors) <= PREDICTION_LIMIT:
+        if not memory.library_workspace_bytes:
+            return None
         return _only_library_workspace(memory, error, of_tensors)
     return Finding(
         rule="prediction-missed",
@@ -158,8 +163,9 @@ def copies_outweigh_savings(record: Record) -> Finding | None:
     spec = msgspec.convert(record.spec, RunSpec)
     if why_not_predicted(spec) is not None:
         return None
-    fp32_peak = predict(spec.changed(precision="fp32")).peak_bytes
-    saved = fp32_peak - (memory.peak_allocated_bytes - copies)
+    capability = _fact(record, "device", "compute_capability", str)
+    fp32_peak = predict(spec.changed(precision="fp32"), capability).peak_bytes
+    saved = fp32_peak - (memory.comparable_peak_bytes - copies)
     if copies <= saved:
         return None
     return Finding(
@@ -238,7 +244,7 @@ def spilled_to_the_host(record: Record) -> Finding | None:
 
 def _too_much_in_use(record: Record) -> Iterator[str]:
     memory = record.memory
-    capacity = _fact(record, "device", "memory_total_bytes")
+    capacity = _fact(record, "device", "memory_total_bytes", int)
     used = max(memory.peak_reserved_bytes or 0, memory.driver_used_bytes or 0) if memory else 0
     if capacity and used > capacity:
         yield f"{format_bytes(used)} in use on a card of {format_bytes(capacity)}"
@@ -260,14 +266,14 @@ def _used_and_limit(record: Record) -> tuple[int | None, int | None]:
     if spec.get("memory_limit"):
         return memory.peak_reserved_bytes or memory.peak_allocated_bytes, spec["memory_limit"]
     if spec["device"] == "cpu":
-        return memory.driver_used_bytes, _fact(record, "memory", "capacity_bytes")
-    return memory.driver_used_bytes, _fact(record, "device", "memory_total_bytes")
+        return memory.driver_used_bytes, _fact(record, "memory", "capacity_bytes", int)
+    return memory.driver_used_bytes, _fact(record, "device", "memory_total_bytes", int)
 
 
-def _fact(record: Record, group: str, key: str) -> int | None:
+def _fact(record: Record, group: str, key: str, kind: type[_Fact]) -> _Fact | None:
     values = record.environment.get(group)
     value = values.get(key) if isinstance(values, dict) else None
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, kind) else None
 
 
 RULES: tuple[Rule, ...] = (

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...estimate.closed_form import predict, why_not_predicted
+from ...estimate.room import Room, is_room, room_of
 from ...machine.devices import capacity_bytes
 from ...spec.spec import RunSpec
 from ..report.details import score_matrices_bytes
@@ -46,6 +47,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         peak_bytes: Predicted; None where there is no prediction.
         is_least: The peak is a lower bound: the bytes certain to be resident.
         capacity_bytes: The device's memory, or the spec's limit.
+        room: What of it a step can have.
         seconds: Of all passes: their start, from cells of this home, and their steps, if the
             peak fits.
         is_timed: A cell of this kind ran here before. Else ``seconds`` covers only the start.
@@ -56,16 +58,19 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None = None
     is_least: bool = False
     capacity_bytes: int | None = None
+    room: Room | None = None
     seconds: float = 0.0
     is_timed: bool = False
     is_run: bool = True
 
     @property
     def fits(self) -> bool | None:
-        """True if the peak is within the capacity; None where either is unknown."""
-        if self.peak_bytes is None or self.capacity_bytes is None:
+        """True if the peak is sure to fit, false if sure not to; None where neither is known."""
+        if self.peak_bytes is None or self.room is None:
             return None
-        return self.peak_bytes <= self.capacity_bytes
+        if self.peak_bytes > self.room.most:
+            return False
+        return True if is_room(self.peak_bytes, self.room) else None
 
 
 class Forecaster:
@@ -98,10 +103,12 @@ class Forecaster:
         facts = _facts_of(spec)
         step_ms = _between(self._steps.get(facts.kind, {}), facts.work)
         start = self._start_seconds(spec, cell.passes, facts)
+        capacity = spec.memory_limit or self._capacity_of(spec.device)
         forecast = Forecast(
             peak_bytes=facts.peak_bytes,
             is_least=facts.is_least,
-            capacity_bytes=spec.memory_limit or self._capacity_of(spec.device),
+            capacity_bytes=capacity,
+            room=None if capacity is None else room_of(spec, capacity),
             seconds=start * len(cell.passes),
             is_timed=True,
         )

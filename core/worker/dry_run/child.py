@@ -21,15 +21,16 @@ from typing import Any
 import msgspec
 import torch
 
+from ...estimate.allocator_settings import settings_of
 from ...estimate.closed_form import ROWS, predict
 from ...estimate.exact import Answer, ExactPrediction, PhasePrediction, ProductCount
 from ...estimate.extend import Amounts, Moment, Played, extended
+from ...estimate.libraries import workspace_bytes
+from ...estimate.requests import held_by
+from ...estimate.trace import SHALLOW, Trace, extended_trace
 from ...machine.processes import die_with_parent
 from ...record.record import LedgerRow
 from ...spec.spec import RunSpec
-
-SHALLOW = 3
-"""Layers of the first of the two models from which deeper ones are extrapolated."""
 
 
 def exact_prediction(spec: RunSpec) -> ExactPrediction:
@@ -37,11 +38,15 @@ def exact_prediction(spec: RunSpec) -> ExactPrediction:
     # Late: `main` times what it imports.
     from .step import play
 
-    if spec.layers <= SHALLOW + 1:
-        return _added_up(spec, play(spec), "")
-    small, large = (play(spec.changed(layers=SHALLOW + more)) for more in (0, 1))
-    how = f", {SHALLOW} and {SHALLOW + 1} layers extended to {spec.layers}"
-    return _added_up(spec, extended(small, large, spec.layers), how)
+    if spec.layers <= SHALLOW:
+        played = play(spec)
+        return _added_up(spec, played, played.trace, "")
+    small, large = (play(spec.changed(layers=SHALLOW - less)) for less in (1, 0))
+    how = f", {SHALLOW - 1} and {SHALLOW} layers extended to {spec.layers}"
+    trace = None
+    if spec.on_cuda and large.trace is not None:
+        trace = extended_trace(large.trace, spec.layers)
+    return _added_up(spec, extended(small, large, spec.layers), trace, how)
 
 
 def quick_prediction(spec: RunSpec) -> ExactPrediction:
@@ -54,12 +59,16 @@ def quick_prediction(spec: RunSpec) -> ExactPrediction:
         return exact_prediction(spec)
 
 
-def _added_up(spec: RunSpec, played: Played, how: str) -> ExactPrediction:
+def _added_up(spec: RunSpec, played: Played, trace: Trace | None, how: str) -> ExactPrediction:
     closed = predict(spec)
+    requests = trace.requests() if spec.on_cuda and trace is not None else None
     phases = [
         _phase(spec, played, name)
         for name in dict.fromkeys(moment.phase for moment in played.moments)
     ]
+    held = None
+    if requests is not None:
+        held = held_by(requests, workspace_bytes(None), settings_of(os.environ))
     peak = max(played.moments, key=lambda moment: sum(moment.requested))
     flops = {phase.phase: phase.flops for phase in phases}
     return ExactPrediction(
@@ -76,6 +85,8 @@ def _added_up(spec: RunSpec, played: Played, how: str) -> ExactPrediction:
         peak_phase=peak.phase,
         peak_place=_place(spec, peak),
         phases=phases,
+        requests=requests,
+        held=held,
         method=f"exact: the step on meta tensors{how}",
         formulas={"parameters": closed.formulas["parameters"]},
     )

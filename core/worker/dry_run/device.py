@@ -143,8 +143,9 @@ class FusedNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         """The normalised x, in its own dtype."""
+        normed = torch.empty_like(x)  # before the numbers, as the kernel does
         ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
-        return torch.empty_like(x)
+        return normed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,13 +168,14 @@ def cpu_attention(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tens
 def cuda_attention(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal attention by CUDA's kernel for that choice.
 
-    Torch's default is flash for 16-bit inputs; float32 takes the memory-efficient kernel.
+    Torch's default for 16-bit inputs is cuDNN's kernel on compute capability 9 and 10, and flash
+    on others, which takes the same memory; float32 takes the memory-efficient kernel.
     Flex attention that is not compiled writes the scores out, as math does.
     """
     backend = attention.backend
     if backend is None and attention.kernel == "sdpa":
         half = q.dtype in (torch.bfloat16, torch.float16)
-        backend = "FLASH_ATTENTION" if half else "EFFICIENT_ATTENTION"
+        backend = "CUDNN_ATTENTION" if half else "EFFICIENT_ATTENTION"
     graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
     if backend == "FLASH_ATTENTION":
         result = _aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, True)

@@ -19,13 +19,17 @@ from torch.optim.sgd import sgd
 from torch.overrides import TorchFunctionMode
 
 from ...estimate.extend import Played
+from ...estimate.libraries import workspaces_bytes
 from ...estimate.step.backward import GRADIENTS
 from ...estimate.step.forward import LOGITS
+from ...estimate.trace import STEP
 from ...spec.choices import without_autocast
 from ...spec.spec import RunSpec
 from ..workloads import transformer as workload
 from ..workloads.models import transformer
+from .building import BuildTracker
 from .device import device_semantics, replaced
+from .initialising import request_initialisation
 from .storages import OUTSIDE, Place, StorageTracker
 
 
@@ -101,7 +105,7 @@ class DryRunWorkload(workload.Workload):
     def __init__(self, requested_spec: RunSpec) -> None:
         self.requested_spec = requested_spec
         with (
-            replaced(transformer, "initialise", lambda module: None),
+            replaced(transformer, "initialise", request_initialisation),
             # By name: renaming these in the workload or the model breaks the dry run.
             replaced(workload, "make_optimizer", DryRunOptimizer),
             _WithoutData(),
@@ -145,9 +149,13 @@ EMBEDDING, HEAD = Place(0, "embedding"), Place(0, "head")
 
 def play(spec: RunSpec) -> Played:
     """Run a dry step with all of the spec's layers; optimizer state exists beforehand."""
-    workload = DryRunWorkload(spec)
-    tracker = StorageTracker()
+    built = BuildTracker()
+    with built:
+        workload = DryRunWorkload(spec)
+    tracker = StorageTracker(built, workspaces_bytes(spec))
     _own_residents(tracker, workload)
+    built.label_the_rest()
+    tracker.trace.mark(STEP)
     _watch(tracker, workload)
     with tracker:
         workload.step(tracker.enter)
@@ -155,6 +163,13 @@ def play(spec: RunSpec) -> Played:
 
 
 def _own_residents(tracker: StorageTracker, workload: DryRunWorkload) -> None:
+    # The optimizer is made last: what comes from its first state on is requested in a step.
+    optimizer = workload.optimizer
+    tracker.begin_state(
+        value
+        for state in (optimizer.state.values() if optimizer else ())
+        for value in state.values()
+    )
     for name, parameter in workload.model.named_parameters():
         place = _place_of(name)
         tracker.own(parameter, "parameters", place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,8 +16,13 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from ...estimate.closed_form import ROWS
 from ...estimate.extend import Moment, Played, Product
+from ...estimate.libraries import WORKSPACES
+from ...estimate.requests import BACKWARD_PRODUCT, PRODUCT
 from ...estimate.step.forward import COPIES, LOGITS
 from ...estimate.step.tape import ACTIVATIONS, TEMPORARIES
+from ...estimate.trace import STATE
+from .building import BuildTracker
+from .scratch import scratch_after, scratch_before
 
 _aten = torch.ops.aten
 _CPU_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
@@ -93,6 +98,8 @@ GRANULE = 512
 LOSS = "loss"
 OF_PARAMETERS = ("clip", "optimizer")
 """Phases that iterate over the parameters."""
+PRODUCTS = frozenset({_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm})
+"""Operations of the matrix library. Attention kernels do not use it."""
 
 
 class Place(NamedTuple):
@@ -115,6 +122,8 @@ class Life:
     died: int | None = None
     place: Place | None = None
     """The block of a parameter, its gradient or its state; else None."""
+    number: int = -1
+    """Of its request in the trace."""
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -124,15 +133,24 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     operation of backward belongs to the place whose forward made the graph node, one of the
     optimizer to the place of its parameter.
 
+    Args:
+        built: The tracker of the model's build, whose storages this one takes over.
+        workspaces: Bytes that the matrix library keeps between steps.
+
     Attributes:
         phase: The current phase.
         saved_bytes: Bytes alive at the end of the forward pass and the loss, without residents.
+        trace: Every request for a storage and its return, from the build on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, built: BuildTracker, workspaces: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = ""
+        self._workspaces = workspaces
         self.saved_bytes = 0
+        self.trace = built.trace
+        self._built = built
+        self._multiplied: set[str] = set()
         self._place = OUTSIDE
         self._lives: list[Life] = []
         self._of: dict[int, Life] = {}  # live storages by address
@@ -153,6 +171,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if phase == "backward":
             self.graph_is_complete()
         self.phase = phase
+        if phase:
+            self.trace.mark(phase)
         if phase == LOSS:
             self.go_to(Place(0, LOSS))
         elif phase in OF_PARAMETERS:
@@ -162,8 +182,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def own(self, tensor: Tensor, category: str, place: Place | None = None) -> None:
         """Give the tensor's storage a category for its lifetime."""
-        life = self._of.get(_address(tensor)) or self._follow(tensor, category)
+        block = place.block if place is not None else 0
+        life = self._of.get(_address(tensor)) or self._follow(tensor, category, block)
         life.category, life.place = category, place
+
+    def begin_state(self, tensors: Iterable[Tensor]) -> None:
+        """Say which of the tensors that were built are the optimizer's state."""
+        numbers = [self._built.number_of(_address(tensor)) for tensor in tensors]
+        self.trace.mark_before(min((n for n in numbers if n is not None), default=None), STATE)
 
     def graph_is_complete(self) -> None:
         """Count live storages without an owner as saved by the graph."""
@@ -193,8 +219,19 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._count(func, args, kwargs, result)
         category = self._category(func, args)
         new = [leaf for leaf in tensors_in(result) if _address(leaf) not in self._of]
-        for leaf in new:
-            self._follow(leaf, category)
+        scratch = [self._request(count) for count in scratch_before(func.overloadpacket, args)]
+        replaced = self._replaced_by_sum(func, args)
+        for leaf, block in zip(new, self._blocks_of(new, args), strict=True):
+            self._follow(leaf, category, block, replaced)
+        self._note_library(func.overloadpacket)
+        for count in scratch_after(func.overloadpacket, args, result):
+            if count >= 0:
+                scratch.append(self._request(count))
+            else:
+                self.trace.give_back(scratch[~count])
+                scratch[~count] = -1
+        for number in scratch:
+            self.trace.give_back(number)
         hidden = hidden_bytes(func.overloadpacket, result)
         if hidden:
             # Alive at this operation's moment only, which is appended below.
@@ -217,6 +254,38 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             owned = (life.place for life in lives if life is not None and life.place is not None)
             self._place = next(owned, self._place)
 
+    def _blocks_of(self, new: Sequence[Tensor], args: Sequence[Any]) -> list[int]:
+        """The block of each new tensor: of a list by parameter, its operand's."""
+        operands = args[0] if args and isinstance(args[0], (list, tuple)) else ()
+        lives = [self._of.get(_address(leaf)) for leaf in tensors_in(operands)]
+        if self.phase not in OF_PARAMETERS or len(lives) != len(new):
+            return [self._place.block] * len(new)
+        return [
+            self._place.block if life is None else self.trace.blocks[life.number] for life in lives
+        ]
+
+    def _replaced_by_sum(self, func: Any, args: Sequence[Any]) -> Tensor | None:
+        """The gradient in whose memory autograd's engine adds another one of the same tensor.
+
+        No formula here adds. While operations are watched, the engine adds in a new tensor.
+        """
+        if self.phase != "backward" or func is not _aten.add.Tensor:
+            return None
+        storage = args[0].untyped_storage()
+        # One tensor has it, and this storage object: no other view is alive.
+        is_alone = torch._C._storage_Use_Count(storage._cdata) == 2
+        return args[0] if is_alone else None
+
+    def _request(self, count: int) -> int:
+        return self.trace.request(count, self._place.block)
+
+    def _note_library(self, packet: Any) -> None:
+        """Note the first product of each thread."""
+        thread = BACKWARD_PRODUCT if self.phase == "backward" else PRODUCT
+        if packet in PRODUCTS and thread not in self._multiplied:
+            self._multiplied.add(thread)
+            self.trace.mark(thread)
+
     def _category(self, func: Any, args: Sequence[Any]) -> str:
         if func.overloadpacket is torch.ops.aten._to_copy:
             source = self._of.get(_address(args[0]))
@@ -233,10 +302,18 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif not func.is_view:
             self._moved[self.phase] += moved_bytes(func, args, result)
 
-    def _follow(self, tensor: Tensor, category: str) -> Life:
+    def _follow(
+        self, tensor: Tensor, category: str, block: int, instead_of: Tensor | None = None
+    ) -> Life:
         storage = tensor.untyped_storage()
         address = storage._cdata
-        life = Life(storage.nbytes(), category, born=len(self._moments))
+        number = self._built.hand_over(address, block)
+        if instead_of is not None:
+            source = self._of[_address(instead_of)]
+            number, source.number = source.number, -1
+        elif number is None:
+            number = self.trace.request(storage.nbytes(), block)
+        life = Life(storage.nbytes(), category, born=len(self._moments), number=number)
         self._lives.append(life)
         self._of[address] = life
         # Without atexit: storages that outlive the step need no end.
@@ -244,7 +321,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return life
 
     def _end(self, address: int) -> None:
-        self._of.pop(address).died = len(self._moments)
+        life = self._of.pop(address)
+        life.died = len(self._moments)
+        self.trace.give_back(life.number)
 
     def played(self, layers: int) -> Played:
         """The tracked step."""
@@ -254,6 +333,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             saved_bytes=self.saved_bytes,
             products=self._products,
             moved_bytes=self._moved,
+            trace=self.trace.copy(),
         )
 
     def _all_moments(self) -> Iterator[Moment]:
@@ -265,7 +345,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             changes[life.born].append((life, 1))
             if life.died is not None:
                 changes[life.died].append((life, -1))
-        requested, rounded = [0] * len(ROWS), [0] * len(ROWS)
+        requested = [0] * len(ROWS)
+        requested[rows[WORKSPACES]] = self._workspaces
+        rounded = requested.copy()
         for (phase, place), changed in zip(self._moments, changes, strict=False):
             for life, sign in changed:
                 row = rows[life.category]

@@ -15,6 +15,7 @@ from ...record.events import Noticed, ResultReported, StageEntered, StepCounted,
 from ...runs.job import Job, Report
 from ...spec.spec import DIMENSION_NAMES, RunSpec
 from ...storage import write_atomically
+from ..dry_run.reserve import with_predicted_reserve
 from ..failures import ran_out_of_memory
 from ..limits import OOM_RESERVE_BYTES, without_limit
 from ..memory.cpu_recorder import CpuRecorder
@@ -85,6 +86,7 @@ def measure(job: Job, report: Report) -> None:
     memory = describe_memory(recording, notes, step_ms=step_ms)
     if memory.clock_offset_us is not None and abs(memory.clock_offset_us) > WITHIN_US:
         report(Noticed(message=OFF.format(memory.clock_offset_us)))
+    memory = with_predicted_reserve(memory, job.spec)
     if job.spec.compile != "off":
         memory = msgspec.structs.replace(memory, missing=memory.missing | HIDDEN_BY_COMPILING)
     report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.exact import Estimator
+from sysbench.core.estimate.room import is_room, room_of, with_fragments
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from sysbench.tui.commands import estimate
@@ -72,7 +73,10 @@ def test_exact_mode_adds_phases_blocks_and_roofline_times(
     assert exact["roofline_ms"] == pytest.approx(sum(p["roofline_ms"] for p in phases.values()))
     # No product can be faster than the peak.
     assert exact["roofline_ms"] > exact["flops"]["step"] / 60e12 * 1e3
-    assert exact["fits"] is True
+    assert (exact["fits"], exact["verdict"]) == (True, "fits")
+    # Blocks are larger than the tensors in them, and segments than the blocks.
+    assert exact["peak_bytes"] < exact["allocated_bytes"] < exact["reserved_bytes"]
+    assert exact["reserved_bytes"] < exact["room_bytes"] < 80 * 2**30
     assert "missing" not in exact
 
 
@@ -113,12 +117,32 @@ def test_fit_names_the_largest_and_what_the_next_lacks(
 ) -> None:
     found = document(capsys, *CUDA, "--fit", key, "--capacity", "24GiB")
     spec = RunSpec(model="cs336-2025/large", device="cuda:0")
-    assert predict(spec.changed(**{key: found["largest"]})).peak_bytes <= 24 * 2**30
+    room = room_of(spec, 24 * 2**30)
+    assert is_room(predict(spec.changed(**{key: found["largest"]})).peak_bytes, room)
     assert found["next"] == found["largest"] + 1
     assert predict(spec.changed(**{key: found["next"]})).peak_bytes == found["next_peak_bytes"]
-    assert found["over_bytes"] == found["next_peak_bytes"] - 24 * 2**30 > 0
+    assert found["over_bytes"] == with_fragments(found["next_peak_bytes"], room) - room.least > 0
+    assert (found["room_bytes"], found["doubt_bytes"]) == (room.least, room.doubt)
+    assert found["beyond"] >= found["next"]
     text = printed(capsys, *CUDA, "--fit", key, "--capacity", "24GiB")
     assert f"The largest {key} that fits in 24.0 GiB is {found['largest']:,}" in text
+
+
+def test_exact_mode_advises_expandable_segments_where_they_give_room(
+    one_process: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    size = ("--set", "device=cuda", "--set", "model=cs336-2025/small", "--set", "context=512")
+    options = (*size, "--exact", "--fit", "batch", "--capacity", "12GiB")
+    found = document(capsys, *options)
+    assert found["expandable_largest"] > found["largest"] > 0
+    assert found["peak_bytes"] < found["reserved_bytes"] < found["room_bytes"]
+    text = " ".join(printed(capsys, *options).split())
+    assert f"expandable_segments:True the largest is {found['expandable_largest']:,}" in text
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    again = document(capsys, *options)
+    assert (again["largest"], again["expandable_largest"]) == (found["expandable_largest"], None)
 
 
 def test_a_table_goes_to_csv_and_markdown_as_it_stands(

@@ -12,6 +12,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.exact import PhasePrediction, ProductCount, roof_ms
 from sysbench.core.estimate.grid import cells_of, fit, largest, parse_axes
+from sysbench.core.estimate.room import is_room, room_of, with_fragments
 from sysbench.core.record.roof import Roof
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate import fit_table, grid_table
@@ -32,7 +33,7 @@ def test_the_largest_is_found_from_any_guess_with_few_questions(limit: int, gues
     assert len(asked) <= 2 * abs(limit - guess).bit_length() + 3
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["batch", "context"]),
     st.sampled_from(["tiny", "cs336-2025/small", "2.7B"]),
@@ -51,15 +52,21 @@ def test_what_fits_fits_and_one_more_does_not(
         step=step,  # type: ignore[arg-type]
         device="cuda:0",
     )
-    found = fit(spec, key, capacity, predict)
+    found, room = fit(spec, key, capacity, predict), room_of(spec, capacity)
+    assert room.least < room.most <= capacity
     if found.largest:
         assert predict(spec.changed(**{key: found.largest})).peak_bytes == found.peak_bytes
-        assert found.peak_bytes is not None and found.peak_bytes <= capacity
+        assert found.peak_bytes is not None and is_room(found.peak_bytes, room)
     else:
         assert found.peak_bytes is None
     assert found.next == found.largest + 1
     assert found.next_peak_bytes == predict(spec.changed(**{key: found.next})).peak_bytes
-    assert found.over_bytes == found.next_peak_bytes - capacity > 0
+    assert found.next_peak_bytes is not None
+    assert found.over_bytes == with_fragments(found.next_peak_bytes, room) - room.least > 0
+    assert found.beyond is not None and found.beyond >= found.next
+    assert predict(spec.changed(**{key: found.beyond})).peak_bytes > room.most
+    if found.beyond > 1:
+        assert predict(spec.changed(**{key: found.beyond - 1})).peak_bytes <= room.most
 
 
 def test_a_key_that_allows_no_more_has_no_next() -> None:

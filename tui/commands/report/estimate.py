@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
-from ....core.estimate.closed_form import Prediction, fits, predict
+from ....core.estimate.allocator_settings import AllocatorSettings
+from ....core.estimate.closed_form import Prediction, predict
 from ....core.estimate.exact import ExactPrediction, roof_ms
-from ....core.estimate.grid import Cell, Fit
+from ....core.estimate.grid import EXPANDABLE, Cell, Fit, reserved_bytes
+from ....core.estimate.room import (
+    FRAGMENTS_BYTES,
+    FRAGMENTS_SHARE,
+    Room,
+    Verdict,
+    room_of,
+    verdict_of,
+)
 from ....core.formatting import format_bytes, format_count, percent, signed_percent
 from ....core.record.memory import LIBRARY_WORKSPACE
 from ....core.record.roof import Roof
@@ -26,13 +36,14 @@ from ....core.tables.table import Table, with_total
 from .layout import Line, blank, prose, table_lines, titled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Estimate:
     """A prediction, and the capacity and roof to compare it with.
 
     Attributes:
         why: Why the memory is not predicted; "" where it is.
         capacity_bytes: Memory to fit into; None where it is not known.
+        settings: Of CUDA's allocator here.
         roof: The device's roof, for the roofline time of exact mode; ``why_no_roof`` else.
         why_no_workspace: The part of the peak on this CPU that is not predicted.
     """
@@ -43,14 +54,42 @@ class Estimate:
     capacity_bytes: int | None
     roof: Roof | None
     why_no_roof: str
+    settings: AllocatorSettings
     why_no_workspace: str = ""
 
     @property
-    def fits(self) -> bool | None:
-        """Whether the peak is within the capacity; None where either is unknown."""
-        if self.why or self.capacity_bytes is None:
+    def room(self) -> Room | None:
+        """What of the capacity a step can have; None where it is not known."""
+        return None if self.capacity_bytes is None else room_of(self.spec, self.capacity_bytes)
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """What CUDA's allocator reserves; None where it was not played."""
+        return None if self.why else reserved_bytes(self.prediction)
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """Whether the step fits; None where the peak or the capacity is unknown."""
+        if self.why or self.room is None:
             return None
-        return fits(self.prediction, self.capacity_bytes)
+        return verdict_of(self.prediction, self.room, self.settings)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it is sure to fit; None as in `verdict`."""
+        return None if self.verdict is None else self.verdict == "fits"
+
+    @cached_property
+    def fits_expandable(self) -> bool | None:
+        """Whether it is sure to fit with expandable segments; None where that is no question.
+
+        The question comes up where exact mode finds that it is not sure to fit without them.
+        """
+        if self.fits is not False or self.room is None or self.reserved_bytes is None:
+            return None
+        if self.settings.expandable_segments:
+            return None
+        return verdict_of(self.prediction, self.room, EXPANDABLE) == "fits"
 
     @property
     def roof_times(self) -> dict[str, float]:
@@ -67,6 +106,8 @@ class Estimate:
             reasons["peak_bytes"] = self.why
         elif self.why_no_workspace:
             reasons[f"ledger.{LIBRARY_WORKSPACE}"] = self.why_no_workspace
+        if self.reserved_bytes is None and self.spec.device != "cpu":
+            reasons["reserved_bytes"] = self.why or NOT_PLAYED
         if self.capacity_bytes is None:
             reasons["capacity_bytes"] = (
                 f"{self.spec.device} does not report its memory: give it with --capacity"
@@ -76,6 +117,9 @@ class Estimate:
                 "no bandwidth is known: give both with --peak TFLOPS,GB/S"
             )
         return reasons
+
+
+NOT_PLAYED = "it goes by the order of all requests, which exact mode plays: ask with --exact"
 
 
 def estimate_lines(estimate: Estimate, width: int) -> Iterator[Line]:
@@ -121,7 +165,8 @@ def fit_lines(spec: RunSpec, fit: Fit, method: str, width: int) -> Iterator[Line
     yield from titled(table.title, table_lines(table, width, columns=("quantity", "value")))
     yield blank()
     yield from prose(_fit_answer(fit), width, style="bold")
-    yield from prose(f"method: {method}", width, style="dim")
+    for text in (*_fit_remarks(spec, fit), f"method: {method}"):
+        yield from prose(text, width, style="dim")
 
 
 def grid_lines(spec: RunSpec, cells: Sequence[Cell], method: str, width: int) -> Iterator[Line]:
@@ -155,9 +200,16 @@ def _answer(estimate: Estimate) -> str:
         return f"Peak memory: n/a, {estimate.why}."
     if capacity is None:
         return f"Whether it fits is not known: {estimate.missing()['capacity_bytes']}."
-    verdict = "Fits" if estimate.fits else "Does NOT fit"
-    share = percent(estimate.prediction.peak_bytes / capacity)
-    return f"{verdict}: {share} of {format_bytes(capacity)}."
+    assert estimate.verdict is not None
+    share = percent((estimate.reserved_bytes or estimate.prediction.peak_bytes) / capacity)
+    return f"{VERDICTS[estimate.verdict]}: {share} of {format_bytes(capacity)}."
+
+
+VERDICTS: dict[Verdict, str] = {
+    "fits": "Fits",
+    "close": "Too close to tell",
+    "over": "Does NOT fit",
+}
 
 
 def _fit_answer(fit: Fit) -> str:
@@ -172,9 +224,70 @@ def _fit_answer(fit: Fit) -> str:
     return f"The largest {fit.key} that fits in {capacity} is {fit.largest:,}; {lacks}."
 
 
+def _fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
+    if spec.device == "cpu":
+        return
+    yield (
+        f"of {format_bytes(fit.capacity_bytes)} a step can count on "
+        f"{format_bytes(fit.room_bytes)}, and may have {format_bytes(fit.doubt_bytes)} more: "
+        f"{_taken(spec)}"
+    )
+    if fit.beyond is not None and fit.next is not None and fit.beyond > fit.next:
+        yield f"from {fit.key} {fit.beyond:,} on it is sure not to fit; between them it may"
+    if fit.reserved_bytes is None:
+        yield _closed_form_keeps_away()
+    else:
+        reserved = format_bytes(fit.reserved_bytes)
+        at = f"{fit.key} {fit.largest:,}"
+        yield f"on a larger card the allocator would reserve {reserved} at {at}"
+    if fit.expandable_largest:
+        yield (
+            f"with PYTORCH_ALLOC_CONF=expandable_segments:True the largest is "
+            f"{fit.expandable_largest:,}"
+        )
+
+
+def _taken(spec: RunSpec) -> str:
+    if spec.memory_limit:
+        return "the limit is for the allocator alone"
+    return "driver and context take the rest"
+
+
+def _closed_form_keeps_away() -> str:
+    return (
+        f"the closed form leaves {percent(FRAGMENTS_SHARE)} of the peak, at least "
+        f"{format_bytes(FRAGMENTS_BYTES)}, for the allocator's fragments; --exact plays the "
+        "allocator"
+    )
+
+
+def _room_remarks(estimate: Estimate) -> Iterator[str]:
+    """What CUDA's allocator holds, what the device leaves it, and how it could do with less."""
+    spec, prediction, room = estimate.spec, estimate.prediction, estimate.room
+    if spec.device == "cpu" or estimate.why:
+        return
+    if isinstance(prediction, ExactPrediction) and prediction.held is not None:
+        held = prediction.held
+        yield (
+            f"reserved on a card with room: {format_bytes(held.reserved_bytes)}, of which "
+            f"{format_bytes(held.allocated_bytes)} in blocks"
+        )
+    if room is None:
+        return
+    yield (
+        f"a step can count on {format_bytes(room.least)}, and may have "
+        f"{format_bytes(room.doubt)} more: {_taken(spec)}"
+    )
+    if estimate.reserved_bytes is None:
+        yield _closed_form_keeps_away()
+    if estimate.fits_expandable:
+        yield "it fits with PYTORCH_ALLOC_CONF=expandable_segments:True"
+
+
 def _remarks(estimate: Estimate) -> Iterator[str]:
     spec, prediction = estimate.spec, estimate.prediction
     yield f"method: {prediction.method}"
+    yield from _room_remarks(estimate)
     if estimate.why_no_workspace:
         yield f"{LIBRARY_WORKSPACE}: {estimate.why_no_workspace}"
     if isinstance(prediction, ExactPrediction):

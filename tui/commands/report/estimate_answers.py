@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ....core.errors import SpecError
+from ....core.estimate.allocator_settings import settings_of
 from ....core.estimate.closed_form import predict, why_no_workspace, why_not_predicted
 from ....core.estimate.exact import Estimator, ExactPrediction
 from ....core.estimate.grid import Predict, cells_of, fit, parse_axes
@@ -81,6 +82,7 @@ def _one(
         capacity_bytes=capacity,
         roof=roof,
         why_no_roof=why_no_roof,
+        settings=settings_of(os.environ),
         why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",
     )
     lines = estimate_lines(estimate, page_width())
@@ -92,9 +94,10 @@ def _fit(
 ) -> None:
     if capacity is None:
         raise SpecError("--capacity", None, f"say how much memory {spec.device} has, such as 24GiB")
-    fitted = fit(spec, arguments.fit, capacity, predict)
+    settings = settings_of(os.environ)
+    fitted = fit(spec, arguments.fit, capacity, predict, settings=settings)
     if arguments.exact:
-        fitted = fit(spec, arguments.fit, capacity, predict_one, guess=fitted.largest)
+        fitted = fit(spec, arguments.fit, capacity, predict_one, fitted.largest, settings)
     method = _method(arguments)
     lines = fit_lines(spec, fitted, method, page_width())
     _print(arguments, msgspec.to_builtins(fitted) | {"method": method}, [fit_table(fitted)], lines)
@@ -153,16 +156,33 @@ def as_json(estimate: Estimate) -> dict[str, Any]:
         "fits": estimate.fits,
         "method": prediction.method,
     }
+    if estimate.spec.device != "cpu":
+        values |= _allocator_json(estimate)
     if isinstance(prediction, ExactPrediction):
         values |= _exact_json(estimate, prediction)
     missing = estimate.missing()
     return values | {"missing": missing} if missing else values
 
 
+def _allocator_json(estimate: Estimate) -> dict[str, Any]:
+    """What CUDA's caching allocator reserves, and the room for it."""
+    room = estimate.room
+    return {
+        "reserved_bytes": estimate.reserved_bytes,
+        "room_bytes": None if room is None else room.least,
+        "doubt_bytes": None if room is None else room.doubt,
+        "verdict": estimate.verdict,
+        "fits_expandable": estimate.fits_expandable,
+    }
+
+
 def _exact_json(estimate: Estimate, prediction: ExactPrediction) -> dict[str, Any]:
     times = estimate.roof_times
+    held = prediction.held
     return {
         "peak_place": prediction.peak_place,
+        "allocated_bytes": None if held is None else held.allocated_bytes,
+        "first_step_bytes": None if held is None else held.first_step_bytes,
         "block_ledger": prediction.block_ledger,
         "saved_activation_bytes": prediction.saved_activation_bytes,
         "closed_form_peak_bytes": predict(estimate.spec).peak_bytes,

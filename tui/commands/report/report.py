@@ -245,6 +245,7 @@ def _totals(memory: Memory) -> list[str]:
         "driver_used_bytes": memory.driver_used_bytes,
         "first_step_peak_bytes": memory.first_step_peak_bytes,
         "predicted_peak_bytes": memory.predicted_peak_bytes,
+        "predicted_reserved_bytes": memory.predicted_reserved_bytes,
     }
     names = {} if memory.source == "cuda-snapshot" else {"driver_used_bytes": "resident set"}
     figures = (

@@ -13,6 +13,7 @@ from ....core.estimate.closed_form import (
     why_no_workspace,
     why_not_predicted,
 )
+from ....core.estimate.room import Room, largest_peak, room_of
 from ....core.machine.devices import capacity_bytes, resolve_device
 from ....core.machine.environment import cpu_model
 from ....core.machine.instructions import cpu_flags, onednn_instructions
@@ -33,7 +34,8 @@ class DevicePrediction:
     Attributes:
         device: The device that ``device`` means here, or "" with the reason in `warnings`.
         capacity_bytes: Memory that a run may fill; None when not known.
-        largest_batch: The largest batch that fits; None when capacity is not known.
+        room: What of it a step can have; None when capacity is not known.
+        largest_batch: The largest batch that is sure to fit; None when capacity is not known.
         why_unknown: Why the peak is not predicted; "" where it is.
         past: The errors of the last predictions on this machine; "" without any.
         why_no_workspace: The part of the peak that is not predicted on this CPU; "" for none.
@@ -44,6 +46,7 @@ class DevicePrediction:
     prediction: Prediction
     device: str
     capacity_bytes: int | None
+    room: Room | None
     largest_batch: int | None
     why_unknown: str
     past: str
@@ -62,12 +65,16 @@ def predict_on_device(spec: RunSpec, sample: Sample | None) -> DevicePrediction:
     except SpecError as error:
         warnings = [f"{error.field} {error.value}: {error.allowed}"]
     why_unknown = why_not_predicted(spec) or ""
+    room = room_of(spec, capacity) if capacity else None
     return DevicePrediction(
         spec=spec,
         prediction=predict(spec),
         device=device,
         capacity_bytes=capacity,
-        largest_batch=largest_batch(spec, capacity) if capacity and not why_unknown else None,
+        room=room,
+        largest_batch=None
+        if room is None or why_unknown
+        else largest_batch(spec, largest_peak(room)),
         why_unknown=why_unknown,
         past=error_note(_machine(sample, device), spec) or "",
         why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",

@@ -109,9 +109,10 @@ def exact_text(closed: Prediction, exact: Prediction) -> str:
 
 def grid_lines(predicted: DevicePrediction, width: int) -> list[Content]:
     """The predicted peak at other batches and contexts; this spec's is marked."""
+    from ....core.estimate.room import is_room
     from .device_prediction import peak_grid
 
-    spec, capacity = predicted.spec, predicted.capacity_bytes
+    spec, capacity, room = predicted.spec, predicted.capacity_bytes, predicted.room
     batches, contexts, peaks = peak_grid(spec)
     shown = contexts[: (width - GRID_MARGIN) // GRID_CELL]
     muted = "$foreground 60%"
@@ -123,14 +124,15 @@ def grid_lines(predicted: DevicePrediction, width: int) -> list[Content]:
     for batch, row in zip(batches, peaks, strict=True):
         line = Content.styled(f"{batch:>{GRID_MARGIN - 1}} ", muted)
         for context, peak in zip(shown, row, strict=False):
-            too_much = capacity is not None and peak > capacity
+            too_much = room is not None and not is_room(peak, room)
             text = f"{'✗ ' if too_much else ''}{amount(peak)}"
             own = (batch, context) == (spec.batch, spec.context)
             style = "$error 80%" if too_much else "bold $accent" if own else ""
             line += Content.styled(f"{'▸' + text if own else text:>{GRID_CELL}}", style)
         lines.append(line)
-    if capacity is not None:
-        lines.append(Content.styled(f"✗ is more than {amount(capacity)}", muted))
+    if capacity is not None and room is not None:
+        meaning = "is more than" if room.least == capacity else "is not sure to fit into"
+        lines.append(Content.styled(f"✗ {meaning} {amount(capacity)}", muted))
     return lines
 
 
@@ -158,7 +160,7 @@ def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
     where = f"highest in {prediction.peak_phase}"
     if capacity:
         where = f"of {amount(capacity)}, {where}"
-        style = "$error" if peak > capacity else "$accent"
+        style = "$error" if predicted.room and peak > predicted.room.most else "$accent"
         lines.append(Content.styled(gauge(peak / capacity, min(width, WIDEST)), style))
     lines.append(Content.styled(where, "$foreground 60%"))
     names = max((len(row.name) for row in prediction.ledger), default=0)
@@ -171,19 +173,27 @@ def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
 
 
 def _verdict(predicted: DevicePrediction) -> Content:
-    peak, capacity = predicted.prediction.peak_bytes, predicted.capacity_bytes
+    from ....core.estimate.room import is_room
+
+    peak, room = predicted.prediction.peak_bytes, predicted.room
     if predicted.why_unknown:
         return Content("Fits: n/a, the peak is not predicted.")
-    if capacity is None:
+    if room is None:
         return Content(
             f"Fits: n/a, the capacity of {predicted.device or 'the device'} is not known."
         )
-    if peak <= capacity:
-        room = amount(capacity - peak)
+    if is_room(peak, room):
         return Content.assemble(
-            ("✓ Fits", "bold $success"), f" {predicted.device}, {room} to spare."
+            ("✓ Fits", "bold $success"),
+            f" {predicted.device}, {amount(room.least - peak)} to spare.",
         )
-    over = amount(peak - capacity)
+    if peak <= room.most:
+        return Content.assemble(
+            ("? Too close to tell", "bold $warning"),
+            f" on {predicted.device}: the driver and the allocator's fragments need some of the "
+            f"{amount(room.most - peak)} that are left.",
+        )
+    over = amount(peak - room.most)
     return Content.assemble(
         ("✗ Does not fit", "bold $error"),
         f" {predicted.device}: {over} too much. It may still run; out of memory is a result.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from .....core.analysis.memory.oom import held, out_of_memory, refused
-from .....core.record.memory import Oom
+from .....core.record.memory import Oom, prediction_error
 from .....core.record.record import Memory, Record, Timeline
 from .....core.tables.memory import (
     oom_largest_table,
@@ -39,10 +39,18 @@ def peak_line(memory: Memory) -> Content:
         pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({error})")
     if memory.resident_set:
         pieces.append(f"resident {memory.resident_set}")
-    pieces.append(f"reserved {amount(memory.peak_reserved_bytes)}")
+    pieces.append(f"reserved {amount(memory.peak_reserved_bytes)}{_predicted_reserve(memory)}")
     whose = "driver" if memory.source == "cuda-snapshot" else "process"
     pieces.append(f"{whose} {amount(memory.driver_used_bytes)}")
     return line + Content.styled("".join(f" · {piece}" for piece in pieces), "$foreground 70%")
+
+
+def _predicted_reserve(memory: Memory) -> str:
+    """`` (predicted 3.1 GiB, +0.0 %)``; empty where no allocator was played."""
+    error = prediction_error(memory.predicted_reserved_bytes, memory.peak_reserved_bytes)
+    if error is None:
+        return ""
+    return f" (predicted {amount(memory.predicted_reserved_bytes)}, {signed_percent(error)})"
 
 
 def refusal_line(oom: Oom) -> Content:

@@ -1,0 +1,116 @@
+"""Whether a predicted step has room on a device, and how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..spec.spec import RunSpec
+from .allocator_settings import MIB, AllocatorSettings
+from .closed_form import Prediction
+from .exact import ExactPrediction
+from .libraries import CONTEXT_BYTES, DOUBT_SHARE, DRIVER_BYTES, workspace_bytes
+from .requests import Shortage, held_by
+
+Verdict = Literal["fits", "close", "over"]
+"""``close``: within what is not known of the device, and in the closed form of the allocator."""
+
+FRAGMENTS_SHARE, FRAGMENTS_BYTES = 0.07, 128 * MIB
+"""What the closed form leaves to the caching allocator beside a step's peak: this share, at least
+these bytes. By exact mode, which plays the allocator, steps of 4 to 80 GiB pressed for memory need
+2 to 6 % more than their peak, smaller ones up to 11 % and 80 MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Bytes of a device that a step can have.
+
+    Attributes:
+        least, most: Without what driver and context take; they differ by what is not known of
+            these.
+        is_cuda: Whether a caching allocator hands them out, in segments.
+    """
+
+    least: int
+    most: int
+    is_cuda: bool
+
+    @property
+    def doubt(self) -> int:
+        """Bytes that it may have on top of the least."""
+        return self.most - self.least
+
+
+def room_of(spec: RunSpec, capacity_bytes: int) -> Room:
+    """The room of a spec's device, or under its own limit.
+
+    Args:
+        capacity_bytes: The device's memory as NVML tells it, or ``spec.memory_limit``, which is
+            for the allocator alone.
+    """
+    if spec.device == "cpu" or spec.memory_limit:
+        return Room(least=capacity_bytes, most=capacity_bytes, is_cuda=spec.device != "cpu")
+    left = max(0, capacity_bytes - CONTEXT_BYTES - DRIVER_BYTES)
+    doubt = int(DOUBT_SHARE * capacity_bytes)
+    return Room(least=max(0, left - doubt), most=left + doubt, is_cuda=True)
+
+
+def verdict_of(
+    prediction: Prediction, room: Room, settings: AllocatorSettings | None = None
+) -> Verdict:
+    """Whether the step fits."""
+    if not lacking_bytes(prediction, room, settings):
+        return "fits"
+    return "over" if _lacks(prediction, prediction.peak_bytes, room.most, settings) else "close"
+
+
+def lacking_bytes(
+    prediction: Prediction, room: Room, settings: AllocatorSettings | None = None
+) -> int:
+    """Bytes that the step lacks to be sure to fit; 0 where it fits.
+
+    In exact mode those of the first request that is refused, which may not be the last.
+    """
+    needed = with_fragments(prediction.peak_bytes, room)
+    return _lacks(prediction, needed, room.least, settings)
+
+
+def is_room(peak_bytes: int, room: Room) -> bool:
+    """Whether a closed form's peak is sure to fit."""
+    return with_fragments(peak_bytes, room) <= room.least
+
+
+def largest_peak(room: Room) -> int:
+    """The largest peak of a closed form that is sure to fit."""
+    if not room.is_cuda:
+        return room.least
+    return max(0, min(room.least - FRAGMENTS_BYTES, int(room.least / (1 + FRAGMENTS_SHARE))))
+
+
+def with_fragments(peak_bytes: int, room: Room) -> int:
+    """A closed form's peak and what the allocator may need on top of it."""
+    if not room.is_cuda:
+        return peak_bytes
+    return peak_bytes + max(FRAGMENTS_BYTES, int(peak_bytes * FRAGMENTS_SHARE))
+
+
+def shortage_of(
+    prediction: ExactPrediction, capacity_bytes: int, settings: AllocatorSettings | None = None
+) -> Shortage | None:
+    """The request that an allocator with so many bytes refuses; None where it refuses none."""
+    if prediction.requests is None:
+        return None
+    workspace = workspace_bytes(None)
+    return held_by(prediction.requests, workspace, settings, capacity_bytes).shortage
+
+
+def _lacks(
+    prediction: Prediction, needed: int, capacity_bytes: int, settings: AllocatorSettings | None
+) -> int:
+    """Bytes that the capacity lacks: of what is needed, or where requests are known, of these."""
+    if not isinstance(prediction, ExactPrediction) or prediction.requests is None:
+        return max(0, needed - capacity_bytes)
+    shortage = shortage_of(prediction, capacity_bytes, settings)
+    if shortage is None:
+        return 0
+    return max(1, shortage.reserved_bytes + shortage.requested_bytes - capacity_bytes)

@@ -1,0 +1,143 @@
+"""Requests of a step: recorded, extended to more layers, and played to an allocator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.estimate.allocator_settings import MIB, AllocatorSettings
+from sysbench.core.estimate.blocks import GRANULE
+from sysbench.core.estimate.requests import (
+    BACKWARD_PRODUCT,
+    OPTIMIZER,
+    PRODUCT,
+    Requests,
+    held_by,
+)
+from sysbench.core.estimate.trace import SHALLOW, STATE, STEP, Trace, extended_trace
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.child import exact_prediction
+from sysbench.core.worker.dry_run.step import play
+
+MODEL: dict[str, Any] = {"vocab": 500, "d_model": 128, "d_ff": 320, "heads": 4, "device": "cuda:0"}
+WORKSPACE = 32 * MIB
+
+
+def settled(entries: list[int]) -> list[tuple[int, frozenset[int]]]:
+    """Each request with the blocks that are returned before it, whose order changes nothing.
+
+    In granules: the list of all gradients' norms has a number for each parameter at any depth.
+    """
+    rows: list[tuple[int, frozenset[int]]] = []
+    returned: set[int] = set()
+    for entry in [*entries, 1]:
+        if entry > 0:
+            rows.append((-(-entry // GRANULE), frozenset(returned)))
+            returned = set()
+        else:
+            returned.add(~entry)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("step", "precision", "attention", "optimizer", "clip"),
+    [
+        ("train", "fp32", "naive", "adamw-fused", 0.0),
+        ("train", "bf16", "sdpa", "adamw-foreach", 1.0),
+        ("train", "bf16", "naive", "adamw-loop", 0.0),
+        ("forward+backward", "bf16-pure", "sdpa-math", "adamw-fused", 0.0),
+        ("forward", "bf16", "naive", "adamw-fused", 0.0),
+        ("inference", "fp32", "sdpa", "adamw-fused", 0.0),
+    ],
+)
+def test_a_trace_of_four_layers_gives_that_of_seven(
+    step: Any, precision: Any, attention: Any, optimizer: Any, clip: float
+) -> None:
+    spec = RunSpec(
+        **MODEL,
+        layers=7,
+        batch=2,
+        context=64,
+        step=step,
+        precision=precision,
+        attention=attention,
+        optimizer=optimizer,
+        clip=clip,
+    )
+    shallow, whole = play(spec.changed(layers=SHALLOW)).trace, play(spec).trace
+    assert shallow is not None and whole is not None
+    told, real = extended_trace(shallow, 7).requests(), whole.requests()
+    for part in ("build", "state", "step"):
+        assert settled(getattr(told, part)) == settled(getattr(real, part)), part
+    names = [name for name, _ in real.marks]
+    assert [name for name, _ in told.marks] == names
+    assert (BACKWARD_PRODUCT in names) == spec.has_backward
+    assert bool(real.state) == (step == "train")
+
+
+def test_every_block_is_returned_once_and_only_the_model_and_the_loss_stay() -> None:
+    prediction = exact_prediction(RunSpec(**MODEL, layers=6, batch=2, context=64, step="train"))
+    requests = prediction.requests
+    assert requests is not None
+    entries = [*requests.build, *requests.state, *requests.step]
+    live: dict[int, int] = {}
+    number = 0
+    for entry in entries:
+        if entry > 0:
+            live[number] = entry
+            number += 1
+        else:
+            del live[~entry]
+    resident = {row.name: row.bytes for row in prediction.ledger}
+    kept = ("parameters", "optimizer state", "buffers", "inputs")
+    assert sum(live.values()) == sum(resident[name] for name in kept) + 4  # the loss
+
+
+def test_blocks_that_differ_cannot_be_extended() -> None:
+    trace = Trace()
+    trace.mark(STATE)
+    trace.mark(STEP)
+    for block, size in ((0, 512), (1, 512), (2, 512), (3, 1024), (4, 512)):
+        trace.request(size, block)
+    with pytest.raises(WorkerFailed, match="blocks of the model differ"):
+        extended_trace(trace, 9)
+
+
+def a_step(**changes: Any) -> Requests:
+    """Weights of 10 MiB; a step of two activations, whose second stays to its end."""
+    values: dict[str, Any] = {
+        "build": [10 * MIB],
+        "state": [20 * MIB],
+        "step": [30 * MIB, 40 * MIB, ~2, ~3, 512],
+        "marks": [("forward", 0), (PRODUCT, 1), ("backward", 2), (OPTIMIZER, 4)],
+    }
+    return Requests(**values | changes)
+
+
+def test_state_and_workspaces_come_in_the_first_step_and_stay() -> None:
+    held = held_by(a_step(), WORKSPACE)
+    assert held.first_step_bytes == (10 + 30 + 32 + 40) * MIB
+    assert held.allocated_bytes == (10 + 20 + 32 + 30 + 40) * MIB
+    assert held.reserved_bytes >= held.allocated_bytes
+    assert a_step().threads == 1
+
+
+def test_the_request_that_is_refused_is_told_with_its_place() -> None:
+    needed = held_by(a_step(), WORKSPACE).reserved_bytes
+    assert held_by(a_step(), WORKSPACE, capacity_bytes=needed).shortage is None
+    shortage = held_by(a_step(), WORKSPACE, capacity_bytes=60 * MIB).shortage
+    assert shortage is not None
+    assert (shortage.step, shortage.phase, shortage.requested_bytes) == (1, "forward", WORKSPACE)
+    in_build = held_by(a_step(), WORKSPACE, capacity_bytes=MIB).shortage
+    assert in_build is not None and (in_build.step, in_build.phase) == (0, "build")
+
+
+def test_expandable_segments_need_less_where_sizes_change_between_steps() -> None:
+    step = [size * MIB for size in (30, 50, 70)]
+    grows = a_step(step=[*step, ~2, ~3, ~4, 150 * MIB, ~5], marks=[("forward", 0)])
+    plain = held_by(grows, WORKSPACE)
+    expandable = held_by(grows, WORKSPACE, AllocatorSettings(expandable_segments=True))
+    assert expandable.reserved_bytes < plain.reserved_bytes
+    assert expandable.allocated_bytes == plain.allocated_bytes
