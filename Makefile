@@ -11,7 +11,7 @@ NULL_GPU_VENV ?= .null-gpu
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n )))
 
 .DEFAULT_GOAL := run
-.PHONY: run test lint format bench gpu-check null-gpu test-null-gpu api screenshots wheels clean
+.PHONY: run test lint format bench compat gpu-check null-gpu test-null-gpu api screenshots wheels clean
 
 run: $(VENV)/.installed  ## open the workstation; without a terminal, measure the default profile
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
@@ -33,6 +33,9 @@ format: $(VENV)/.installed-lint
 
 bench: $(VENV)/.installed-test  ## figures, as ratios measured in one run; asserts nothing
 	@for script in tests/benchmarks/bench_*.py; do $(BIN)/python -P $$script; done
+
+compat: $(VENV)/.installed-test  ## a small set of tests on every combination of versions, and docs/compatibility.md
+	@$(BIN)/python -m tests.compat
 
 gpu-check: $(VENV)/.installed-test  ## gpu-marked tests, and docs/validation/<gpu>.md
 	@$(BIN)/pytest -q -m gpu

@@ -22,13 +22,15 @@ ROOT = Path(__file__).parents[1]
 ACTION = ROOT / ".github" / "actions" / "gate" / "action.yml"
 PAGE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
 
-PROGRAM = f"""#!{sys.executable}
+NOTE = """
 import json, os, sys
 from pathlib import Path
 Path(os.environ["SEEN"]).write_text(json.dumps(sys.argv[1:]))
 print("### the report")
 sys.exit(int(os.environ["CODE"]))
 """
+# A line of "#!" cannot name an interpreter whose path has blanks.
+PROGRAM = f'#!/bin/sh\nexec {shlex.join((sys.executable, "-c", NOTE))} "$@"\n'
 
 needs_ab = pytest.mark.skipif("ab" not in COMMANDS, reason="the command is not there yet")
 

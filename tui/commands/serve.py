@@ -48,4 +48,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _here() -> str:
     """Account and machine for ``ssh``; from outside the name may need a domain."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    machine = socket.gethostname()
+    try:
+        return f"{getpass.getuser()}@{machine}"
+    except (KeyError, OSError):
+        # A container's user may be a number without a name: KeyError, from Python 3.13 on OSError.
+        return machine

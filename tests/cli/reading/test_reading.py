@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from rich.cells import cell_len
 
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.cli import main
+
+CLI = shlex.join((sys.executable, "-P", "-m", "sysbench.tui.cli"))
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -175,7 +178,7 @@ def test_doctor_tells_what_missing_things_cost(capsys: pytest.CaptureFixture[str
 
 
 def test_reader_that_leaves_early_is_no_error(gpu_run: RunDirectory) -> None:
-    command = f"{sys.executable} -P -m sysbench.tui.cli show last --section kernels | head -n 1"
+    command = f"{CLI} show last --section kernels | head -n 1"
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], env=environment, capture_output=True, text=True
@@ -186,7 +189,7 @@ def test_reader_that_leaves_early_is_no_error(gpu_run: RunDirectory) -> None:
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_closed_stream_is_no_error(gpu_run: RunDirectory, closed: str) -> None:
-    command = f"{sys.executable} -P -m sysbench.tui.cli list {closed}"
+    command = f"{CLI} list {closed}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
 

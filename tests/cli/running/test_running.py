@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -91,7 +92,7 @@ def test_a_repeated_run_is_followed_round_by_round_and_told_with_its_rounds(
 
 
 def test_run_goes_on_when_nobody_reads_its_output() -> None:
-    command = f"{' '.join([*CLI, *SHORT])} 2>&1 | head -n 1"
+    command = f"{shlex.join([*CLI, *SHORT])} 2>&1 | head -n 1"
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True
     )

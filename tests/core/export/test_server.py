@@ -63,9 +63,27 @@ def test_a_port_that_cannot_be_is_refused(tiny_run: RunDirectory) -> None:
         PageServer(tiny_run, 70_000)
 
 
-def test_the_command_prints_the_tunnel_and_ends_with_the_interrupt(tiny_run: RunDirectory) -> None:
-    environment = {**os.environ, HOME_VARIABLE: str(tiny_run.path.parents[1])}
-    command = [sys.executable, "-P", "-m", "sysbench.tui.cli", "serve", tiny_run.id, "--json"]
+BY_A_NUMBER = """
+import pwd, sys
+
+def getpwuid(number):
+    raise KeyError(number)
+
+pwd.getpwuid = getpwuid
+from sysbench.tui.cli import main
+sys.exit(main())
+"""
+"""The command as a container's user calls it whose number has no name."""
+
+
+@pytest.mark.parametrize("program", [("-m", "sysbench.tui.cli"), ("-c", BY_A_NUMBER)])
+def test_the_command_prints_the_tunnel_and_ends_with_the_interrupt(
+    tiny_run: RunDirectory, program: tuple[str, str]
+) -> None:
+    names = ("LOGNAME", "USER", "LNAME", "USERNAME")  # getpass asks for these first
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= {HOME_VARIABLE: str(tiny_run.path.parents[1])}
+    command = [sys.executable, "-P", *program, "serve", tiny_run.id, "--json"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -76,7 +94,11 @@ def test_the_command_prints_the_tunnel_and_ends_with_the_interrupt(tiny_run: Run
         with urlopen(told["url"]) as answer:
             assert answer.status == 200
         port = told["url"].split(":")[2].split("/")[0]
-        assert told["tunnel"].startswith(f"ssh -N -L {port}:127.0.0.1:{port} ")
+        forward, _, here = told["tunnel"].rpartition(" ")
+        assert forward == f"ssh -N -L {port}:127.0.0.1:{port}"
+        account, _, machine = here.rpartition("@")
+        assert machine == socket.gethostname()
+        assert bool(account) == (BY_A_NUMBER not in program)
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     finally:
