@@ -2,8 +2,9 @@
 
 ``make compat``, or ``python -m tests.compat [--row NAME ...]``. A row that ended on the sources at
 hand is not tried again unless it is named, so a call that was stopped goes on where it was.
-Everything but the page lies under ``build/compat``. It takes an index for pip, 8 GiB of disk, and
-the interpreters of the rows, on PATH or of pyenv; a row whose interpreter is absent says so.
+Everything but the page lies under ``build/compat``, where a Python's tested set stays for the next
+call; ``make clean`` removes it. It takes an index for pip, 8 GiB of disk, and the interpreters of
+the rows, on PATH or of pyenv; a row whose interpreter is absent says so.
 """
 
 from __future__ import annotations
@@ -49,15 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in combinations.rows
         if (row.name in named if named else is_due(results.get(row.name), keys[row.name]))
     ]
-    for index, row in enumerate(todo):
+    for row in todo:
         print(f"{row.name} …", flush=True)
         result = try_row(row, combinations, keys, results)
         results[row.name] = result
         keep(result, BUILD / "results" / f"{row.slug}.json")
         PAGE.write_text(page(combinations, results, keys), encoding="utf-8")
         print(*told(result), sep="\n", flush=True)
-        if row.python not in {later.python for later in todo[index + 1 :]}:
-            shutil.rmtree(BUILD / "bases" / row.python, ignore_errors=True)
     PAGE.write_text(page(combinations, results, keys), encoding="utf-8")
     return int(any(not results[row.name].is_green for row in todo))
 

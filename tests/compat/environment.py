@@ -191,5 +191,6 @@ def _output(command: list[str]) -> str:
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise NotInstallable("\n".join(said[-LAST_LINES:]))
+        wrong = [line for line in said if line.startswith("ERROR")]
+        raise NotInstallable("\n".join((wrong or said)[-LAST_LINES:]))
     return done.stdout
