@@ -15,7 +15,7 @@ HEAD = """# Compatibility
 Each row is one virtual environment with one combination of versions, in which a small set of tests
 ran: a run of `tiny` with every pass, `show`, `estimate`, `compare` and `inspect`, the screens under
 a pilot, `doctor` against a stub of NVIDIA's library. Rows of Python and torch have more: a compiled
-run, counts of traces and of memory, two ranks. `tests/compat/combinations.toml` has the rows and
+run, counts of traces and of memory. `tests/compat/combinations.toml` has the rows and
 their tests. No row needs a GPU, and none says anything of one. What a row does not name has the
 version of `constraints.txt`.
 """

@@ -16,7 +16,8 @@ from ...formatting import short_path
 from ...record.compile import Cause, EagerPart, GraphBreak, Recompile
 
 DISABLING = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
-LIMIT = "recompile limit exceeded"
+LIMITS = ("recompile limit exceeded", "recompile_limit reached")
+"""What dynamo says of a function that it gives up, the second before torch 2.10."""
 ELSEWHERE = "another function"
 
 Metric = Any
@@ -115,7 +116,7 @@ def _nothing_compiled() -> EagerPart:
 def _failure(metric: Metric, metrics: Sequence[Metric]) -> EagerPart:
     reason = first_line(metric.fail_reason or metric.fail_type)
     cause: Cause = "unsupported" if metric.fail_type == "Unsupported" else "failed"
-    if LIMIT in reason:
+    if any(limit in reason for limit in LIMITS):
         cause = "recompile-limit"
         if guard := getattr(metric, "recompile_reason", None):
             reason = f"{reason}; last: {_without_id(guard)}"

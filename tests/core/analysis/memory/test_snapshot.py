@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ class Payload:
         self.proof = proof
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.system, (f"touch {self.proof}",)
+        return os.system, (shlex.join(("touch", str(self.proof))),)
 
 
 class TestHostileFiles:
