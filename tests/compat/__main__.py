@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def told(result: Result) -> Iterator[str]:
     """Lines of a result for the terminal."""
-    yield f"  {result.outcome}, {result.passed} passed, {result.seconds:.0f} s"
+    yield f"  {result.outcome} in {result.seconds:.0f} s, {result.passed} tests green"
     yield from (f"  {failure.test}: {failure.message}" for failure in result.failures)
     if result.obstacle:
         yield f"  {result.obstacle}"

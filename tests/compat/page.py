@@ -119,7 +119,7 @@ def _table(rows: Iterable[Row], results: Mapping[str, Result], keys: Mapping[str
         ]
         lines.append(f"| {' | '.join(cells)} |")
     if is_any_older:
-        lines += ["", "† of earlier sources than the other rows."]
+        lines += ["", "† run on earlier sources than those that this page was written from."]
     return "\n".join(lines) + "\n"
 
 

@@ -17,7 +17,7 @@ from ...record.compile import Cause, EagerPart, GraphBreak, Recompile
 
 DISABLING = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 LIMITS = ("recompile limit exceeded", "recompile_limit reached")
-"""What dynamo says of a function that it gives up, the second before torch 2.10."""
+"""What dynamo says of a function that it gives up, the second in torch 2.9."""
 ELSEWHERE = "another function"
 
 Metric = Any

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import pickle
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ def test_what_cannot_be_shown_says_why(
     assert "binary units" in complaint(capsys, snapshot, "--memory-limit", "2GB")
     assert "more than 64.0 KiB" in complaint(capsys, tiny_run.trace_path, "--memory-limit", "64KiB")
     assert "No such file" in complaint(capsys, tmp_path / "absent")
-    assert f"sysbench-tui show {tiny_run.path}" in complaint(capsys, tiny_run.path)
+    command = f"sysbench-tui show {shlex.quote(str(tiny_run.path))}"
+    assert command in complaint(capsys, tiny_run.path)
     snapshot.write_bytes(snapshot.read_bytes()[:-9])
     assert "is not a memory snapshot" in complaint(capsys, snapshot)

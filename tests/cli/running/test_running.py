@@ -93,8 +93,10 @@ def test_a_repeated_run_is_followed_round_by_round_and_told_with_its_rounds(
 
 def test_run_goes_on_when_nobody_reads_its_output() -> None:
     command = f"{shlex.join([*CLI, *SHORT])} 2>&1 | head -n 1"
+    # Where Python buffers, what could not be written is still there at the interpreter's exit.
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     result = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True
+        ["bash", "-o", "pipefail", "-c", command], env=environment, capture_output=True, text=True
     )
     assert (result.returncode, result.stderr) == (0, "")
     (run,) = list_runs()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def test_what_is_of_a_run_is_said_with_what_shows_it(tiny_run: RunDirectory) -> 
             format_of(path)
         lines = str(caught.value).splitlines()
         assert lines[0].startswith(str(path)) and " of a run, which is shown by:" in lines[0]
-        assert lines[1] == f"  sysbench-tui show {tiny_run.path}"
+        assert lines[1] == f"  sysbench-tui show {shlex.quote(str(tiny_run.path))}"
         assert "trace/trace.json.gz" in lines[2] and "memory/allocations.json.gz" in lines[2]
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
@@ -26,19 +26,23 @@ def write(text: str) -> None:
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
-        _forget_reader()
+        _forget_reader(sys.stdout)
 
 
 def flush() -> None:
-    """Flush the buffer, so that no error is left for the interpreter's exit."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _forget_reader()
+    """Flush both streams, so that no error is left for the interpreter's exit.
+
+    A line that nobody read stays in the buffer, of stderr too, and would be the exit code 120.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            _forget_reader(stream)
 
 
-def _forget_reader() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _forget_reader(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_json(value: object) -> None:

@@ -56,4 +56,4 @@ def test_a_file_that_is_gone_still_has_its_name(tmp_path: Path) -> None:
     )
     study = load_study(path)
     path.unlink()
-    assert study_command(study) == f"sysbench-tui study {path}"
+    assert study_command(study) == f"sysbench-tui study {shlex.quote(str(path))}"
