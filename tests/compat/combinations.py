@@ -70,6 +70,12 @@ def dependencies(extra: str = "") -> list[str]:
     return list(project["optional-dependencies"][extra] if extra else project["dependencies"])
 
 
+def constraints() -> list[str]:
+    """The tested set: ``package==version`` each."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if re.match(r"\w", line)]
+
+
 def lower_bounds() -> dict[str, str]:
     """The oldest version that pyproject.toml promises, by package."""
     return {

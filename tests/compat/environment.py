@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .combinations import ROOT, Row, dependencies, package_of
+from .combinations import ROOT, Row, constraints, dependencies, package_of
 from .cuda_stand_ins import LIST, add_stand_ins, remove_stand_ins
 
 OF_CUDA = ("nvidia-", "cuda-", "triton")
@@ -102,7 +101,7 @@ def make_base(python: Path, folder: Path) -> Environment:
     shutil.rmtree(folder, ignore_errors=True)
     _output([str(python), "-m", "venv", str(folder)])
     pins = ROOT / "constraints.txt"
-    torch = next(line for line in _pins() if package_of(line) == "torch")
+    torch = next(line for line in constraints() if package_of(line) == "torch")
     install_torch(base, torch, pins)
     base.pip_install("-c", str(pins), *_without_torch(dependencies()), *dependencies("test"))
     base.pip_install("--no-deps", "-e", str(ROOT))
@@ -119,23 +118,23 @@ def make_row(base: Environment, folder: Path, row: Row) -> Environment:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(base.folder, folder, symlinks=True, copy_function=_link)
     made = Environment(folder)
-    constraints = folder / "constraints-of-row.txt"
-    kept = [line for line in _pins() if package_of(line) not in row.lifted]
-    constraints.write_text("\n".join(kept), encoding="utf-8")
+    pins = folder / "constraints-of-row.txt"
+    kept = [line for line in constraints() if package_of(line) not in row.lifted]
+    pins.write_text("\n".join(kept), encoding="utf-8")
     promised = {package_of(requirement): requirement for requirement in dependencies()}
     newest = [promised[name] for name in row.newest]
     for requirement in (*row.pins, *newest):
         if package_of(requirement) == "torch":
-            install_torch(made, requirement, constraints)
+            install_torch(made, requirement, pins)
     # All of them, so that pip refuses a combination that a package rules out.
     together = [*_without_torch(row.pins), *_without_torch(promised.values())]
-    made.pip_install("-c", str(constraints), *together, *dependencies("test"))
+    made.pip_install("-c", str(pins), *together, *dependencies("test"))
     if upgraded := _without_torch(newest):
-        made.pip_install("-c", str(constraints), "--upgrade", *upgraded)
+        made.pip_install("-c", str(pins), "--upgrade", *upgraded)
     return made
 
 
-def install_torch(environment: Environment, requirement: str, constraints: Path) -> None:
+def install_torch(environment: Environment, requirement: str, pins: Path) -> None:
     """torch as the index has it, with NVIDIA's libraries only where stand-ins do not do.
 
     Raises:
@@ -145,7 +144,7 @@ def install_torch(environment: Environment, requirement: str, constraints: Path)
     code = "import json, importlib.metadata as m; print(json.dumps(m.requires('torch') or []))"
     needed: list[str] = json.loads(environment.says(code))
     usual = [one for one in needed if not one.startswith(OF_CUDA) and "extra ==" not in one]
-    environment.pip_install("-c", str(constraints), *usual)
+    environment.pip_install("-c", str(pins), *usual)
     if _imports_torch(environment):
         return
     site = environment.says("import sysconfig; print(sysconfig.get_paths()['purelib'])").strip()
@@ -166,11 +165,6 @@ def _imports_torch(environment: Environment) -> bool:
     except NotInstallable:
         return False
     return True
-
-
-def _pins() -> list[str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if re.match(r"\w", line)]
 
 
 def _without_torch(requirements: Iterable[str]) -> list[str]:

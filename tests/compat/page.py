@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from .combinations import Combinations, Row, dependencies, lower_bounds, package_of, pins_bound
+from .combinations import (
+    Combinations,
+    Row,
+    constraints,
+    dependencies,
+    lower_bounds,
+    package_of,
+    pins_bound,
+)
 
 HEAD = """# Compatibility
 
@@ -98,7 +106,7 @@ def _machines(results: Iterable[Result]) -> str:
 
 def _table(rows: Iterable[Row], results: Mapping[str, Result], keys: Mapping[str, str]) -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---|---|---|---:|---:|---|"]
-    tested = next((r.versions for r in results.values() if r.name == "the tested set"), {})
+    tested = dict(pin.split("==") for pin in constraints())
     is_any_older = False
     for row in rows:
         result = results.get(row.name)
