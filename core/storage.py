@@ -72,15 +72,30 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path, inside: Path | None = None) -> IO[bytes]:
     """Open a file for reading. A pipe or a device of that name, which might never answer, is none.
 
+    Args:
+        path: The file.
+        inside: Folder out of which no link may lead: in a run of somebody else one may name any
+            file of the reader, whose content would be shown and published as the run's.
+
     Raises:
-        DamagedFileError: It is no regular file.
+        DamagedFileError: It is no regular file, or lies outside that folder.
         OSError: It cannot be opened.
     """
-    # Without O_NONBLOCK opening a pipe waits for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    # Unlike Path.resolve, this takes links that lead to themselves.
+    if inside is not None and not Path(os.path.realpath(path)).is_relative_to(
+        os.path.realpath(inside)
+    ):
+        raise DamagedFileError(f"{path} is a link that leads out of {inside}, and is not followed")
+    try:
+        # Without O_NONBLOCK opening a pipe waits for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise DamagedFileError(f"{path} is no regular file: {error.strerror}") from error
+        raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise DamagedFileError(f"{path} is no regular file")
@@ -90,20 +105,95 @@ def open_regular(path: Path) -> IO[bytes]:
         raise
 
 
-def read_regular(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+_NO_FILE = (errno.ENXIO, errno.ELOOP)
+"""Errors of opening a socket, and a link that leads to itself."""
+
+
+def read_regular(path: Path, most_bytes: int = MOST_BYTES, *, inside: Path | None = None) -> bytes:
     """The content of a regular file.
 
     Raises:
-        DamagedFileError: It is none, or larger than ``most_bytes``.
+        DamagedFileError: It is none, is larger than ``most_bytes``, or lies outside the folder
+            ``inside``.
         OSError: It cannot be read.
     """
-    with open_regular(path) as file:
+    with open_regular(path, inside) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
             raise DamagedFileError(
                 f"{path} has {format_bytes(size)}; more than {format_bytes(most_bytes)} is not read"
             )
         return file.read(most_bytes)
+
+
+def open_to_write(path: Path, flags: int) -> int:
+    """A descriptor of a file that is written in place, made if it is not there.
+
+    No link is followed: whoever can plant one in a shared folder, or in a run that is given away,
+    would choose which file of the writer is changed.
+
+    Args:
+        path: The file.
+        flags: Those of `os.open` on top.
+
+    Raises:
+        DamagedFileError: A link is in its place.
+        OSError: It cannot be opened.
+    """
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise DamagedFileError(f"{path} is a link; nothing is written through one") from error
+        raise
+
+
+def open_to_append(path: Path) -> IO[bytes]:
+    """A file to read and to append to; arguments and errors as of `open_to_write`."""
+    return os.fdopen(open_to_write(path, os.O_RDWR | os.O_APPEND), "a+b")
+
+
+def read_json(path: Path, *, inside: Path | None = None) -> bytes:
+    """A file of JSON that can be decoded in bounded memory; arguments and errors as of
+    `read_regular`.
+
+    Raises:
+        DamagedFileError: It would take more than `MOST_DECODED_BYTES`.
+    """
+    data = read_regular(path, inside=inside)
+    check_decoded(data, path)
+    return data
+
+
+def check_decoded(data: bytes, source: object) -> None:
+    """Check what JSON may take once it is decoded: three bytes can become an object of 64.
+
+    Args:
+        data: The JSON.
+        source: Its name in the error.
+
+    Raises:
+        DamagedFileError: More than `MOST_DECODED_BYTES`.
+    """
+    if len(data) * max(_BYTES_OF.values()) <= MOST_DECODED_BYTES:
+        return  # however it is made
+    count = decoded_bytes(data)
+    if count > MOST_DECODED_BYTES:
+        raise DamagedFileError(
+            f"{source} would take {format_bytes(count)} of memory; "
+            f"more than {format_bytes(MOST_DECODED_BYTES)} is not decoded"
+        )
+
+
+def decoded_bytes(data: bytes) -> int:
+    """Bytes that JSON takes once it is decoded, within a factor of two, from a count of marks."""
+    return sum(data.count(mark) * size for mark, size in _BYTES_OF.items())
+
+
+MOST_DECODED_BYTES = 2**30
+"""Most that JSON of a run may take in memory. Records of a million steps in 20 rounds take less."""
+_BYTES_OF = {b",": 32, b"[": 64, b"{": 240, b":": 120}
+"""What a value, a list, an object and a key of it take in CPython, by a mark of each."""
 
 
 @contextmanager
@@ -114,9 +204,10 @@ def locked(path: Path, *, wait: bool = False, who: str = "") -> Iterator[None]:
 
     Raises:
         DeviceBusyError: Another process holds it and ``wait`` is false.
+        DamagedFileError: A link is in its place.
     """
     make_folder(path.parent)
-    with path.open("a+b") as file:
+    with open_to_append(path) as file:
         if not _take(file, wait=wait):
             holder = _written_pid(path)
             raise DeviceBusyError(f"{who or path.name} is held by process {holder or 'unknown'}")
@@ -145,14 +236,15 @@ def _take(file: IO[bytes], *, wait: bool) -> bool:
 
 
 def lock_holder(path: Path) -> int | None:
-    """The id of the process that holds the lock, or None when it is free."""
+    """The id of the process that holds the lock, or None when it is free, and where this user may
+    not look: then there is nothing here to follow or to stop."""
     try:
         with open_regular(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _written_pid(path)
-    except (FileNotFoundError, DamagedFileError):
+    except (FileNotFoundError, PermissionError, DamagedFileError):
         pass  # nobody locks what is no file
     return None
 
@@ -189,13 +281,20 @@ def _written_pid(path: Path) -> int | None:
 LOG_TAIL_LINES = 60
 
 
-def last_lines(path: Path, count: int = LOG_TAIL_LINES) -> list[str]:
-    """The last lines of a log, undecodable bytes replaced; empty if there is no such file."""
+def last_lines(path: Path, count: int = LOG_TAIL_LINES, *, inside: Path | None = None) -> list[str]:
+    """The last lines of a log, undecodable bytes replaced; empty if there is none to read.
+
+    ``inside`` as in `open_regular`.
+    """
     try:
-        with open_regular(path) as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 65536))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except (FileNotFoundError, DamagedFileError):
+        text = last_bytes(path, 65536, inside=inside).decode("utf-8", "replace")
+    except (OSError, DamagedFileError):
         return []
-    return lines[-count:]
+    return text.splitlines()[-count:]
+
+
+def last_bytes(path: Path, most_bytes: int, *, inside: Path | None = None) -> bytes:
+    """The end of a file; raises as `open_regular`, whose ``inside`` it has."""
+    with open_regular(path, inside) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+        return file.read(most_bytes)

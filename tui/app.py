@@ -22,7 +22,7 @@ from .live.session import Session
 from .live.terminal import has_hung_up
 from .loading import load_class
 from .screens.base import WorkScreen
-from .theme import DARK, AsciiFilter, OnceParsed
+from .theme import DARK, AsciiFilter, OnceParsed, PrintableFilter
 
 if TYPE_CHECKING:
     from .live.pair_watch import Pair
@@ -62,7 +62,7 @@ class SysbenchApp(App[None]):
         self.session = Session(sampler or StripSampler())
         self.shown: RunDirectory | None = None
         self.compared: Pair | None = None
-        self._ascii = [AsciiFilter()] if ascii_only() else []
+        self._own_filters = [PrintableFilter(), *([AsciiFilter()] if ascii_only() else [])]
         self.register_theme(DARK)
         if self.no_color:
             # Without colours these two paint black on black.
@@ -76,7 +76,7 @@ class SysbenchApp(App[None]):
         return self.session.watch
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), *self._ascii]
+        return [*super().get_line_filters(), *self._own_filters]
 
     def get_key_display(self, binding: Binding) -> str:
         shown = super().get_key_display(binding)

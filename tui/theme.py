@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from rich.segment import Segment
@@ -88,6 +89,26 @@ class OnceParsed(Stylesheet):
     def reparse(self) -> None:
         # Rules replace the old ones only when all of them could be parsed.
         self.parse()
+
+
+class PrintableFilter(LineFilter):
+    """Drops from every line what a terminal would obey: a run's id, a path or another program's
+    message can hold an escape sequence. These characters have no width: nothing moves."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        if all(text.isprintable() for text, _, _ in segments):
+            return segments
+        return [
+            Segment(text if control else _OBEYED.sub("", text), style, control)
+            for text, style, control in segments
+        ]
+
+
+_OBEYED = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff]"
+)
+"""Control characters of both sets, separators of lines, marks of the text's direction, and halves
+of pairs, which no terminal gets at all."""
 
 
 class AsciiFilter(LineFilter):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from pathlib import Path
 from typing import IO, cast
 
 from ..errors import DamagedFileError, NotFoundError
 from ..runs.directory import RunDirectory
+from ..storage import open_regular
 from .files import copy
 
 
@@ -17,7 +19,8 @@ def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
 
     Raises:
         NotFoundError: The run has no trace.
-        DamagedFileError: The trace is not gzip'd JSON.
+        DamagedFileError: The trace is not gzip'd JSON, lies outside the run, or unpacks to far more
+            than a trace does.
     """
     source = run.trace_path
     if not source.is_file():
@@ -25,20 +28,28 @@ def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
             f"run {run.id} has no trace: run it again with --passes timing,trace "
             f"(looked for {source})"
         )
-    _check_head(source)
-    if out.suffix != ".json":
-        with source.open("rb") as packed:
+    with open_regular(source, inside=run.path) as packed:
+        _check_head(packed, source)
+        packed.seek(0)
+        if out.suffix != ".json":
             return [copy(packed, out)]
-    try:
-        with gzip.open(source) as unpacked:
-            return [copy(cast(IO[bytes], unpacked), out)]
-    except (OSError, EOFError, zlib.error) as error:
-        raise DamagedFileError(f"{source} is damaged: {error}") from error
+        most_bytes = max(SMALL_BYTES, MOST_PACKING * os.fstat(packed.fileno()).st_size)
+        try:
+            with gzip.open(packed) as unpacked:
+                return [copy(cast(IO[bytes], unpacked), out, most_bytes)]
+        except (EOFError, zlib.error, gzip.BadGzipFile, DamagedFileError) as error:
+            raise DamagedFileError(f"{source} is damaged: {error}") from error
 
 
-def _check_head(source: Path) -> None:
+SMALL_BYTES = 2**30
+MOST_PACKING = 100
+"""Times that a trace of more than `SMALL_BYTES` may be larger than packed. Real ones are up to 30
+times; a file that is made to fill a disk is 1000 times."""
+
+
+def _check_head(packed: IO[bytes], source: Path) -> None:
     try:
-        with gzip.open(source) as file:
+        with gzip.open(packed) as file:
             head = file.read(4096).lstrip()
     except (OSError, EOFError, zlib.error) as error:
         raise DamagedFileError(f"{source} is not a gzip'd trace: {error}") from error
@@ -54,12 +65,12 @@ def write_snapshot(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
 
     Raises:
         NotFoundError: The run has no snapshot, and why.
-        DamagedFileError: The file is not a pickle that memory_viz reads.
+        DamagedFileError: The file is not a pickle that memory_viz reads, or lies outside the run.
     """
     source = run.snapshot_path
     if not source.is_file():
         raise NotFoundError(_why_absent(run))
-    with source.open("rb") as file:
+    with open_regular(source, inside=run.path) as file:
         if file.read(2) != _PROTOCOL_4:
             raise DamagedFileError(f"{source} is not a pickle of protocol 4")
         file.seek(0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from ..errors import SpecError
+from ..errors import DamagedFileError, SpecError
+from ..formatting import format_bytes
 
 
 def refuse_existing(paths: list[Path], *, force: bool) -> None:
@@ -19,7 +20,7 @@ def refuse_existing(paths: list[Path], *, force: bool) -> None:
             raise SpecError("output", str(path), "is a folder; name a file")
         if path.exists() and not path.is_file():
             raise SpecError("output", str(path), "is no regular file, and is not replaced")
-        if path.exists() and not force:
+        if os.path.lexists(path) and not force:  # a link that leads nowhere is there too
             raise SpecError("output", str(path), "exists already; --force replaces it")
 
 
@@ -27,13 +28,16 @@ def refuse_existing(paths: list[Path], *, force: bool) -> None:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that appears under ``path`` only when it is complete.
 
+    A link in its place is replaced, and what it leads to stays.
+
     Raises:
         SpecError: The folder cannot be made or written to.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # A name that nobody can foresee, and no file or link that is there: the folder may be shared.
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = part.open("wb")
+        file = part.open("xb")
     except OSError as error:
         raise SpecError("output", str(path), f"cannot be written: {error.strerror}") from error
     try:
@@ -51,8 +55,17 @@ def write(path: Path, data: bytes) -> Path:
     return path
 
 
-def copy(source: IO[bytes], path: Path) -> Path:
-    """Copy the rest of an open file to a new path."""
+def copy(source: IO[bytes], path: Path, most_bytes: int | None = None) -> Path:
+    """Copy the rest of an open file to a new path.
+
+    Raises:
+        DamagedFileError: There are more than ``most_bytes`` of it; nothing is left of them.
+    """
+    copied = 0
     with replacing(path) as file:
-        shutil.copyfileobj(source, file, 1 << 20)
+        while piece := source.read(1 << 20):
+            copied += len(piece)
+            if most_bytes is not None and copied > most_bytes:
+                raise DamagedFileError(f"it has more than {format_bytes(most_bytes)}")
+            file.write(piece)
     return path

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..errors import SpecError
 from ..runs.directory import RunDirectory
+from ..storage import open_regular
 from .report import run_as_page
 
 LOOPBACK = "127.0.0.1"
@@ -114,7 +115,7 @@ def _handler(served: Mapping[str, Served]) -> type[BaseHTTPRequestHandler]:
             self.send_header("X-Content-Type-Options", "nosniff")
             self.end_headers()
             if isinstance(content, Path):
-                with content.open("rb") as file:
+                with open_regular(content) as file:
                     shutil.copyfileobj(file, self.wfile)
             else:
                 self.wfile.write(content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..analysis.verdict.verdict import Verdict, sentence
+from ..tables.cells import literal
 from ..tables.table import Table
 from .text_formats import escaped, table_as_markdown
 
@@ -56,7 +57,7 @@ def _lines(
         yield from (table_as_markdown(table), "", "</details>")
     lines = list(commands)
     if lines:
-        yield from ("", "```sh", *lines, "```")
+        yield from ("", "```sh", *map(literal, lines), "```")
 
 
 def _with_code(text: str) -> str:
@@ -64,4 +65,4 @@ def _with_code(text: str) -> str:
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return escaped(text)
-    return "".join(f"`{part}`" if n % 2 else escaped(part) for n, part in enumerate(parts))
+    return "".join(f"`{literal(part)}`" if n % 2 else escaped(part) for n, part in enumerate(parts))

@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+from ..storage import open_to_append
+
 STANDARD_INPUT = 0
 
 
@@ -29,7 +31,7 @@ def start_detached(command: list[str], log: Path) -> int:
     Returns:
         The process id.
     """
-    with log.open("ab") as output:
+    with open_to_append(log) as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import DamagedFileError
-from ..storage import UNREADABLE_JSON, open_regular
+from ..storage import UNREADABLE_JSON, check_decoded, open_regular
 from .blocks import BlockName
 
 Outcome = Literal[
@@ -267,8 +267,10 @@ def decode_event(line: bytes) -> AnyEvent:
     """The event on one line.
 
     Raises:
-        DamagedFileError: The line is torn, or of a kind that is unknown to this version.
+        DamagedFileError: The line is torn, of a kind that is unknown to this version, or would take
+            far more memory than an event does.
     """
+    check_decoded(line, "a line of events")
     try:
         return _DECODER.decode(line)
     except UNREADABLE_JSON as error:
@@ -293,12 +295,14 @@ class EventTail:
         """The events that were appended since the last call; none if the file is absent.
 
         Raises:
-            DamagedFileError: It is no regular file.
+            DamagedFileError: It is no regular file, or cannot be opened.
         """
         try:
             file = open_regular(self.path)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise DamagedFileError(f"{self.path}: {error}") from error
         with file:
             file.seek(self._offset)
             while data := file.read(CHUNK_BYTES):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from ..analysis.costs.roofline import with_roof
 from ..analysis.kernels.provenance import kernel_source
 from ..errors import DamagedFileError, NotFoundError
 from ..record.record import Kernels, Record
-from ..storage import UNREADABLE_JSON, read_regular
+from ..storage import UNREADABLE_JSON, read_json
 from .directory import RunDirectory
 
 FILE = "kernels.json"
@@ -23,30 +25,56 @@ def layer_rows(run: RunDirectory, record: Record) -> Kernels | None:
     None when the record has no kernels.
 
     Raises:
-        DamagedFileError: The file exists and is not a table of the trace pass.
+        DamagedFileError: The file exists and is not the record's table of the trace pass.
     """
     if record.kernels is None:
         return None
     path = run.pass_folder("trace") / FILE
     try:
-        detailed = msgspec.json.decode(read_regular(path), type=Kernels)
+        detailed = msgspec.json.decode(read_json(path, inside=run.path), type=Kernels)
     except FileNotFoundError:
         return record.kernels
     except (OSError, *UNREADABLE_JSON) as error:
         raise DamagedFileError(f"{path} is not a table of kernels: {error}") from error
+    if not _adds_up(detailed, record.kernels):
+        raise DamagedFileError(
+            f"{path} does not add up to the record's kernels: one of them was changed; without the "
+            "file the record's are shown"
+        )
     detailed = with_roof(detailed, record.kernels.roof, record.kernels.missing.get("roof", ""))
     return msgspec.structs.replace(detailed, perturbation=record.kernels.perturbation)
+
+
+def _adds_up(detailed: Kernels, folded: Kernels) -> bool:
+    """Whether the layers' rows have the calls and the time of the record's, name by name: only the
+    record has a digest."""
+    sums = []
+    for table in (detailed, folded):
+        of_name: dict[str, list[float]] = {}
+        for row in table.rows:
+            figures = of_name.setdefault(row.name, [0.0, 0.0, 0.0])
+            for index, figure in enumerate((row.calls, row.total_ns, row.exclusive_ns)):
+                figures[index] += figure
+        sums.append(of_name)
+    layers, whole = sums
+    return layers.keys() == whole.keys() and all(
+        math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6)
+        for name in layers
+        for one, other in zip(layers[name], whole[name], strict=True)
+    )
 
 
 def logs_of(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
     """The log of each pass that ran, by name: ``timing``, ``timing, round 2``, ``trace`` …"""
     for row in record.passes:
         yield row.name, run.log_path(row.name)
-        later = (int(path.suffixes[0][1:]) for path in run.pass_folder(row.name).glob("log.*.txt"))
-        for number in sorted(later):
+        found = run.pass_folder(row.name).glob("log.*.txt")
+        numbers = (match for path in found if (match := _ROUND_LOG.fullmatch(path.name)))
+        for number in sorted(int(match[1]) for match in numbers):
             yield f"{row.name}, round {number}", run.log_path(row.name, number)
 
 
+_ROUND_LOG = re.compile(r"log\.([1-9][0-9]{0,8})\.txt")
 LARGEST_BYTES = 32 * 2**20
 
 

@@ -22,6 +22,7 @@ from ..record.events import (
     AnyEvent,
     ClockMoved,
     DeviceDescribed,
+    EventTail,
     Outcome,
     OutOfMemory,
     PassEnded,
@@ -36,13 +37,14 @@ from ..record.events import (
     WarmupStepTimed,
 )
 from ..record.memory import Oom, OomSnapshot
-from ..record.record import Distributed, Finding, PassRecord, Record, Timing
+from ..record.record import Distributed, PassRecord, Record, Timing
 from ..record.roof import Roof
 from ..record.timing import Round
 from ..spec.spec import RunSpec
 from ..storage import last_lines
 from .directory import Header, RunDirectory
-from .missing import kept_prediction, reasons_of_missing
+from .launch import is_beginning
+from .missing import RECORD_CHANGED, kept_prediction, lines_lost, reasons_of_missing
 from .rounds import Attempt, RoundLog
 
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
@@ -70,11 +72,13 @@ class RecordBuilder:
         self._blocks: dict[str, Any] = {}
         self._rounds = RoundLog(header.repeat, header.spec)
         self._open: PassStarted | None = None
-        self._last_ns = 0
+        self.last_ns = 0
         self._oom: OutOfMemory | None = None
         self._alive: OomSnapshot | None = None
         self._log = SampleLog(header.spec.device)
         self._worker_pids: set[int] = set()
+        self.lines_lost = 0
+        """Lines of the events that could not be read back."""
 
     def add(self, event: AnyEvent) -> None:
         """Take one more event into account.
@@ -87,6 +91,12 @@ class RecordBuilder:
         except msgspec.ValidationError as error:
             name = type(event).__name__
             raise DamagedFileError(f"{self.run.events_path}: {name}: {error}") from error
+
+    def take_in(self, tail: EventTail) -> None:
+        """Take in all events that can be read."""
+        for event in tail.read():
+            self.add(event)
+        self.lines_lost = tail.skipped
 
     def _fold(self, event: AnyEvent) -> None:
         match event:
@@ -117,7 +127,7 @@ class RecordBuilder:
                 self.status, self.ended_ns = event.status, event.t_ns
             case _:
                 pass
-        self._last_ns = event.t_ns
+        self.last_ns = event.t_ns
 
     @property
     def next_round(self) -> int:
@@ -147,11 +157,11 @@ class RecordBuilder:
         if self._open is not None:
             self._end_pass(
                 PassEnded(
-                    t_ns=self._last_ns,
+                    t_ns=self.last_ns,
                     name=self._open.name,
                     outcome="killed",
                     detail="its supervisor was killed",
-                    seconds=(self._last_ns - self._open.t_ns) / 1e9,
+                    seconds=(self.last_ns - self._open.t_ns) / 1e9,
                     exit_code=None,
                     round=self._open.round,
                 )
@@ -206,7 +216,7 @@ class RecordBuilder:
             outcome=event.outcome,
             detail=event.detail,
             seconds=event.seconds,
-            log_tail=last_lines(self.run.log_path(event.name, event.round)),
+            log_tail=last_lines(self.run.log_path(event.name, event.round), inside=self.run.path),
             oom=self._described_oom(),
         )
         if event.name == "timing":
@@ -282,7 +292,8 @@ class RecordBuilder:
             memory=record.memory and reconciled(record.memory, spec, prediction),
             nsys=nsys_under_roof(record.nsys, timing, roof, no_roof),
         )
-        return msgspec.structs.replace(record, findings=findings_of(record))
+        lost = [lines_lost(self.lines_lost)] if self.lines_lost else []
+        return msgspec.structs.replace(record, findings=[*lost, *findings_of(record)])
 
 
 def _step_ms(name: str, blocks: dict[str, Any]) -> float | None:
@@ -310,18 +321,15 @@ def replay(run: RunDirectory) -> Record:
     Raises:
         DamagedFileError: Not even ``run.json`` can be read.
     """
-    builder, last_ns = _replayed(run)
-    return msgspec.structs.replace(builder.record(), ended_ns=last_ns)
+    builder = _replayed(run)
+    return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
 
 
-def _replayed(run: RunDirectory) -> tuple[RecordBuilder, int | None]:
-    """The events so far, and the time of the last one."""
+def _replayed(run: RunDirectory) -> RecordBuilder:
+    """The events so far."""
     builder = RecordBuilder(run, run.header(), known_environment(run))
-    last_ns = None
-    for event in run.tail().read():
-        builder.add(event)
-        last_ns = event.t_ns
-    return builder, last_ns
+    builder.take_in(run.tail())
+    return builder
 
 
 def known_environment(run: RunDirectory) -> dict[str, Any]:
@@ -342,7 +350,7 @@ def load_record(run: RunDirectory) -> Record:
         DamagedFileError: The run cannot be read at all.
     """
     # Checked before reading: a supervisor that ends in between leaves a finished record.
-    live = run.is_live()
+    live = is_beginning(run) or run.is_live()
     try:
         record = run.record()
     except DamagedFileError as error:
@@ -355,9 +363,10 @@ def load_record(run: RunDirectory) -> Record:
         if record.status != "running" or live:
             return record
     if live:
-        return _replayed(run)[0].record()
+        return _replayed(run).record()
     record = _ended(run)
-    run.write_record(record)
+    with suppress(OSError):  # the disk is full, or the run somebody else's: it is made again
+        run.write_record(record)
     return record
 
 
@@ -373,9 +382,9 @@ def _ended(run: RunDirectory) -> Record:
         DamagedFileError: They make none.
     """
     try:
-        builder, last_ns = _replayed(run)
+        builder = _replayed(run)
         builder.abandon()
-        return msgspec.structs.replace(builder.record(), ended_ns=last_ns)
+        return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # Events that somebody wrote may hold any values of the right types.
         reason = f"{type(error).__name__}: {error}"
@@ -386,12 +395,5 @@ def _as_measured(run: RunDirectory) -> Record:
     """The record from the events, with a finding that ``record.json`` says something else."""
     if not run.events_path.is_file():
         raise DamagedFileError(f"{run.record_path} was changed, and its events are gone")
-    finding = Finding(
-        rule="record-changed",
-        severity="warning",
-        verdict="record.json was changed after it was written",
-        why="its SHA-256 is not among those in record.sha256; these figures are of events.jsonl",
-        next="delete record.json, and it is written anew from the events",
-    )
     record = _ended(run)
-    return msgspec.structs.replace(record, findings=[finding, *record.findings])
+    return msgspec.structs.replace(record, findings=[RECORD_CHANGED, *record.findings])

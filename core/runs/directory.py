@@ -19,7 +19,7 @@ from ..errors import DamagedFileError, NotFoundError
 from ..machine.peaks import Peak
 from ..record.blocks import PassName
 from ..record.events import AnyEvent, EventTail, encode_event
-from ..record.record import Record, decode_record, encode_record
+from ..record.record import Record, check_spec, decode_record, encode_record
 from ..spec.passes import check_passes, check_repeat
 from ..spec.spec import RunSpec, subject
 from ..storage import (
@@ -27,6 +27,9 @@ from ..storage import (
     home,
     lock_holder,
     make_folder,
+    open_to_append,
+    open_to_write,
+    read_json,
     read_regular,
     write_atomically,
 )
@@ -110,7 +113,7 @@ class RunDirectory:
             DamagedFileError: Absent or unreadable.
         """
         try:
-            header = msgspec.json.decode(read_regular(self.header_path), type=Header)
+            header = msgspec.json.decode(read_json(self.header_path), type=Header)
         except (OSError, *UNREADABLE_JSON) as error:
             raise DamagedFileError(f"{self.header_path}: {error}") from error
         return header if header.id == self.id else msgspec.structs.replace(header, id=self.id)
@@ -122,11 +125,11 @@ class RunDirectory:
             DamagedFileError: Absent (the run never got that far) or unreadable.
         """
         try:
-            data = read_regular(self.record_path)
+            data = read_json(self.record_path)
         except OSError as error:
             raise DamagedFileError(f"{self.record_path}: {error}") from error
         record = decode_record(data, self.record_path)
-        _check_spec(record, self.record_path)
+        check_spec(record, self.record_path)
         # A copy under another name is the run of that name; and a record cannot name another run.
         return record if record.id == self.id else msgspec.structs.replace(record, id=self.id)
 
@@ -219,14 +222,34 @@ def runs_folder(root: Path | None = None) -> Path:
     return (root or home()) / "runs"
 
 
+def is_run_id(text: str) -> bool:
+    """Whether it can be an id, which is the name of a folder and no path."""
+    return text not in ("", ".", "..") and "/" not in text
+
+
 def list_runs(root: Path | None = None) -> list[RunDirectory]:
     """All runs, newest first, unreadable ones included; a missing home is an empty list."""
     folder = runs_folder(root)
     if not folder.is_dir():
         return []
     with os.scandir(folder) as found:
-        names = sorted((entry.name for entry in found if entry.is_dir()), reverse=True)
+        names = sorted((entry.name for entry in found if _may_be_run(entry)), reverse=True)
     return [RunDirectory(folder / name) for name in names]
+
+
+def _may_be_run(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder whose name can stand in JSON, as an id does."""
+    try:
+        return _is_text(entry.name) and entry.is_dir()
+    except OSError:  # a link that leads to itself, or where this user may not look
+        return False
+
+
+def _is_text(name: str) -> bool:
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:  # bytes of no encoding, as a file system allows
+        return False
 
 
 def newest_run(root: Path | None = None) -> RunDirectory | None:
@@ -258,34 +281,6 @@ CLOCKS_APART_SECONDS = 26 * 3600
 """Most that local times of one instant differ between any two time zones."""
 
 
-_SPEC_HAS = {
-    **dict.fromkeys(("batch", "context"), int),
-    **dict.fromkeys(("model", "precision", "attention", "step", "optimizer", "compile"), str),
-    "device": str,
-}
-"""Keys that the spec of every version has, with their types."""
-_SIZES = {"batch", "context", "d_model", "layers", "heads"}
-
-
-def _check_spec(record: Record, source: Path) -> None:
-    """Check that the spec, which a record keeps as it was, has the keys and types of one.
-
-    Raises:
-        DamagedFileError: It has not.
-    """
-    for key, kind in _SPEC_HAS.items():
-        if not isinstance(record.spec.get(key), kind):
-            raise DamagedFileError(
-                f"{source} is no record of a run: spec.{key} is no {kind.__name__}"
-            )
-    for key in _SIZES & record.spec.keys():
-        if not isinstance(record.spec[key], int) or not 0 < record.spec[key] < 2**31:
-            raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no size")
-    for key, value in record.spec.items():
-        if not isinstance(value, int | float | str):
-            raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no value")
-
-
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -308,7 +303,7 @@ class _Created(msgspec.Struct):
 
 def _created_ns(run: RunDirectory) -> int | None:
     try:
-        return msgspec.json.decode(read_regular(run.header_path), type=_Created).created_ns
+        return msgspec.json.decode(read_json(run.header_path), type=_Created).created_ns
     except (OSError, DamagedFileError, *UNREADABLE_JSON):
         return None
 
@@ -329,10 +324,14 @@ def find_run(text: str, root: Path | None = None) -> RunDirectory:
     if text == "last" and (newest := newest_run(root)) is not None:
         return newest
     runs = list_runs(root)
-    as_path = Path(text)
-    if (as_path / "run.json").is_file():
-        return RunDirectory(as_path.resolve())
-    matches = [run for run in runs if run.id == text] or [run for run in runs if text in run.id]
+    matches = [run for run in runs if run.id == text]
+    # A whole id first: a folder of that name in the working directory is another run.
+    if not matches and (Path(text) / "run.json").is_file():
+        path = Path(text).resolve()
+        if not _is_text(path.name):
+            raise DamagedFileError(f"{str(path)!r} is no run: its name is no UTF-8")
+        return RunDirectory(path)
+    matches = matches or [run for run in runs if text in run.id]
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -357,11 +356,13 @@ class EventLog:
         self._reserve = run.path / ".reserve"
 
     def __enter__(self) -> EventLog:
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = open_to_write(self._path, os.O_WRONLY | os.O_APPEND)
         # A full disk at this point is found by the first event.
         with suppress(OSError):
             self._end_torn_line()
-            self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
+            self.release_reserve()
+            with open_to_append(self._reserve) as file:
+                file.write(b"\0" * RESERVE_BYTES)
         return self
 
     def __exit__(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import DeviceBusyError
+from ..errors import DamagedFileError, DeviceBusyError
 from ..machine import children
 from ..machine.children import python_child
 from ..storage import has_open, lock_holder
@@ -22,6 +23,22 @@ def start_detached(run: RunDirectory) -> int:
     """
     command = python_child("sysbench.core.runs.supervisor", str(run.path))
     return children.start_detached(command, run.path / "supervisor.log")
+
+
+BEGIN_SECONDS = 20.0
+"""Time that a supervisor may take until it holds its run's lock, on a busy machine."""
+
+
+def is_beginning(run: RunDirectory) -> bool:
+    """Whether the run was made just now and has no sign of its supervisor yet: it may be on its
+    way, so nobody can say that it was killed."""
+    try:
+        if run.lock_path.exists():
+            return False
+        seconds = (time.time_ns() - run.header().created_ns) / 1e9
+    except (OSError, DamagedFileError):
+        return False
+    return 0 <= seconds < BEGIN_SECONDS
 
 
 def stop(run: RunDirectory) -> bool:
@@ -52,4 +69,5 @@ def end_holder(lock: Path, what: str) -> bool:
         raise DeviceBusyError(f"{what} in another container or on another machine: stop it there")
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGCONT)  # one that Ctrl+Z or a debugger stopped would not hear
     return True

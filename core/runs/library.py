@@ -141,9 +141,9 @@ class Library:
     def _index(self, database: sqlite3.Connection, run: RunDirectory, version: str) -> None:
         try:
             entry = entry_of(load_record(run))
-        except DamagedFileError as error:
+        except (DamagedFileError, OSError) as error:
             # A folder that never was a run, or that a crash left before it began, is no loss.
-            if run.header_path.exists() or run.record_path.exists():
+            if _may_be_run(run):
                 self.unreadable[run.id] = str(error)
             database.execute("DELETE FROM runs WHERE id = ?", (run.id,))
             return
@@ -225,11 +225,18 @@ def _version(run: RunDirectory) -> str:
     """Changes with the record, and with another file in its place."""
     try:
         file = run.record_path.stat()
-    except FileNotFoundError:
+    except OSError:  # there is none, or this user may not look
         return f"{ENTRY_FORMAT}:none"
     # A copy may keep the time, and an editor the size.
     facts = (file.st_mtime_ns, file.st_ctime_ns, file.st_size, file.st_ino)
     return f"{ENTRY_FORMAT}:{facts}"
+
+
+def _may_be_run(run: RunDirectory) -> bool:
+    try:
+        return run.header_path.exists() or run.record_path.exists()
+    except OSError:  # a folder of somebody else
+        return True
 
 
 def _escaped(word: str) -> str:

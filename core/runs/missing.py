@@ -1,4 +1,4 @@
-"""The parts of a record that it does not have, each with its reason."""
+"""The parts of a record that it does not have, each with its reason, and what to believe of it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,32 @@ from typing import Any
 import msgspec
 
 from ..estimate.closed_form import Prediction, predict, why_not_predicted
+from ..formatting import counted
 from ..record.blocks import PASSES
-from ..record.record import PassRecord
+from ..record.record import Finding, PassRecord
 from ..spec.spec import RunSpec
 from .directory import Header
+
+RECORD_CHANGED = Finding(
+    rule="record-changed",
+    severity="warning",
+    verdict="record.json was changed after it was written",
+    why="its SHA-256 is not among those in record.sha256; these figures are of events.jsonl",
+    next="delete record.json, and it is written anew from the events",
+)
+
+
+def lines_lost(count: int) -> Finding:
+    """The finding on so many lines of the events that cannot be read."""
+    return Finding(
+        rule="events-damaged",
+        severity="warning",
+        verdict=f"{counted(count, 'line')} of events.jsonl cannot be read",
+        why="a crash or a full disk tore them, or somebody changed the file; samples, notices or "
+        "steps that they held are not in this record",
+        next="run it again where the figures have to be complete",
+        numbers={"lines": count},
+    )
 
 
 def reasons_of_missing(

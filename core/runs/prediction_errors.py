@@ -15,7 +15,7 @@ from ..record.environment import device_name
 from ..record.memory import prediction_error
 from ..record.record import Record
 from ..spec.spec import RunSpec
-from ..storage import UNREADABLE_JSON, home, locked, read_regular, write_atomically
+from ..storage import UNREADABLE_JSON, home, locked, read_json, write_atomically
 
 KEPT = 200
 """Latest predictions kept, of all machines together."""
@@ -57,7 +57,7 @@ def past_predictions(root: Path | None = None) -> list[PastPrediction]:
     """
     path = errors_path(root)
     try:
-        return msgspec.json.decode(read_regular(path), type=list[PastPrediction])
+        return msgspec.json.decode(read_json(path), type=list[PastPrediction])
     except FileNotFoundError:
         return []
     except (OSError, *UNREADABLE_JSON) as error:

@@ -122,8 +122,7 @@ class Supervision:
 
     def resume(self) -> None:
         """Take in what the run has been so far."""
-        for event in self.run.tail().read():
-            self.builder.add(event)
+        self.builder.take_in(self.run.tail())
         self.builder.resume()
 
     def run_passes(self) -> Iterator[AnyEvent]:
@@ -168,8 +167,8 @@ class Supervision:
             folder.mkdir(exist_ok=True, parents=True)
             job = Job(spec=self.header.spec, name=name, folder=str(folder))
             worker = WorkerProcess(job, self.run.log_path(name, number))
-        except OSError as error:
-            self.outcomes.append(_outcome_of_os_error(error))
+        except (OSError, DamagedFileError) as error:
+            self.outcomes.append(outcome_of_os_error(error))
             yield from self.emit(
                 _pass_ended(name, self.outcomes[-1], str(error), began, None, round=number)
             )
@@ -382,8 +381,9 @@ def _outcome_of_failure(failure: WorkerFailed) -> Outcome:
     return "failed"
 
 
-def _outcome_of_os_error(error: OSError) -> Outcome:
-    return "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "failed"
+def outcome_of_os_error(error: Exception) -> Outcome:
+    """The outcome of work that could not begin."""
+    return "disk-full" if getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) else "failed"
 
 
 def _signal_name(number: int) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ..errors import DeviceBusyError, NotFoundError, SpecError
+from ..errors import DamagedFileError, DeviceBusyError, NotFoundError, SpecError
 from ..record.events import AnyEvent, RoundDisturbed
 from ..storage import home, locked
 from .directory import EventLog, RunDirectory
-from .supervision import POLL_SECONDS, Place, Supervision
+from .supervision import POLL_SECONDS, Place, Supervision, outcome_of_os_error
 from .supervision import Cancellation as Cancellation
 
 
@@ -110,16 +110,22 @@ def _on_devices(
     """The work while its devices are held, and the end of the run."""
     cancel = supervision.cancel
     while not cancel.is_set():
-        try:
-            with locked_devices(supervision.header.spec.devices):
-                yield from work()
-                break
-        except DeviceBusyError as busy:
-            if not wait:
-                yield from supervision.end("cancelled")
-                raise
-            yield from supervision.notice_once(f"waiting: {busy}")
-            cancel.wait(POLL_SECONDS)
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked_devices(supervision.header.spec.devices))
+            except DeviceBusyError as busy:
+                if not wait:
+                    yield from supervision.end("cancelled")
+                    raise
+                yield from supervision.notice_once(f"waiting: {busy}")
+                cancel.wait(POLL_SECONDS)
+                continue
+            except (OSError, DamagedFileError) as error:
+                yield from supervision.notice_once(f"the device cannot be locked: {error}")
+                yield from supervision.end(outcome_of_os_error(error))
+                return
+            yield from work()
+            break
     yield from supervision.end()
 
 

@@ -16,6 +16,7 @@ from ..machine.children import python_child
 from ..machine.devices import in_bus_order
 from ..machine.processes import kill_descendants
 from ..record.events import AnyEvent, decode_event
+from ..storage import open_to_append
 from .job import Job
 
 EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
@@ -36,7 +37,7 @@ class WorkerProcess:
     def __init__(self, job: Job, log: Path) -> None:
         read_end, write_end = os.pipe()
         try:
-            with log.open("ab") as output:
+            with open_to_append(log) as output:
                 self.process = subprocess.Popen(
                     python_child("sysbench.core.worker", unbuffered=True),
                     stdin=subprocess.PIPE,

@@ -14,6 +14,7 @@ from sysbench.core.errors import DamagedFileError, NewerFileError
 from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.library import Library
+from sysbench.core.runs.supervisor import disturb_round
 
 
 @pytest.fixture
@@ -51,6 +52,30 @@ def test_a_record_that_was_changed_by_hand_is_not_believed(finished: RunDirector
     assert entry.median_ms == before.timing.step.median_ms
     finished.record_path.unlink()
     assert load_record(finished) == before
+
+
+def test_events_that_cannot_be_read_are_told_in_the_record_that_is_made_of_the_rest(
+    finished: RunDirectory,
+) -> None:
+    before = finished.record()
+    lines = finished.events_path.read_bytes().splitlines(keepends=True)
+    sampled = next(n for n, line in enumerate(lines) if b'"TelemetrySampled"' in line)
+    finished.events_path.write_bytes(b"".join([*lines[:sampled], b"\x00\n", *lines[sampled + 1 :]]))
+    finished.record_path.unlink()
+    rebuilt = load_record(finished)
+    assert (rebuilt.status, rebuilt.timing) == (before.status, before.timing)
+    told = rebuilt.findings[0]
+    assert (told.rule, told.numbers) == ("events-damaged", {"lines": 1})
+    assert load_record(finished) == rebuilt, "it stays in what is kept"
+
+
+def test_a_round_that_is_added_after_a_crash_keeps_what_was_lost_in_sight(
+    finished: RunDirectory,
+) -> None:
+    with finished.events_path.open("ab") as file:
+        file.write(b'{"event":"StepsTimed","first')
+    disturb_round(finished, 1, "a test")
+    assert finished.record().findings[0].rule == "events-damaged"
 
 
 def test_a_changed_record_of_a_run_without_events_is_refused(finished: RunDirectory) -> None:

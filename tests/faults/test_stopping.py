@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,13 +15,15 @@ import pytest
 from sysbench.core.errors import DeviceBusyError
 from sysbench.core.runs.ab.detached import stop_experiment
 from sysbench.core.runs.ab.experiment import create_experiment
+from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import create_run
-from sysbench.core.runs.launch import stop
+from sysbench.core.runs.launch import start_detached, stop
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.run.runner import stop_study
 from sysbench.core.studies.run.state import open_study
+from sysbench.tui.cli import main
 
 HOLDER = """
 import fcntl, sys
@@ -63,6 +67,30 @@ def an_experiment() -> Stopping:
 def a_study() -> Stopping:
     directory = open_study(load_study("attention"))
     return directory.lock_path, lambda: stop_study(directory)
+
+
+@pytest.mark.usefixtures("sysbench_home")
+def test_a_run_is_stopped_though_its_supervisor_has_no_word_yet() -> None:
+    run = create_run(RunSpec(device="cpu", steps=1_000_000, max_seconds=3600.0), ["timing"])
+    pid = start_detached(run)
+    assert main(["stop", run.id]) == 0
+    assert load_record(run).status == "cancelled"
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.usefixtures("sysbench_home")
+def test_a_supervisor_that_was_stopped_hears_that_it_is_to_end() -> None:
+    run = create_run(RunSpec(device="cpu"), ["timing"])
+    waiting = "import sys; from pathlib import Path; from sysbench.core.storage import locked\n"
+    waiting += "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-P", "-c", waiting, str(run.lock_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        holder.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
+        assert stop(run)
+        assert holder.wait(60) == -signal.SIGTERM
 
 
 @pytest.mark.usefixtures("sysbench_home")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -11,7 +13,9 @@ from textual.color import Color
 
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.glyphs import ascii_only, to_ascii
-from sysbench.tui.theme import AsciiFilter
+from sysbench.tui.theme import AsciiFilter, PrintableFilter
+
+from ..cli.reading.test_hostile_records import ATTACK
 
 # Zero-width characters never reach the screen alone.
 visible = st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Mn", "Me", "Mc", "Cn")))
@@ -50,6 +54,17 @@ def test_a_locale_that_is_not_utf8_is_ascii(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_filter_keeps_styles() -> None:
     (segment,) = AsciiFilter().apply([Segment("█")], Color.parse("black"))
     assert segment.text == "#"
+
+
+@settings(max_examples=30)
+@given(st.text(max_size=40))
+def test_nothing_that_a_terminal_obeys_gets_to_it_and_no_column_moves(text: str) -> None:
+    attack = f"{ATTACK}{text}{ATTACK}"
+    (segment,) = PrintableFilter().apply([Segment(attack)], Color.parse("black"))
+    assert not [char for char in segment.text if unicodedata.category(char) in ("Cc", "Cs", "Zl")]
+    assert "\u202e" not in segment.text
+    if attack.isascii():
+        assert cell_len(segment.text) == cell_len(attack)
 
 
 async def test_every_painted_line_is_ascii_in_ascii_mode(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 
 from ...core.record.events import AnyEvent, RunEnded
 from ...core.runs.directory import RunDirectory, find_run
+from ...core.runs.launch import is_beginning
 from .arguments import add_run_argument, examples
 from .report.output import say
 
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 20.0
-"""Seconds that a new run may take until its supervisor is alive."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +50,9 @@ def main(arguments: argparse.Namespace) -> int:
 def follow(run: RunDirectory) -> Iterator[AnyEvent]:
     """Yield the run's events from the first, as they are written, until it ends or dies."""
     tail = run.tail()
-    created_ns = run.header().created_ns
     while True:
         # Read before the events: a supervisor that was alive may have written more since.
-        alive = run.is_live()
+        alive = is_beginning(run) or run.is_live()
         ended = False
         for event in tail.read():
             yield event
@@ -62,7 +60,6 @@ def follow(run: RunDirectory) -> Iterator[AnyEvent]:
             ended = isinstance(event, RunEnded)
         if ended:
             return
-        young = time.time_ns() - created_ns < GRACE_SECONDS * 1e9
-        if not alive and not (young and not run.events_path.exists()):
+        if not alive:
             return
         time.sleep(POLL_SECONDS)

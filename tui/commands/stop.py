@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator
 
 from ...core.runs import launch
-from ...core.runs.directory import find_run
+from ...core.runs.directory import RunDirectory, find_run
 from .arguments import add_run_argument, examples
-from .attach import follow
+from .attach import POLL_SECONDS, follow
 from .report.output import print_json, say
 
 
@@ -20,6 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = examples(("sysbench-tui stop last", ""))
     add_run_argument(parser)
+
+
+def _stop(run: RunDirectory) -> bool:
+    """Stop the run; one that was started just now as soon as it has a supervisor to hear it."""
+    while launch.is_beginning(run):
+        if launch.stop(run):
+            return True
+        time.sleep(POLL_SECONDS)
+    return launch.stop(run)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -37,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
         )
     else:
         run = find_run(arguments.run)
-        name, stopped, events = run.id, launch.stop(run), follow(run)
+        name, stopped, events = run.id, _stop(run), follow(run)
     if stopped:
         for _ in events:
             pass

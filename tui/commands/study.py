@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...core.errors import SpecError
+from ...core.errors import SpecError, SysbenchError
 from ...core.formatting import counted
 from ...core.tables.table import Table
 from .arguments import add_settings, examples
@@ -109,10 +109,12 @@ def _list(arguments: argparse.Namespace) -> int:
     from .report.layout import table_lines, titled
 
     on_file = [load_study(name) for name in study_files()]
-    begun = [
-        (directory.id, progress_in(directory, expand(directory.study())))
-        for directory in list_studies()
-    ]
+    begun = []
+    for directory in list_studies():
+        try:
+            begun.append((directory.id, progress_in(directory, expand(directory.study()))))
+        except SysbenchError as error:
+            say(f"not listed: {directory.id}: {error}", to_stderr=True)
     studies = Table(
         name="studies",
         title="Studies",

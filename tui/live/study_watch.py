@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ...core.record.record import Record
 from ...core.runs.directory import RunDirectory
+from ...core.storage import last_lines
 from ...core.studies.file.study import Study
 from ...core.studies.report.report import Report, make_report
 from ...core.studies.run.forecast import Progress, progress_of
@@ -99,10 +100,7 @@ class StudyWatch:
 
     def last_log_line(self) -> str:
         """The last line that the runner printed; empty when it printed nothing."""
-        try:
-            lines = (self.directory.path / "runner.log").read_text(errors="replace").splitlines()
-        except FileNotFoundError:
-            return ""
+        lines = last_lines(self.directory.path / "runner.log")
         return next((line for line in reversed(lines) if line.strip()), "")
 
     def _read_stamp(self) -> Stamp:

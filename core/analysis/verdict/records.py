@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 
 import msgspec
@@ -148,7 +149,7 @@ def _with_next(verdict: Verdict, a: Record, b: Record) -> Verdict:
     """The verdict with the command that would decide it, where nothing else is known to."""
     if verdict.verdict != "not decidable" or verdict.next:
         return verdict
-    command = f"sysbench-tui ab {a.id} {b.id}"
+    command = shlex.join(("sysbench-tui", "ab", a.id, b.id))
     return msgspec.structs.replace(verdict, next=f"`{command}` measures both in turn")
 
 

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,7 +20,7 @@ from ...errors import DamagedFileError, NotFoundError, SpecError, SysbenchError
 from ...record.environment import machine
 from ...record.record import SCHEMA, Record
 from ...spec.spec import RunSpec, parse_spec
-from ...storage import home, make_folder, write_atomically
+from ...storage import UNREADABLE_JSON, home, make_folder, read_json, write_atomically
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NAME_ALLOWED = "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
@@ -33,6 +35,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         machine: Device, torch and threads that it was measured with.
         record: The copy, with the rounds.
         schema: Version of this format.
+        digest: SHA-256 of everything else in it; empty in older files.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, str | int | None]
     record: Record
     schema: int = SCHEMA
+    digest: str = ""
 
     @property
     def rounds_ms(self) -> list[float]:
@@ -127,6 +131,7 @@ def save_baseline(
     )
     if file is None:
         make_folder(path.parent)
+    baseline = msgspec.structs.replace(baseline, digest=_digest(msgspec.json.encode(baseline)))
     write_atomically(path, msgspec.json.format(msgspec.json.encode(baseline), indent=2))
     return path
 
@@ -141,7 +146,7 @@ def load_baseline(name: str, *, file: Path | None = None, root: Path | None = No
 
     Raises:
         NotFoundError: There is none, or the file holds another one.
-        DamagedFileError: The file is no baseline.
+        DamagedFileError: The file is no baseline, or was changed after it was saved.
     """
     path = baseline_path(name, root) if file is None else file
     check_name(name)
@@ -181,10 +186,11 @@ def delete_baseline(name: str, root: Path | None = None) -> Path:
 
 def _read(path: Path) -> Baseline:
     try:
-        baseline = msgspec.json.decode(path.read_bytes(), type=Baseline)
+        data = read_json(path)
+        baseline = msgspec.json.decode(data, type=Baseline)
     except FileNotFoundError:
         raise _not_there(path) from None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, *UNREADABLE_JSON) as error:
         raise DamagedFileError(f"{path} is no baseline: {error}") from error
     if max(baseline.schema, baseline.record.schema) > SCHEMA:
         raise DamagedFileError(f"{path} is of a later version, this one reads schema {SCHEMA}")
@@ -193,7 +199,16 @@ def _read(path: Path) -> Baseline:
         times = [*times, baseline.record.timing.step.median_ms]
     if not baseline.rounds_ms or not all(ms > 0 and math.isfinite(ms) for ms in times):
         raise DamagedFileError(f"{path} is no baseline: it has no step time above zero")
+    if baseline.digest and baseline.digest != _digest(data):
+        raise DamagedFileError(f"{path} was changed after it was saved: save the baseline again")
     return baseline
+
+
+def _digest(data: bytes) -> str:
+    """Of the content without the digest itself, whatever the layout and the order of keys."""
+    content = msgspec.json.decode(data, type=dict[str, Any])
+    content.pop("digest", None)
+    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 
 def _not_there(path: Path) -> NotFoundError:

@@ -21,8 +21,15 @@ from ...analysis.verdict.verdict import SMALLEST, Verdict
 from ...errors import DamagedFileError, NotFoundError
 from ...spec.passes import check_passes
 from ...spec.spec import RunSpec
-from ...storage import UNREADABLE_JSON, home, lock_holder, make_folder, write_atomically
-from ..directory import RunDirectory, create_run, find_run, runs_folder
+from ...storage import (
+    UNREADABLE_JSON,
+    home,
+    lock_holder,
+    make_folder,
+    read_json,
+    write_atomically,
+)
+from ..directory import RunDirectory, create_run, find_run, is_run_id, runs_folder
 from .plan import Plan
 
 T = TypeVar("T")
@@ -140,9 +147,12 @@ class ExperimentDirectory:
         """The run of a side.
 
         Raises:
-            DamagedFileError: It was deleted, or the decisions cannot be read.
+            DamagedFileError: It was deleted, or the decisions cannot be read or name a path.
         """
-        run = RunDirectory(runs_folder(self.root) / self.experiment().run_of(side))
+        run_id = self.experiment().run_of(side)
+        if not is_run_id(run_id):
+            raise DamagedFileError(f"experiment {self.id}: {run_id!r} is no id of a run")
+        run = RunDirectory(runs_folder(self.root) / run_id)
         if not run.header_path.is_file():
             raise DamagedFileError(
                 f"run {run.id} is gone, which held the rounds of {side} in experiment {self.id}"
@@ -280,6 +290,6 @@ def _write(path: Path, value: msgspec.Struct) -> None:
 
 def _decoded(path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(read_json(path), type=kind)
     except (OSError, *UNREADABLE_JSON) as error:
         raise DamagedFileError(f"{path}: {error}") from error

@@ -10,7 +10,7 @@ from ...analysis.verdict.noise import Source
 from ...errors import DamagedFileError
 from ...formatting import counted, percent
 from ...machine.doctor.check import Check
-from ...storage import UNREADABLE_JSON, home, make_folder, write_atomically
+from ...storage import UNREADABLE_JSON, home, make_folder, read_json, write_atomically
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ def noise_floors(root: Path | None = None) -> dict[str, NoiseFloor]:
     """
     path = noise_path(root)
     try:
-        rows = msgspec.json.decode(path.read_bytes(), type=list[NoiseFloor])
+        rows = msgspec.json.decode(read_json(path), type=list[NoiseFloor])
     except FileNotFoundError:
         return {}
     except (OSError, *UNREADABLE_JSON) as error:

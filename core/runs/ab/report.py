@@ -103,7 +103,7 @@ def _report(
     verdict = verdict_of(a, b, smallest=experiment.smallest)
     ending = "running" if is_live else ended.ending if ended else "killed"
     can_go_on = not is_live and (ended is None or ended.can_go_on)
-    resume = f"sysbench-tui ab --resume {experiment.id}" if can_go_on else ""
+    resume = f"sysbench-tui ab --resume {shlex.quote(experiment.id)}" if can_go_on else ""
     if verdict.verdict == "not decidable" and verdict.basis != "interleaved rounds":
         # Without a complete block the advice is to measure both in turn, which this one does.
         verdict = msgspec.structs.replace(verdict, next=f"`{resume}` measures on" if resume else "")

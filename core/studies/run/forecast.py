@@ -6,12 +6,14 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from ...errors import DamagedFileError
 from ...estimate.closed_form import predict, why_not_predicted
 from ...estimate.room import Room, is_room, room_of
 from ...machine.devices import capacity_bytes
@@ -88,9 +90,9 @@ class Forecaster:
         """Take a cell that ended into account."""
         if not entry.kind or entry.work <= 0:
             return
-        if entry.median_ms:
+        if entry.median_ms is not None and entry.median_ms > 0:
             self._steps.setdefault(entry.kind, {})[entry.work] = entry.median_ms
-        if entry.start_seconds is not None:
+        if entry.start_seconds is not None and entry.start_seconds >= 0:
             starts = self._starts.setdefault((entry.kind, *entry.passes), {})
             starts[entry.work] = entry.start_seconds
             self._by_family.setdefault(_family(entry.kind), []).append(entry.start_seconds)
@@ -138,8 +140,12 @@ class Forecaster:
 
 
 def past_entries(root: Path | None = None) -> list[Entry]:
-    """Entries of every study of a home, the oldest first."""
-    entries = [entry for study in list_studies(root) for entry in study.entries().values()]
+    """Entries of every study of a home, the oldest first; studies that cannot be read teach
+    nothing."""
+    entries: list[Entry] = []
+    for study in list_studies(root):
+        with suppress(DamagedFileError):
+            entries += study.entries().values()
     return sorted(entries, key=lambda entry: entry.t_ns)
 
 

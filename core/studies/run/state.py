@@ -20,12 +20,14 @@ from ...record.blocks import PassName
 from ...record.events import Outcome
 from ...record.record import Record
 from ...runs.builder import load_record
-from ...runs.directory import RunDirectory, runs_folder
+from ...runs.directory import RunDirectory, is_run_id, runs_folder
 from ...storage import (
     UNREADABLE_JSON,
     home,
     lock_holder,
     make_folder,
+    open_to_append,
+    read_json,
     read_regular,
     write_atomically,
 )
@@ -99,14 +101,14 @@ class StudyDirectory:
             DamagedFileError: Absent or unreadable.
         """
         try:
-            return msgspec.json.decode(read_regular(self.study_path), type=Study)
+            return msgspec.json.decode(read_json(self.study_path), type=Study)
         except (OSError, *UNREADABLE_JSON) as error:
             raise DamagedFileError(f"{self.study_path}: {error}") from error
 
     def append(self, entry: Entry) -> None:
         """Add a line, on disk before this returns; a torn last line is closed first."""
         line = msgspec.json.encode(entry) + b"\n"
-        with self.cells_path.open("a+b") as file:
+        with open_to_append(self.cells_path) as file:
             if file.tell() > 0:
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read(1) == b"\n" else b"\n" + line
@@ -115,11 +117,17 @@ class StudyDirectory:
             os.fsync(file.fileno())
 
     def entries(self) -> dict[str, Entry]:
-        """The newest entry of each cell by its id; lines that cannot be read are left out."""
+        """The newest entry of each cell by its id; lines that cannot be read are left out.
+
+        Raises:
+            DamagedFileError: The file cannot be read.
+        """
         try:
             lines = read_regular(self.cells_path).split(b"\n")
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise DamagedFileError(f"{self.cells_path}: {error}") from error
         newest: dict[str, Entry] = {}
         for line in lines:
             try:
@@ -131,8 +139,13 @@ class StudyDirectory:
 
     def run_of(self, entry: Entry) -> RunDirectory | None:
         """The run of an entry, or None if it was deleted."""
-        path = runs_folder(self.root) / entry.run
-        return RunDirectory(path) if entry.run and (path / "run.json").is_file() else None
+        path = _path_of(entry, self.root)
+        return RunDirectory(path) if path is not None and (path / "run.json").is_file() else None
+
+
+def _path_of(entry: Entry, root: Path | None) -> Path | None:
+    """Where an entry's run lies; None without one, and for a path in the place of its id."""
+    return runs_folder(root) / entry.run if is_run_id(entry.run) else None
 
 
 def directory_of(study: Study, root: Path | None = None) -> StudyDirectory:
@@ -199,7 +212,8 @@ def status_of(
     if cell.spec is None:
         return "refused"
     entry = entries.get(cell.id)
-    if entry is None or (entry.run and not (runs_folder(root) / entry.run).is_dir()):
+    path = None if entry is None else _path_of(entry, root)
+    if entry is None or (entry.run and (path is None or not path.is_dir())):
         return "waiting"
     if entry.status == "running" and not is_live:
         return "waiting"
@@ -211,7 +225,8 @@ def records_of(
     cells: Iterable[Cell],
     prune: Callable[[Record], Record] = lambda record: record,
 ) -> dict[str, Record]:
-    """The records of cells that have ended, by the cell's id; unreadable ones are left out.
+    """The records of cells that have ended, by the cell's id; unreadable ones are left out, and
+    those of another spec than the cell's, which a line changed by hand can name.
 
     ``prune`` takes the fields that are not needed out of each record as it is read.
     """
@@ -225,9 +240,11 @@ def records_of(
         if run is None:
             continue
         try:
-            records[cell.id] = prune(load_record(run))
+            record = load_record(run)
         except DamagedFileError:
             continue  # the cell stays visibly without a value
+        if cell.spec is not None and record.identity == cell.spec.identity:
+            records[cell.id] = prune(record)
     return records
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from sysbench.core.analysis.verdict.records import verdict_of
+from sysbench.core.export.verdict import verdict_as_markdown
 from sysbench.core.record.record import Record
 from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.tables.cells import literal
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.tui.cli import main
 
@@ -56,6 +61,40 @@ def hostile_home(tiny_run: RunDirectory, tmp_path_factory: pytest.TempPathFactor
     run.header_path.write_bytes(tiny_run.header_path.read_bytes())
     run.write_record(attacking(tiny_run.record()))
     return home
+
+
+NAMES = [
+    "20260101-000000-x; touch owned #-0000",
+    "20260101-000000-$(touch owned)-0000",
+    "20260101-000000-x' `touch owned` '-0000",
+    "20260101-000000-x\n touch owned\n-0000",
+    "-rf ~",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_that_is_printed_for_copying_names_the_run_and_does_nothing_else(
+    name: str, tiny_run: RunDirectory, sysbench_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory(shutil.copytree(tiny_run.path, sysbench_home / "runs" / name))
+    record = run.record()
+    assert main(["show", str(run.path)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if " export " in line]
+    assert lines
+    for line in lines:
+        words = shlex.split(line.partition("sysbench-tui ")[2], comments=True)
+        # A line break in a name is shown as such, so that it ends no line.
+        assert words[:2] == ["export", literal(name)]
+    command = verdict_of(record, record).next.partition("`")[2].rpartition("`")[0]
+    assert shlex.split(command) == ["sysbench-tui", "ab", name, name]
+
+
+def test_no_name_ends_the_block_of_commands_in_markdown(tiny_run: RunDirectory) -> None:
+    record = tiny_run.record()
+    verdict = verdict_of(record, record)
+    command = "sysbench-tui ab 'a\n```\n<script>alert(1)</script>' b"
+    text = verdict_as_markdown(verdict, [], commands=[command])
+    assert text.splitlines()[-3:] == ["```sh", literal(command), "```"]
 
 
 @pytest.mark.parametrize(

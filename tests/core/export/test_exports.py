@@ -57,6 +57,18 @@ def test_truncated_trace_leaves_no_half_file(gpu_run: RunDirectory, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
+def test_a_trace_that_would_fill_the_disk_is_not_unpacked(
+    gpu_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sysbench.core.export.artifacts.SMALL_BYTES", 2**20)
+    gpu_run.trace_path.write_bytes(gzip.compress(b"[" + b" " * 2**24))
+    with pytest.raises(DamagedFileError, match="more than"):
+        write_export(gpu_run, "perfetto", tmp_path / "t.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    (out,) = write_export(gpu_run, "perfetto", tmp_path / "t.json.gz")
+    assert out.stat().st_size == gpu_run.trace_path.stat().st_size
+
+
 def test_missing_trace_says_which_pass_makes_one(gpu_run: RunDirectory, tmp_path: Path) -> None:
     gpu_run.trace_path.unlink()
     with pytest.raises(NotFoundError, match="--passes timing,trace"):

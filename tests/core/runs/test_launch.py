@@ -1,11 +1,16 @@
-"""The command that reproduces a spec, as text."""
+"""The command that reproduces a spec, as text; a run whose supervisor is on its way."""
 
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from sysbench.core.runs.builder import load_record
+from sysbench.core.runs.directory import create_run
+from sysbench.core.runs.launch import BEGIN_SECONDS
 from sysbench.core.spec.command_line import as_typed, command_line
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.spec import RunSpec, parse_spec
@@ -54,3 +59,17 @@ def test_a_value_as_one_types_it_parses_back_to_it(name: str, value: object, tex
 
 def test_passes_are_named_unless_all() -> None:
     assert command_line(RunSpec(), ["timing"]).endswith("--passes timing")
+
+
+def test_a_run_that_begins_is_not_called_killed(sysbench_home: Path) -> None:
+    run = create_run(RunSpec(device="cpu"), ["timing"])
+    assert load_record(run).status == "running"
+    assert not run.record_path.exists(), "its supervisor writes the first"
+    header = run.header()
+    for seconds, status in ((BEGIN_SECONDS, "killed"), (-3600, "killed")):
+        created_ns = header.created_ns - int(seconds * 1e9)
+        run.header_path.write_bytes(
+            msgspec.json.encode(msgspec.structs.replace(header, created_ns=created_ns))
+        )
+        assert load_record(run).status == status
+        run.record_path.unlink()

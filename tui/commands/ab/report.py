@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -182,8 +183,8 @@ def _ending(report: Report, width: int) -> Iterator[Line]:
         yield from ([(" " * (2 + _LABEL), ""), *line] for line in rest)
     # Never cut: these lines are for copying.
     commands = {
-        "run A": f"sysbench-tui show {report.a.run}",
-        "run B": f"sysbench-tui show {report.b.run}",
+        "run A": f"sysbench-tui show {shlex.quote(report.a.run)}",
+        "run B": f"sysbench-tui show {shlex.quote(report.b.run)}",
         "repeat": report.repeat,
         "go on": report.resume,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from ....core.export.exports import EXPORTS
@@ -36,7 +37,7 @@ def full_report(run: RunDirectory, record: Record, width: int) -> Iterator[Line]
 
 
 def _exports(run: RunDirectory, record: Record) -> Iterator[tuple[str, str]]:
-    command = f"sysbench-tui export {run.id}"
+    command = f"sysbench-tui export {shlex.quote(run.id)}"
     yield "directory", str(run.path)
     for kind, export in EXPORTS.items():
         if export.offer and export.offer.applies(run, record):

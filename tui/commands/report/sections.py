@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,10 +11,13 @@ from typing import Any
 
 from ....core.analysis.costs.roofline import roof_points
 from ....core.analysis.memory.oom import out_of_memory
+from ....core.errors import DamagedFileError
+from ....core.formatting import format_bytes
 from ....core.record.record import Record
 from ....core.runs.artifacts import logs_of
 from ....core.runs.directory import RunDirectory
 from ....core.runs.related import compile_break_even
+from ....core.storage import last_bytes, open_regular
 from ....core.tables.cells import literal
 from ....core.tables.sections import SECTIONS, Source
 from ....core.tables.table import Table
@@ -93,7 +97,7 @@ def section_as_json(run: RunDirectory, record: Record, section: str, options: Tr
     """
     match section:
         case "log":
-            return {name: list(_lines_of(path)) for name, path in _logs(run, record)}
+            return {name: _end_of(run, path) for name, path in _logs(run, record)}
         case "rounds":
             return record.timing and record.timing.rounds
         case "tree":
@@ -179,7 +183,7 @@ def _findings(view: _View) -> Iterator[Line]:
 
 def _log(view: _View) -> Iterator[Line]:
     for name, path in _logs(view.run, view.record):
-        literal_lines = ([(literal(line), "")] for line in _lines_of(path))
+        literal_lines = ([(literal(line), "")] for line in _lines_of(view.run, path))
         yield from titled(f"{name}: {path}", literal_lines)
 
 
@@ -202,8 +206,26 @@ def _logs(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
     return ((name, path) for name, path in logs_of(run, record) if path.is_file())
 
 
-def _lines_of(path: Path) -> Iterator[str]:
-    """The log of a pass, line by line; undecodable bytes are replaced."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            yield line.rstrip("\n")
+def _lines_of(run: RunDirectory, path: Path) -> Iterator[str]:
+    """The log of a pass, line by line; undecodable bytes are replaced, and a line without an end
+    comes in pieces."""
+    try:
+        with io.TextIOWrapper(open_regular(path, run.path), "utf-8", "replace") as file:
+            while line := file.readline(LONGEST_LINE):
+                yield line.rstrip("\n")
+    except DamagedFileError as error:
+        yield f"not read: {error}"
+
+
+def _end_of(run: RunDirectory, path: Path) -> list[str]:
+    """The log's lines; of a long one the last, and how many bytes came before them."""
+    left_out = path.stat().st_size - MOST_LOG_BYTES
+    if left_out <= 0:
+        return list(_lines_of(run, path))
+    lines = last_bytes(path, MOST_LOG_BYTES, inside=run.path).decode("utf-8", "replace")
+    return [f"… the first {format_bytes(left_out)} are in {path}", *lines.splitlines()]
+
+
+LONGEST_LINE = 2**16
+MOST_LOG_BYTES = 2**24
+"""Most of a log that one JSON document holds; as text it is printed whole, piece by piece."""

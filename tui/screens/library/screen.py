@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
@@ -127,7 +128,7 @@ class LibraryScreen(WorkScreen):
         if not self.entries:
             why = f"none matches {text!r}" if text else "none yet: F2 starts one"
             self.table.border_subtitle = why
-        command = f"sysbench-tui list {text}".strip()
+        command = shlex.join(("sysbench-tui", "list", *text.split()))
         self.query_one(CommandLine).show(command)
 
     @on(Input.Changed, "#filter")

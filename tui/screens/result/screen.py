@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import PurePath
 from typing import Any, ClassVar
 
@@ -93,7 +94,11 @@ class ResultScreen(TabbedScreen):
 
         if self._run is None:
             return
-        header = self._run.header()
+        try:
+            header = self._run.header()
+        except SysbenchError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
         self.app.action_mode("run")
         if isinstance(self.app.screen, RunScreen):
             self.app.screen.fill(header.spec, header.passes)
@@ -101,7 +106,10 @@ class ResultScreen(TabbedScreen):
     def command(self) -> str:
         if self._run is None:
             return super().command()
-        header = self._run.header()
+        try:
+            header = self._run.header()
+        except SysbenchError:  # the record is all there is
+            return shlex.join(("sysbench-tui", "show", self._run.id))
         return command_line(header.spec, header.passes, header.repeat)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from math import fsum
 from pathlib import Path
 
@@ -329,6 +330,19 @@ def test_a_damaged_file_of_rows_is_told(tiny_run: RunDirectory, gpu_run: RunDire
     (gpu_run.pass_folder("trace") / "kernels.json").write_bytes(b'{"source": 3')
     with pytest.raises(DamagedFileError, match=r"kernels\.json"):
         layer_rows(gpu_run, record)
+
+
+def test_rows_that_were_changed_are_not_shown_as_the_records(
+    tiny_run: RunDirectory, tmp_path: Path
+) -> None:
+    run = RunDirectory(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    path = run.pass_folder("trace") / "kernels.json"
+    kernels = json.loads(path.read_bytes())
+    assert layer_rows(run, run.record())
+    kernels["rows"][0]["exclusive_ns"] *= 0.9
+    path.write_text(json.dumps(kernels))
+    with pytest.raises(DamagedFileError, match="add up"):
+        layer_rows(run, run.record())
 
 
 def test_a_real_trace_of_another_program_folds_its_layers(shared_data: Path) -> None:

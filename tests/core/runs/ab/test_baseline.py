@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -117,6 +118,20 @@ def test_times_that_cannot_be_are_damage(tmp_path: Path, before: str, after: str
     path.write_text(text.replace(before, after))
     with pytest.raises(DamagedFileError, match=str(path)):
         load_baseline("main", root=tmp_path)
+
+
+def test_one_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
+    path = save_baseline("main", RECORD, root=tmp_path)
+    text = path.read_text()
+    path.write_text(text.replace('"median_ms": 10.1', '"median_ms": 11.1'))
+    with pytest.raises(DamagedFileError, match="changed after it was saved"):
+        load_baseline("main", root=tmp_path)
+    path.write_text(json.dumps(json.loads(text), sort_keys=True))
+    assert load_baseline("main", root=tmp_path).record == RECORD, "its layout is nobody's business"
+    content = json.loads(text)
+    del content["digest"]
+    path.write_text(json.dumps(content))
+    assert load_baseline("main", root=tmp_path).record == RECORD, "older ones have no digest"
 
 
 def test_what_has_no_step_time_is_no_baseline(tmp_path: Path) -> None:

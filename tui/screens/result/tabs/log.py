@@ -9,7 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Log
 
+from .....core.errors import DamagedFileError
 from .....core.runs.artifacts import logs_of
+from .....core.storage import last_bytes
 from .....core.tables.cells import literal
 from ..tab import ResultTab
 
@@ -46,11 +48,11 @@ class LogTab(ResultTab):
         """The last part of the log in view."""
         path = list(self.sources.values())[self.at]
         try:
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-                return file.read().decode("utf-8", "replace")
+            return last_bytes(path, TAIL_BYTES, inside=self.run.path).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
+        except (OSError, DamagedFileError) as error:
+            return f"It cannot be read: {error}"
 
     def _show(self) -> None:
         names = list(self.sources)

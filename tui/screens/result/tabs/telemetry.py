@@ -8,6 +8,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
+from .....core.errors import DamagedFileError
 from .....core.machine.telemetry.sample import Sample
 from .....core.record.clock_reasons import holding
 from .....core.record.events import PassStarted, TelemetrySampled
@@ -48,6 +49,14 @@ class TelemetryTab(ResultTab):
             return
         self.samples: list[Sample] = []
         self.marks: list[tuple[int, str]] = []
+        try:
+            self._read_events()
+        except (DamagedFileError, msgspec.ValidationError) as error:
+            self.notify(str(error), title="No series", severity="warning", markup=False)
+        self.query_one(TableView).show(telemetry_table(telemetry))
+        self.call_after_refresh(self._paint)
+
+    def _read_events(self) -> None:
         current = ""
         for event in self.run.tail().read():
             if isinstance(event, TelemetrySampled):
@@ -56,8 +65,6 @@ class TelemetryTab(ResultTab):
                 self.marks.append((event.t_ns, mark))
             if isinstance(event, PassStarted):
                 current = event.name
-        self.query_one(TableView).show(telemetry_table(telemetry))
-        self.call_after_refresh(self._paint)
 
     def on_resize(self) -> None:
         if not self.is_blank:
