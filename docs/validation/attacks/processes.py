@@ -277,32 +277,37 @@ def study() -> Rows:
     cell_seconds = (time.monotonic() - began) / 9
     whole = report_of(find_study("attacked")).tables[0].rows
     began = time.monotonic()
-    with home():
-        draw, kills = random.Random(20), 0
-        while kills < KILLS:
-            words = program("study", str(file))
-            silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            process = subprocess.Popen(words, start_new_session=True, **silent)
-            with suppress(subprocess.TimeoutExpired):
-                assert process.wait(draw.uniform(0.0, 1.6 * cell_seconds)) == 0
-                break  # all cells have their value
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            kills += 1
-        command("study", str(file))
-        report = report_of(find_study("attacked"))
-        assert report.progress.done == report.progress.total == 9
-        assert report.tables[0].rows == whole, (report.tables[0].rows, whole)
-        runs = len(list_runs())
-    assert kills == KILLS, f"it was whole after {kills} kills: try again"
+    draw, kills, studies, runs = random.Random(20), 0, 0, 0
+    while kills < KILLS:  # a machine that got faster has it whole before
+        with home():
+            killed = _killed(file, draw, cell_seconds, KILLS - kills)
+            kills, studies = kills + killed, studies + 1
+            command("study", str(file))
+            report = report_of(find_study("attacked"))
+            assert report.progress.done == report.progress.total == 9
+            assert report.tables[0].rows == whole, (report.tables[0].rows, whole)
+            runs += len(list_runs())
     return [
         (
-            f"study of 9 cells killed by SIGKILL {kills} times at random, then resumed",
-            "every cell that had ended; its table is that of a study that was never killed",
+            f"studies of 9 cells killed by SIGKILL {kills} times at random, and resumed each time",
+            "every cell that had ended; the tables are that of a study that was never killed",
             "the cell under way, which is measured again",
-            f"{runs} runs for 9 cells, {time.monotonic() - began:.0f} s",
+            f"{studies} studies, {runs} runs, {time.monotonic() - began:.0f} s",
         )
     ]
+
+
+def _killed(file: Path, draw: random.Random, cell_seconds: float, most: int) -> int:
+    """Kill a study and start it again, until it is whole or was killed so often; how often."""
+    for kills in range(most):
+        silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(program("study", str(file)), start_new_session=True, **silent)
+        with suppress(subprocess.TimeoutExpired):
+            assert process.wait(draw.uniform(0.0, 1.2 * cell_seconds)) == 0
+            return kills
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return most
 
 
 def rank() -> Rows:
