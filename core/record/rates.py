@@ -21,19 +21,51 @@ class RateKind(msgspec.Struct, frozen=True, kw_only=True):
         unit: Of its value; of ``s`` less is better, of the others more.
         meaning: What is timed, and what is counted.
         is_traffic: Whether it is a rate of the device's memory, of which the best is its roof.
+        dtype: Of a product's operands, in torch's words; empty for other kinds.
+        is_rounded: Whether the products round float32 operands to TF32.
+        capability: Compute capability from which a GPU has it.
+        on_cpu: Whether a CPU can have it.
     """
 
     name: str
     unit: Unit
     meaning: str
     is_traffic: bool = False
+    dtype: str = ""
+    is_rounded: bool = False
+    capability: tuple[int, int] = (0, 0)
+    on_cpu: bool = True
 
 
 KINDS = [
-    RateKind(name="product fp32", unit="FLOP/s", meaning="square matrix products in float32"),
-    RateKind(name="product tf32", unit="FLOP/s", meaning="float32 products with TF32 inside"),
-    RateKind(name="product bf16", unit="FLOP/s", meaning="square matrix products in bfloat16"),
-    RateKind(name="product fp16", unit="FLOP/s", meaning="square matrix products in float16"),
+    RateKind(
+        name="product fp32",
+        unit="FLOP/s",
+        meaning="square matrix products in float32",
+        dtype="float32",
+    ),
+    RateKind(
+        name="product tf32",
+        unit="FLOP/s",
+        meaning="float32 products with TF32 inside",
+        dtype="float32",
+        is_rounded=True,
+        capability=(8, 0),
+        on_cpu=False,
+    ),
+    RateKind(
+        name="product bf16",
+        unit="FLOP/s",
+        meaning="square matrix products in bfloat16",
+        dtype="bfloat16",
+        capability=(8, 0),
+    ),
+    RateKind(
+        name="product fp16",
+        unit="FLOP/s",
+        meaning="square matrix products in float16",
+        dtype="float16",
+    ),
     RateKind(
         name="memory read", unit="B/s", meaning="a sum over one array, read once", is_traffic=True
     ),

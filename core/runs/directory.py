@@ -19,7 +19,8 @@ from ..errors import DamagedFileError, NotFoundError
 from ..machine.peaks import Peak
 from ..record.blocks import PassName
 from ..record.events import AnyEvent, EventTail, encode_event
-from ..record.record import Record, check_spec, decode_record, encode_record
+from ..record.record import Record, decode_record, encode_record
+from ..record.spec import check_spec
 from ..spec.passes import check_passes, check_repeat
 from ..spec.spec import RunSpec, subject
 from ..storage import (

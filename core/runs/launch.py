@@ -33,7 +33,7 @@ def is_beginning(run: RunDirectory) -> bool:
     """Whether the run was made just now and has no sign of its supervisor yet: it may be on its
     way, so nobody can say that it was killed."""
     try:
-        if run.lock_path.exists():
+        if run.lock_path.exists() or run.events_path.exists():
             return False
         seconds = (time.time_ns() - run.header().created_ns) / 1e9
     except (OSError, DamagedFileError):

@@ -21,9 +21,9 @@ from torch.utils.benchmark import Timer
 from ..machine.processes import die_with_parent
 from ..record.rates import (
     KINDS,
-    PRODUCT,
     RateAnswer,
     RateHost,
+    RateKind,
     RateMissing,
     RateRequest,
     RateTimed,
@@ -67,17 +67,15 @@ class Bench:
         timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
         return float(timer.blocked_autorange(min_run_time=self._seconds).median)
 
-    def product(self, key: str) -> Amount:
+    def product(self, kind: RateKind) -> Amount:
         """The best rate of ``n × n`` by ``n × n`` over the sizes, 2 n³ FLOP each."""
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(key, torch.float32)
-        if key == "tf32" and not (self.on_cuda and self._capability() >= (8, 0)):
-            raise Unavailable("this device has no TF32")
-        if key == "bf16" and self.on_cuda and self._capability() < (8, 0):
-            raise Unavailable("this device has no bfloat16 products")
+        has_it = self._capability() >= kind.capability if self.on_cuda else kind.on_cpu
+        if not has_it:
+            raise Unavailable("this device has no such products")
         before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if key == "tf32" else "highest")
+        torch.set_float32_matmul_precision("high" if kind.is_rounded else "highest")
         try:
-            return max(self._products(dtype))
+            return max(self._products(getattr(torch, kind.dtype)))
         finally:
             torch.set_float32_matmul_precision(before)
 
@@ -192,11 +190,7 @@ class Bench:
 
 
 MEASURES: dict[str, Callable[[Bench], Amount]] = {
-    **{
-        kind.name: partial(Bench.product, key=kind.name.removeprefix(PRODUCT))
-        for kind in KINDS
-        if kind.name.startswith(PRODUCT)
-    },
+    **{kind.name: partial(Bench.product, kind=kind) for kind in KINDS if kind.dtype},
     "memory read": partial(Bench.memory, what="read"),
     "memory write": partial(Bench.memory, what="write"),
     "memory copy": partial(Bench.memory, what="copy"),

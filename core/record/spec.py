@@ -1,0 +1,35 @@
+"""The spec inside a record, which later versions keep as it was: a mapping, checked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import DamagedFileError
+from .record import Record
+
+_SPEC_HAS = {
+    **dict.fromkeys(("batch", "context"), int),
+    **dict.fromkeys(("model", "precision", "attention", "step", "optimizer", "compile"), str),
+    "device": str,
+}
+"""Keys that the spec of every version has, with their types."""
+_SIZES = {"batch", "context", "d_model", "layers", "heads"}
+
+
+def check_spec(record: Record, source: Path) -> None:
+    """Check that the spec, which a record keeps as it was, has the keys and types of one.
+
+    Raises:
+        DamagedFileError: It has not.
+    """
+    for key, kind in _SPEC_HAS.items():
+        if not isinstance(record.spec.get(key), kind):
+            raise DamagedFileError(
+                f"{source} is no record of a run: spec.{key} is no {kind.__name__}"
+            )
+    for key in _SIZES & record.spec.keys():
+        if not isinstance(record.spec[key], int) or not 0 < record.spec[key] < 2**31:
+            raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no size")
+    for key, value in record.spec.items():
+        if not isinstance(value, int | float | str):
+            raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no value")
