@@ -16,8 +16,9 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n ))
 run: $(VENV)/.installed  ## open the workstation; without a terminal, measure the default profile
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
 
+# The tests start hundreds of processes: without kept bytecode each would compile our modules anew.
 test: $(VENV)/.installed-test  ## the whole suite, on a machine without a GPU
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu and not null_gpu" -n $(WORKERS) --dist loadfile
+	@env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu and not null_gpu" -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import walls, spelling
 	@$(BIN)/ruff check .
