@@ -12,7 +12,6 @@ from itertools import islice
 
 from .allocator_settings import AllocatorSettings
 from .blocks import (
-    GRANULE,
     PAGE,
     SHARED_SEGMENT,
     SMALL_REQUEST,
@@ -21,6 +20,7 @@ from .blocks import (
     could_have,
     join,
     rounded,
+    splits,
 )
 from .segments import ExpandableSegments, Segments, Source
 
@@ -210,11 +210,9 @@ class CachingAllocator:
         return block
 
     def _may_split(self, block: Block, size: int) -> bool:
-        rest = block.bytes - size
-        if block.pool.is_small or self.settings.expandable_segments:
-            return rest >= GRANULE
+        is_always = block.pool.is_small or self.settings.expandable_segments
         limit = self.settings.max_split_bytes
-        return (limit is None or size < limit) and rest > SMALL_REQUEST
+        return splits(block.bytes - size, size, is_always=is_always, largest=limit)
 
     def _release_for(self, pool: Pool, size: int) -> bool:
         """Give back blocks too large to be split, as many as the request needs."""

@@ -26,6 +26,20 @@ PAGE = 2 * MIB
 """Bytes: larger segments are a multiple of this (``kRoundLarge``)."""
 
 
+def splits(rest: int, size: int, *, is_always: bool, largest: int | None) -> bool:
+    """Whether the rest of a block is split off a request: ``should_split``.
+
+    Args:
+        rest: Bytes of the block beyond the request.
+        size: Bytes of the request, in granules.
+        is_always: Of a pool of small blocks, or an expandable segment: any granule is split off.
+        largest: Bytes from which blocks are not split; None without that limit.
+    """
+    if is_always:
+        return rest >= GRANULE
+    return (largest is None or size < largest) and rest > SMALL_REQUEST
+
+
 @dataclass(slots=True, eq=False)
 class Block:
     """A piece of a segment, in use or free, between its neighbours.

@@ -199,11 +199,6 @@ def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
     )
 
 
-def fits(prediction: Prediction, capacity_bytes: int) -> bool:
-    """Whether the predicted peak is within the capacity; `room` also counts what is beside it."""
-    return prediction.peak_bytes <= capacity_bytes
-
-
 def largest_batch(spec: RunSpec, capacity_bytes: int, limit: int = 2**20) -> int:
     """The largest batch up to ``limit`` whose predicted peak fits, all else equal; 0 for none."""
     left = capacity_bytes - workspaces_bytes(spec)

@@ -111,7 +111,9 @@ def capacity_bytes(device: str) -> int | None:
 
 
 def sample_of(device: str) -> DeviceSample | None:
-    """NVML's sample of ``cuda:N``; None where NVML cannot identify the device."""
+    """NVML's sample of ``cuda:N``; None on the CPU or where NVML cannot identify the device."""
+    if not device.startswith("cuda"):
+        return None  # opening NVML can take a second
     with Nvml(gpm=False) as nvml:
         return _sample_of(device, visible_devices(nvml.read(), os.environ))
 

@@ -4,13 +4,10 @@ An event of the history has the bytes that were requested. Blocks come out of a 
 begins at the same address, and the rest is split off only where it is large enough. So the recorded
 addresses, with the allocator's rule for splitting, give the size of every block. The blocks in use
 at the end of the recording are in the snapshot, and prove the replay or disprove it.
-
-The rule is `should_split` of c10/cuda/CUDACachingAllocator.cpp.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,13 +17,10 @@ import msgspec
 import numpy as np
 
 from ...errors import DamagedFileError
+from ...estimate.blocks import GRANULE, SMALL_REQUEST, splits
 from .card import SIGNS, WHOLE
 from .history import Integers
-from .snapshot import GRANULE, MOVES
-
-SMALL_REQUEST = 2**20
-"""Largest request of the pools of small blocks, whose rest is always split off; of a larger one a
-rest up to this size stays with the block. kSmallSize of the allocator."""
+from .snapshot import MOVES
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -92,7 +86,7 @@ class _Replay:
     """Free and taken blocks, event by event."""
 
     def __init__(self, max_split_size: int) -> None:
-        self._largest_split = max_split_size if max_split_size > 0 else sys.maxsize
+        self._largest_split = max_split_size if max_split_size > 0 else None
         self._expands = False
         self._taken: dict[int, int] = {}
         self._free: dict[int, int] = {}  # address to size
@@ -179,10 +173,8 @@ class _Replay:
         return size
 
     def _splits(self, free: int, rounded: int) -> bool:
-        rest = free - rounded
-        if self._expands or rounded <= SMALL_REQUEST:
-            return rest >= GRANULE
-        return rounded < self._largest_split and rest > SMALL_REQUEST
+        is_always = self._expands or rounded <= SMALL_REQUEST
+        return splits(free - rounded, rounded, is_always=is_always, largest=self._largest_split)
 
     def _reserve(self, address: int, size: int, *, is_whole: bool) -> None:
         if is_whole:

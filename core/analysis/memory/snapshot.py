@@ -20,10 +20,8 @@ import msgspec
 import numpy as np
 
 from ...errors import DamagedFileError
+from ...estimate.blocks import GRANULE
 from .history import Frame, History, Integers, Stack
-
-GRANULE = 512
-"""Bytes that the allocator rounds a request up to: kMinBlockSize in CUDACachingAllocator."""
 
 MOVES = {"alloc": 1, "free_completed": -1}
 """Events that change the allocated bytes, with their sign."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from ...estimate.blocks import GRANULE
 from ...estimate.closed_form import ROWS
 from ...estimate.extend import Moment, Played, Product
 from ...estimate.libraries import WORKSPACES
@@ -93,8 +94,6 @@ def tensors_in(values: Any) -> list[Tensor]:
     return []
 
 
-GRANULE = 512
-"""Bytes: CUDA's allocator rounds each request up to a multiple of this."""
 LOSS = "loss"
 OF_PARAMETERS = ("clip", "optimizer")
 """Phases that iterate over the parameters."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 
 from ....core.record.events import Noticed
 from ....core.runs.ab.noise_doctor import Trying
@@ -12,19 +11,20 @@ from ....core.runs.ab.runner import RoundFinished, RoundStarting
 from ....core.spec.spec import RunSpec
 from ....core.tables.cells import literal
 from ...text import interval, milliseconds
+from ..report.output import ProgressLines
 
 
 class RoundProgress:
     """Writes lines; none into a pipe with JSON, which stdout may share."""
 
     def __init__(self, *, json: bool) -> None:
-        self._speaks = sys.stderr.isatty() or not json
+        self._lines = ProgressLines.beside(json=json)
         self._medians: dict[str, list[float]] = {"A": [], "B": []}
         self._trying = False
 
     def start(self, spec: RunSpec, minutes: float) -> None:
         """Say what is going to happen."""
-        self._say(
+        self._lines.say(
             f"{spec.model} on {spec.device} against itself for {minutes:g} minutes; "
             "Ctrl+C ends it, and 8 rounds are enough to keep"
         )
@@ -35,13 +35,15 @@ class RoundProgress:
             case Trying():
                 self._medians = {"A": [], "B": []}
                 self._trying = True
-                self._say(f"remedy {item.number} of {item.trials}: {item.name} (B), without (A)")
+                self._lines.say(
+                    f"remedy {item.number} of {item.trials}: {item.name} (B), without (A)"
+                )
             case RoundStarting(again=again) if again:
-                self._say(f"again: {literal(again)}")
+                self._lines.say(f"again: {literal(again)}")
             case RoundFinished():
-                self._say(self._round(item))
+                self._lines.say(self._round(item))
             case Noticed():
-                self._say(literal(item.message))
+                self._lines.say(literal(item.message))
 
     def _round(self, finished: RoundFinished) -> str:
         row, medians = finished.round, self._medians[finished.side]
@@ -56,12 +58,3 @@ class RoundProgress:
             return text
         spread = statistics.stdev(every) / statistics.fmean(every)
         return f"{text}, {interval(spread)} between {len(every)}"
-
-    def _say(self, line: str) -> None:
-        if not self._speaks:
-            return
-        try:
-            print(line, file=sys.stderr, flush=True)
-        except OSError:
-            # The reader of the progress has left; the measurement continues without it.
-            self._speaks = False

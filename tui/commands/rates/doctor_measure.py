@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from ..report.output import page_width, print_json, print_lines
+from ..report.output import ProgressLines, page_width, print_json, print_lines
 
 if TYPE_CHECKING:
     from ....core.record.rates import DeviceRates
@@ -91,7 +90,7 @@ class _Progress:
     """Writes a line for every rate; none into a pipe with JSON, which stdout may share."""
 
     def __init__(self, *, json: bool) -> None:
-        self._speaks = sys.stderr.isatty() or not json
+        self._lines = ProgressLines.beside(json=json)
 
     def show(self, item: RateRound | RateFound) -> None:
         """Say that a round begins, or what it has found."""
@@ -99,19 +98,12 @@ class _Progress:
         from .report import rate_text
 
         if isinstance(item, RateRound):
-            self._say(f"{item.device}, process {item.number} of {item.rounds}")
+            self._lines.say(f"{item.device}, process {item.number} of {item.rounds}")
         else:
             rate = item.rate
-            self._say(f"  {rate.name:<16} {rate_text(rate.name, rate.value):>14}  {rate.work}")
-
-    def _say(self, line: str) -> None:
-        if not self._speaks:
-            return
-        try:
-            print(line, file=sys.stderr, flush=True)
-        except OSError:
-            # The reader of the progress has left; the measurement continues without it.
-            self._speaks = False
+            self._lines.say(
+                f"  {rate.name:<16} {rate_text(rate.name, rate.value):>14}  {rate.work}"
+            )
 
 
 def _rounds(text: str) -> int:

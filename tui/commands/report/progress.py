@@ -20,6 +20,7 @@ from ....core.record.events import (
 from ....core.tables.cells import literal
 from ....core.tables.context import settings_line
 from ...text import median_text, milliseconds, round_words
+from .output import ProgressLines
 
 QUIET_SECONDS = 2.0
 """Least seconds between two plain lines about steps."""
@@ -71,7 +72,7 @@ class PlainProgress(Silence):
         self._repeat = 1
         self._spoke_ns = 0
         self._said = ""
-        self._readable = True
+        self._lines = ProgressLines()
 
     def show(self, event: AnyEvent) -> None:
         """Write a line if the event is worth one."""
@@ -82,13 +83,9 @@ class PlainProgress(Silence):
         text = self._describe(event)
         if isinstance(event, PassStarted | PassEnded) and self._pass == "timing":
             text = ": ".join(filter(None, (round_words(event.round, self._repeat), text)))
-        if text and text != self._said and self._readable:
+        if text and text != self._said:
             self._said = text
-            try:
-                print(f"{self._pass:<7} {literal(text)}", file=sys.stderr, flush=True)
-            except OSError:
-                # The reader of the progress has left; the measurement continues without it.
-                self._readable = False
+            self._lines.say(f"{self._pass:<7} {literal(text)}")
 
     def _describe(self, event: AnyEvent) -> str:
         if isinstance(event, StepsTimed):

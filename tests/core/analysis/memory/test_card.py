@@ -16,15 +16,16 @@ from sysbench.core.analysis.memory.card import (
     card_rows,
     segments_of,
 )
-from sysbench.core.analysis.memory.owners import Notes, PhaseMark, Tag
+from sysbench.core.analysis.memory.owners import Notes, Tag
 from sysbench.core.analysis.memory.snapshot import snapshot_from
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.memory import Pool
 from sysbench.core.record.record import LedgerRow, Memory
 
+from .two_steps import START_US, at, phases
+
 MIB = 2**20
 SMALL, LARGE = 2 * MIB, 20 * MIB
-START_US = 1_800_000_000_000_000
 
 
 def amounts(rows: list[LedgerRow]) -> dict[str, int]:
@@ -187,17 +188,8 @@ def snapshot() -> dict[str, object]:
 
 
 def notes() -> Notes:
-    def at(microseconds: int) -> int:
-        return (START_US + microseconds) * 1000
-
-    steps = [("forward", 0), ("backward", 40), ("", 70)]
     return Notes(
-        phases=[
-            PhaseMark(at(0), -1, "build"),
-            PhaseMark(at(90), -1, ""),
-            *(PhaseMark(at(100 + after), 0, name) for name, after in steps),
-            *(PhaseMark(at(200 + after), 1, name) for name, after in steps),
-        ],
+        phases=phases(),
         tags=[
             Tag(at(20), WEIGHT, "parameters", "head"),
             Tag(at(112), SAVED, "activations", "head"),

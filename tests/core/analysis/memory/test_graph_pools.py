@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from sysbench.core.analysis.memory.block import Counters, Recording, describe_memory
 from sysbench.core.analysis.memory.card import CardReading, Segments, segments_of
-from sysbench.core.analysis.memory.owners import Notes, PhaseMark, Tag
+from sysbench.core.analysis.memory.owners import Notes, Tag
 from sysbench.core.analysis.memory.snapshot import snapshot_from
 from sysbench.core.record.memory import Pool
 from sysbench.core.record.record import LedgerRow, Memory
 
+from .two_steps import START_US, at, phases
+
 MIB = 2**20
-START_US = 1_800_000_000_000_000
 SHARED, PRIVATE, GROWN = 0, 100 * MIB, 200 * MIB
 HELD = "held by CUDA graphs"
 
@@ -68,17 +69,8 @@ def snapshot() -> dict[str, Any]:
 
 
 def notes() -> Notes:
-    def at(microseconds: int) -> int:
-        return (START_US + microseconds) * 1000
-
-    steps = [("forward", 0), ("backward", 40), ("", 70)]
     return Notes(
-        phases=[
-            PhaseMark(at(0), -1, "build"),
-            PhaseMark(at(90), -1, ""),
-            *(PhaseMark(at(100 + after), 0, name) for name, after in steps),
-            *(PhaseMark(at(200 + after), 1, name) for name, after in steps),
-        ],
+        phases=phases(),
         tags=[Tag(at(20), SHARED, "parameters", "head")],
     )
 

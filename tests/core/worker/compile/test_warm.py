@@ -10,22 +10,13 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from sysbench.core.record.record import Compile
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile import warm
 
-BLOCK = Compile(
-    mode="default",
-    backend="inductor",
-    scope="model",
-    first_step_ms=1.0,
-    compile_seconds=1.0,
-    graphs=1,
-    graph_breaks={},
-    recompiles=0,
-    fell_back=False,
-)
+from .... import factories
+
+BLOCK = factories.compiled(scope="model", first_step_ms=1.0, compile_seconds=1.0)
 
 
 def test_graphs_are_let_go_before_the_second_process_builds_its_model(
