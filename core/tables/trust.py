@@ -15,7 +15,7 @@ from .cells import decimal, literal
 from .timing import interval_words, throttled_words
 
 PERTURBED_MARK = "~"
-"""Stands before a time perturbed by tracing; the screens strike it out as well."""
+"""Stands before a time perturbed by tracing; the screens dim it as well."""
 
 
 def explains_too_little(kernels: Kernels) -> bool:
@@ -33,7 +33,7 @@ def is_perturbed(kernels: Kernels) -> bool:
 
 
 def mark_perturbed(text: str) -> str:
-    """A perturbed time with its mark, for text that cannot strike it out."""
+    """A perturbed time with its mark."""
     return f"{PERTURBED_MARK}{text}" if any(map(str.isdigit, text)) else text
 
 

@@ -22,7 +22,7 @@ from ....core.tables.kernels import kernel_table
 from ....core.tables.tree import COLUMNS, known_columns, tree_table
 from ....core.tables.trust import coverage_words, is_perturbed, steps_words
 from .layout import Line, blank, note, prose, table_lines, titled
-from .report import category_section, kernel_lines, kernel_warnings, moved_columns
+from .report import category_section, kernel_lines, kernel_warnings, perturbed_columns
 
 TREE_DROP = (
     *("parameter_bytes", "activation_bytes", "moved_bytes", "flops", "backward_ns"),
@@ -102,7 +102,7 @@ def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Itera
         width,
         columns=columns,
         drop=TREE_DROP,
-        struck=moved_columns(record.kernels, COLUMNS),
+        perturbed=perturbed_columns(record.kernels, COLUMNS),
     )
     yield blank()
     yield from prose(literal(table.title), page, style="bold")
@@ -128,9 +128,9 @@ def questions_section(record: Record, answers: Sequence[Answer], width: int) -> 
 def kernels_section(record: Record, width: int, page: int) -> Iterator[Line]:
     """Every row, then the categories."""
     assert record.kernels is not None
-    table, struck = kernel_table(record.kernels), moved_columns(record.kernels)
+    table, perturbed = kernel_table(record.kernels), perturbed_columns(record.kernels)
     yield from kernel_head(record, page)
-    yield from titled(table.title, kernel_lines(table, width, struck=struck))
+    yield from titled(table.title, kernel_lines(table, width, perturbed=perturbed))
     yield from category_section(record.kernels, page)
 
 

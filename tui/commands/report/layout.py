@@ -76,19 +76,18 @@ def table_lines(
     columns: Sequence[str] = (),
     drop: Sequence[str] = (),
     total: bool = False,
-    struck: Collection[str] = (),
+    perturbed: Collection[str] = (),
 ) -> list[Line]:
     """A table in aligned columns, at most ``width`` cells wide.
 
     Columns of ``drop`` go first, in that order, when room is short; then the widest column
     of text is cut in the middle. With a width of `UNCUT` nothing is. With ``total`` the last row
-    is set in bold. Numbers of the ``struck`` columns are marked, and struck out where the
-    terminal can.
+    is set in bold. Numbers of the ``perturbed`` columns are marked, and dim.
     """
     chosen = list(columns) or list(table.columns)
     by_column = zip(*cells_as_text(table), strict=True) if table.rows else [()] * len(table.columns)
     cells = dict(zip(table.columns, by_column, strict=True))
-    for name in struck:
+    for name in perturbed:
         cells[name] = tuple(mark_perturbed(text) for text in cells[name])
     numeric = {name for name in chosen if is_numeric(table, name)}
     heads = {name: heading_of(table, name) for name in chosen}
@@ -102,7 +101,7 @@ def table_lines(
     for index in range(len(table.rows)):
         row = {name: cells[name][index] for name in widths}
         is_total = total and index == len(table.rows) - 1
-        lines.append(_row(row, widths, numeric, "bold" if is_total else "", struck, cut=cut))
+        lines.append(_row(row, widths, numeric, "bold" if is_total else "", perturbed, cut=cut))
     return lines
 
 
@@ -128,22 +127,22 @@ def _row(
     widths: dict[str, int],
     numeric: set[str],
     style: str,
-    struck: Collection[str] = (),
+    perturbed: Collection[str] = (),
     *,
     cut: bool = True,
 ) -> Line:
-    """One span, or several where cells are struck out."""
+    """One span, or several where cells are dim."""
     line: Line = []
     for name, size in widths.items():
         text = shortened(texts[name], size) if cut else texts[name]
         cell = _padded(text, size, right=name in numeric)
         gap = " " * (GAP if line else INDENT)
-        if name in struck:
+        if name in perturbed:
             text = cell.lstrip()
-            line += [(gap + cell[: len(cell) - len(text)], style), (text, f"{style} strike")]
+            line += [(gap + cell[: len(cell) - len(text)], style), (text, f"{style} dim")]
         else:
             line.append((gap + cell, style))
-    if not struck:
+    if not perturbed:
         line = [("".join(text for text, _ in line).rstrip(), style)]
     return line
 

@@ -110,9 +110,9 @@ def rounds_section(timing: Timing, width: int) -> Iterator[Line]:
 
 def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
     """The kernels that take longest, and the categories."""
-    table, struck = top_kernels(kernels, KERNEL_ROWS), moved_columns(kernels)
+    table, perturbed = top_kernels(kernels, KERNEL_ROWS), perturbed_columns(kernels)
     yield from kernel_warnings(kernels, width)
-    yield from titled(table.title, kernel_lines(table, width, total=True, struck=struck))
+    yield from titled(table.title, kernel_lines(table, width, total=True, perturbed=perturbed))
     yield from category_section(kernels, width)
 
 
@@ -124,14 +124,14 @@ def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
             yield from prose(text, width, hang=2, style="bold yellow")
 
 
-def moved_columns(kernels: Kernels, columns: Sequence[str] = ()) -> list[str]:
+def perturbed_columns(kernels: Kernels, columns: Sequence[str] = ()) -> list[str]:
     """The columns of times that tracing perturbed; those of a kernel table if none are given."""
     names = columns or KERNEL_NAMES
     return [name for name in names if name.endswith("_ns")] if is_perturbed(kernels) else []
 
 
 def kernel_lines(
-    table: Table, width: int, *, total: bool = False, struck: Sequence[str] = ()
+    table: Table, width: int, *, total: bool = False, perturbed: Sequence[str] = ()
 ) -> list[Line]:
     """A kernel table with the columns that fit, the names last."""
     columns = [
@@ -140,7 +140,7 @@ def kernel_lines(
         if name not in WHERE_KNOWN or not all(map(_is_blank, table.column(name)))
     ]
     drop = ("mean_ns",) if width < WIDE else ()
-    return table_lines(table, width, columns=columns, drop=drop, total=total, struck=struck)
+    return table_lines(table, width, columns=columns, drop=drop, total=total, perturbed=perturbed)
 
 
 def _is_blank(cell: Cell) -> bool:
@@ -157,7 +157,7 @@ def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
         width - _BAR_CELLS - 2,
         drop=("calls", *(name for name in reversed(numbers) if name not in CATEGORY_SUMS)),
         total=True,
-        struck=moved_columns(kernels, table.columns),
+        perturbed=perturbed_columns(kernels, table.columns),
     )
     lines = [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)]
     yield from titled(table.title, lines)

@@ -138,7 +138,7 @@ class DifferenceView(OutlineView[ChangeBranch]):
         self.perturbed = False
 
     def show_difference(self, root: TimeNode | ByteNode, *, perturbed: bool = False) -> None:
-        """Show this tree; with ``perturbed`` its times are struck out."""
+        """Show this tree; with ``perturbed`` its times are marked."""
         self.perturbed = perturbed
         self.show_tree(change_branches(root))
 

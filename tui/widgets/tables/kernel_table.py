@@ -30,7 +30,7 @@ SWATCH_WIDTH = 2
 class KernelTable(TableView):
     """Rows with the swatch of their category, the same as in the bar above.
 
-    With ``perturbed`` the times are struck out: tracing perturbed them too much.
+    With ``perturbed`` the times are marked and dim: tracing perturbed them too much.
     """
 
     def __init__(self, looks: Mapping[str, Swatch], *, perturbed: bool) -> None:
@@ -51,9 +51,9 @@ class KernelTable(TableView):
 
 
 def perturbed_cell(column: str, text: str, *, perturbed: bool) -> Text:
-    """A cell as it is, or struck out where it is a time that tracing perturbed."""
+    """A cell as it is; marked and dim where it is a time that tracing perturbed."""
     if perturbed and column.endswith("_ns"):
-        return Text(mark_perturbed(text), style="strike")
+        return Text(mark_perturbed(text), style="dim")
     return Text(text)
 
 

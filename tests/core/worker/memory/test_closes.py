@@ -32,11 +32,11 @@ PREDICTED_WITHIN = 0.02
 STEPS = get_args(StepKind)
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-pure")
 ATTENTIONS = ("naive", "sdpa", "sdpa-math")
-THIRTY_MILLION: dict[str, Any] = {
+TWELVE_MILLION: dict[str, Any] = {
     "vocab": 4096,
     "d_model": 512,
     "d_ff": 2048,
-    "layers": 6,
+    "layers": 2,
     "heads": 8,
 }
 LARGE = (("train", "fp32", "naive"), ("inference", "bf16", "sdpa"))
@@ -75,7 +75,7 @@ def small(step: Any, precision: Any, attention: Any) -> RunSpec:
 
 def large(step: Any, precision: Any, attention: Any) -> RunSpec:
     return RunSpec(
-        **THIRTY_MILLION,
+        **TWELVE_MILLION,
         batch=2,
         context=16,
         step=step,
@@ -91,7 +91,7 @@ SPECS = {
     for precision in PRECISIONS
     for attention in ATTENTIONS
     if precision != "fp16" or attention == "naive"  # its tensors have the sizes of bf16's
-} | {f"30M-{'-'.join(settings)}": large(*settings) for settings in LARGE}
+} | {f"12M-{'-'.join(settings)}": large(*settings) for settings in LARGE}
 
 
 # Those of all precisions, kinds of products and steps that libraries treat in different ways.

@@ -151,7 +151,7 @@ async def test_too_little_explained_is_said_on_top(app: SysbenchApp, gpu_run: Ru
         assert tab.table.size.height >= 5
 
 
-async def test_times_that_tracing_moved_are_struck_out(
+async def test_times_that_tracing_moved_are_marked_and_dim(
     app: SysbenchApp, gpu_run: RunDirectory
 ) -> None:
     record = gpu_run.record()
@@ -164,8 +164,8 @@ async def test_times_that_tracing_moved_are_struck_out(
             for view in (tab.table, tab.tree_view):
                 time, share, *_ = view.get_row_at(0)
                 assert str(time).startswith("~") == moved
-                assert ("strike" in str(time.style)) == moved
-                assert "strike" not in str(share.style) and "~" not in str(share)
+                assert ("dim" in str(time.style)) == moved
+                assert "dim" not in str(share.style) and "~" not in str(share)
 
 
 async def test_hostile_names_are_literal_in_the_tree(

@@ -44,10 +44,10 @@ def difference_lines(
     yield from note(map(literal, difference.missing.values()), width)
     tables = change_tables(difference, cut)
     for table in tables:
-        struck = TIMES if perturbed and "change_ns" in table.columns else ()
+        marked = TIMES if perturbed and "change_ns" in table.columns else ()
         columns = [name for name in SHOWN if name in table.columns and _says_something(table, name)]
         drop = DROPPED if width < NARROW else ()
-        lines = table_lines(table, width, columns=columns, drop=drop, struck=struck)
+        lines = table_lines(table, width, columns=columns, drop=drop, perturbed=marked)
         yield from titled(literal(table.title), lines)
     if tables and (cut.least or (cut.depth is not None and cut.depth < DEEPEST)):
         yield from note([DEEPER], width)

@@ -46,14 +46,14 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
 
 
 def sum_line(kernels: Kernels) -> Content:
-    """The sum of the parts; struck out when tracing perturbed it too much."""
+    """The sum of the parts, marked where tracing perturbed it too much."""
     step = milliseconds(kernels.step_ms)
     perturbed = is_perturbed(kernels)
     return Content.assemble(
         f"traced {kernels.whole} ",
         (
             mark_perturbed(step) if perturbed else step,
-            "bold strike $warning" if perturbed else "bold $accent",
+            "bold $warning" if perturbed else "bold $accent",
         ),
         f" = the parts below{averaged(kernels)}",
     )
