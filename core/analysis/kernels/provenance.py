@@ -121,8 +121,7 @@ def bytes_of_calls(
         claimed = _claimed(node, names)
         claims[claimed].append(node.size)
         if not claimed:
-            touched = {key for key, inside in names if inside & node.origins}
-            doubtful |= touched or {key for key, _ in names}
+            doubtful |= _in_doubt(node, names)
     sizes: Counter[str] = Counter()
     for keys, amounts in claims.items():
         if len(keys) == 1:
@@ -143,6 +142,19 @@ def _claimed(node: ScheduledNode, names: Iterable[tuple[str, frozenset[str]]]) -
     if node.is_call:
         return tuple(key for key, inside in alike if inside and inside <= node.origins)
     return tuple(key for key, inside in alike if node.origins and node.origins <= inside)
+
+
+def _in_doubt(node: ScheduledNode, names: Sequence[tuple[str, frozenset[str]]]) -> set[str]:
+    """The calls that a node may be of although none claims it.
+
+    Some versions of torch give a fallback kernel, such as attention of a library, no number. Its
+    operators are also those of generated kernels that made its inputs; no byte of it is theirs.
+    """
+    if node.is_call and node.origins:
+        calls = [(key, inside) for key, inside in names if not FUSED.search(key)]
+        return {key for key, inside in calls if inside & node.origins}
+    touched = {key for key, inside in names if inside & node.origins}
+    return touched or {key for key, _ in names}
 
 
 def generated_kernels(graphs: Iterable[GeneratedGraph], root: str = "") -> list[GeneratedKernel]:

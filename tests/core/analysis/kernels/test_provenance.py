@@ -268,5 +268,22 @@ def test_a_node_of_no_call_leaves_no_bytes_to_believe() -> None:
     assert bytes_of_calls(operators, scheduled) == {}
 
 
+def test_a_library_call_without_a_number_costs_no_other_call_its_bytes() -> None:
+    rotated = ["add", "mul", "view"]
+    operators = {"cpp_fused_add_mul_view_0:1": rotated, GEMM: ["mm"]}
+    attention = node(64, "attention", *rotated, is_call=True)
+    scheduled = [node(9, *rotated), attention, node(0, "attention", is_call=True)]
+    scheduled.append(node(7, "mm", "view", is_call=True))
+    assert bytes_of_calls(operators, scheduled) == {"cpp_fused_add_mul_view_0:1": 9, GEMM: 7}
+
+
+def test_a_library_call_that_shares_an_operator_with_another_leaves_that_in_doubt() -> None:
+    operators = {RED: ["norm"], GEMM: ["mm", "view"]}
+    scheduled = [node(9, "norm"), node(7, "mm", "norm", is_call=True)]
+    assert bytes_of_calls(operators, scheduled) == {RED: 9}
+    unknown = [node(9, "norm"), node(7, is_call=True), node(5, "mm", "view", is_call=True)]
+    assert bytes_of_calls(operators, unknown) == {}
+
+
 def test_a_call_without_a_node_has_no_bytes() -> None:
     assert bytes_of_calls({RED: ["norm"], GEMM: ["mm"]}, [node(9, "norm")]) == {RED: 9}
