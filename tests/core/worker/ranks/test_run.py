@@ -32,7 +32,7 @@ SPEC = RunSpec(
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("distributed-home")
+    return tmp_path_factory.mktemp("home of ranks")
 
 
 @pytest.fixture(scope="module")
