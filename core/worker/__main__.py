@@ -24,8 +24,7 @@ from ..record.events import AnyEvent, Noticed, StageEntered, encode_event
 from ..runs.job import CACHE_FOLDER, Job, Report
 from ..runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE
 from ..spec.spec import RunSpec
-
-INDUCTOR_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+from .compile.plain_paths import CACHE_VARIABLE, have_plain_paths
 
 
 def main() -> int:
@@ -128,7 +127,9 @@ def _run(job: Job, report: Report, parent: int) -> int:
         # each of its rounds has a folder, and with it an empty cache, of its own.
         folder = job.path.resolve()
         timing = folder if job.name == "timing" else folder.with_name("timing")
-        os.environ[INDUCTOR_CACHE_VARIABLE] = str(timing / CACHE_FOLDER)
+        os.environ[CACHE_VARIABLE] = str(timing / CACHE_FOLDER)
+    if not have_plain_paths(job, report):
+        return 1
     # Late, so that the first event is out before the second that importing torch takes.
     from .boot import Measure, measured
     from .limits import leftover_allocation_notice

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import msgspec
-import torch
 
 from ...formatting import format_bytes
 from ...machine.children import python_child
@@ -18,7 +17,7 @@ from ...machine.processes import die_with_parent
 from ...record.record import Compile
 from ...runs.job import Job
 from ...spec.spec import RunSpec
-from ..workloads.transformer import make_workload
+from .plain_paths import use_plain_paths
 
 MODULE = "sysbench.core.worker.compile.warm"
 RESULT = "compiled-again.json"
@@ -51,6 +50,8 @@ def with_warm_seconds(job: Job, block: Compile) -> Compile:
 
 def _let_go(spec: RunSpec) -> int:
     """Free what this process holds of the device; returns the bytes that it still holds."""
+    import torch
+
     # Captured CUDA graphs keep their pools after their model is gone.
     torch.compiler.reset()
     # The timing pass froze what it had built, the model included.
@@ -68,11 +69,16 @@ def _without(block: Compile, reason: str) -> Compile:
 
 def main() -> None:
     """Compile the spec on standard input once, and write the compile block to the named file."""
+    die_with_parent(os.getppid())
+    use_plain_paths()
+    # Late: torch is imported from a plain path.
+    import torch
+
     from ..limits import limit_memory
     from ..setup import prepare_torch
+    from ..workloads.transformer import make_workload
     from .apply import describe_compilation
 
-    die_with_parent(os.getppid())
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=RunSpec)
     prepare_torch(spec)
     limit_memory(spec)

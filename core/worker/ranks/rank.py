@@ -18,6 +18,7 @@ import msgspec
 from ...machine.processes import die_with_parent
 from ...record.events import AnyEvent, StageEntered, encode_event
 from ...runs.job import Job, Report
+from ..compile.plain_paths import have_plain_paths
 
 JOB, MEETING = "job.json", "meeting"
 """The job's file, and the folder that exists while ranks meet and run."""
@@ -47,6 +48,8 @@ def main() -> int:
             events.write(encode_event(event))
 
         report(StageEntered(stage="import"))
+        if not have_plain_paths(job, report):
+            return 1
         # Late, so that the first event is out before the seconds that importing torch takes.
         import torch.distributed as dist
 

@@ -47,7 +47,7 @@ def backend_of(spec: RunSpec) -> str:
 def join(rank: int, spec: RunSpec, meeting: Path) -> None:
     """Join the process group through a file, so that no port is opened for it."""
     # Not by a file's URL: torch takes %20 in one for a part of the name, and waits for that file.
-    store = dist.FileStore(str(meeting), spec.ranks)
+    store = dist.FileStore(str(meeting), spec.ranks)  # type: ignore[attr-defined]
     store.set_timeout(TIMEOUT)
     dist.init_process_group(
         backend_of(spec),

@@ -61,7 +61,7 @@ def compiled_run(
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Record]:
     """The whole model as one graph, with its backward, timed from empty caches, then traced."""
-    home = tmp_path_factory.mktemp("whole")
+    home = tmp_path_factory.mktemp("home of whole")
     changes = {"step": "forward+backward", "layers": 1, "compile_cache": "cold"}
     return compiled_run(home, ["timing", "trace"], home / "unused", **changes)
 
