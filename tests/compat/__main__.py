@@ -1,8 +1,9 @@
 """Tries every combination of ``combinations.toml`` and writes ``docs/compatibility.md``.
 
 ``make compat``, or ``python -m tests.compat [--row NAME ...]``. A row that ended on the sources at
-hand is not tried again unless it is named, so a call that was stopped goes on where it was.
-Everything but the page lies under ``build/compat``, where a Python's tested set stays for the next
+hand is not tried again unless it is named, so a call that was stopped goes on where it was. Results
+are kept in ``results.json``, so that another clone goes on, too, and keeps what the page says.
+Environments and logs lie under ``build/compat``, where a Python's tested set stays for the next
 call; ``make clean`` removes it. It takes an index for pip, 8 GiB of disk, and the interpreters of
 the rows, on PATH or of pyenv; a row whose interpreter is absent says so.
 """
@@ -32,7 +33,12 @@ from .page import Failure, Result, page
 
 BUILD = ROOT / "build" / "compat"
 PAGE = ROOT / "docs" / "compatibility.md"
+RESULTS = Path(__file__).with_name("results.json")
 SOURCES = ("core", "tui", "profiles", "tests", "pyproject.toml", "constraints.txt")
+NOT_PASSED_ON = {
+    *("PYTHONPATH", "VIRTUAL_ENV"),
+    "PYTHONDONTWRITEBYTECODE",  # each of hundreds of processes would compile our modules anew
+}
 LEAST_FREE_BYTES = 8 * 2**30
 MOST_SECONDS = 3600
 
@@ -44,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--row", action="append", choices=[row.name for row in combinations.rows])
     named = parser.parse_args(arguments).row
     keys = keys_of(combinations)
-    results = load_results(combinations, BUILD / "results")
+    results = load_results(combinations, RESULTS)
     todo = [
         row
         for row in combinations.rows
@@ -54,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{row.name} …", flush=True)
         result = try_row(row, combinations, keys, results)
         results[row.name] = result
-        keep(result, BUILD / "results" / f"{row.slug}.json")
+        keep(results, RESULTS)
         PAGE.write_text(page(combinations, results, keys), encoding="utf-8")
         print(*told(result), sep="\n", flush=True)
     PAGE.write_text(page(combinations, results, keys), encoding="utf-8")
@@ -97,20 +103,20 @@ def is_due(result: Result | None, key: str) -> bool:
     return result is None or result.key != key or bool(result.obstacle)
 
 
-def load_results(combinations: Combinations, folder: Path) -> dict[str, Result]:
-    """What earlier calls kept, by the name of the row."""
-    paths = {row.name: folder / f"{row.slug}.json" for row in combinations.rows}
-    return {
-        name: msgspec.json.decode(path.read_bytes(), type=Result)
-        for name, path in paths.items()
-        if path.exists()
-    }
+def load_results(combinations: Combinations, path: Path) -> dict[str, Result]:
+    """What earlier calls kept of the rows that are still there, by name, in their order."""
+    if not path.exists():
+        return {}
+    kept = {one.name: one for one in msgspec.json.decode(path.read_bytes(), type=list[Result])}
+    return {row.name: kept[row.name] for row in combinations.rows if row.name in kept}
 
 
-def keep(result: Result, path: Path) -> None:
-    """Write a result where ``load_results`` finds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+def keep(results: Mapping[str, Result], path: Path) -> None:
+    """Write results where ``load_results`` finds them."""
+    in_order = [results[name] for name in sorted(results)]
+    new = path.with_suffix(".new")
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(in_order)) + b"\n")
+    new.replace(path)
 
 
 def try_row(
@@ -168,7 +174,7 @@ def run_tests(environment: Environment, tests: Sequence[str], begun: Result, log
     log.parent.mkdir(parents=True, exist_ok=True)
     report, text = log.with_name(f"{log.name}.xml"), log.with_name(f"{log.name}.txt")
     report.unlink(missing_ok=True)
-    environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environ = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
     command = [str(environment.python), "-P", "-m", "pytest", "-q", "-m", "not gpu"]
     command += ["-p", "no:cacheprovider", f"--junitxml={report}", *tests]
     start = time.monotonic()

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from .__main__ import is_due, keys_of, read_report, run_tests, stands_for
+from .__main__ import is_due, keep, keys_of, load_results, read_report, run_tests, stands_for
 from .combinations import ROOT, Combinations, Row, load_combinations, lower_bounds, pins_bound
 from .cuda_stand_ins import add_stand_ins, remove_stand_ins
 from .environment import Environment
@@ -56,6 +56,15 @@ def test_a_row_is_tried_again_when_its_sources_tests_or_versions_change() -> Non
         msgspec.structs.replace(TABLE, rows=(msgspec.structs.replace(row, pins=("rich==14",)),)),
     ):
         assert is_due(ended, keys_of(changed)[row.name])
+
+
+def test_results_are_there_for_the_next_call_and_only_of_rows_that_are_left(tmp_path: Path) -> None:
+    path, row = tmp_path / "results.json", TABLE.rows[1]
+    assert load_results(TABLE, path) == {}
+    kept = result(row.name, failures=[Failure("tests.a::b", "why")], versions={"rich": "15"})
+    keep({"gone": result("gone"), row.name: kept}, path)
+    assert load_results(TABLE, path) == {row.name: kept}
+    assert [one.name for one in tmp_path.iterdir()] == ["results.json"]
 
 
 def test_only_a_result_of_the_same_versions_and_tests_stands_for_another() -> None:

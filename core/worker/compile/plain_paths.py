@@ -38,8 +38,6 @@ def use_plain_paths() -> None:
     if not is_plain(cache):
         Path(cache).mkdir(parents=True, exist_ok=True)  # a link to nothing is no folder
         os.environ[CACHE_VARIABLE] = str(plain(Path(cache).absolute()))
-    if not is_plain(folder := tempfile.gettempdir()):  # it has the cache if nothing names one
-        os.environ["TMPDIR"] = tempfile.tempdir = str(plain(Path(folder)))
     for index, entry in enumerate(sys.path):
         if not is_plain(entry) and Path(entry, "torch", "__init__.py").is_file():
             sys.path[index] = str(plain(Path(entry).absolute()))
@@ -47,6 +45,9 @@ def use_plain_paths() -> None:
     for name in PYTHON_FOLDERS:
         if variables.get(name) and not is_plain(str(variables[name])):
             variables[name] = str(plain(Path(variables[name])))
+    # The cache's place if nothing names one. Last, because links are made in it while it is plain.
+    if not is_plain(folder := tempfile.gettempdir()):
+        os.environ["TMPDIR"] = tempfile.tempdir = str(plain(Path(folder)))
 
 
 def have_plain_paths(job: Job, report: Report) -> bool:
