@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ...formatting import percent, significant
-from ...machine.null_gpu import is_null
+from ...machine.null_gpu import NO_TIMES, is_null
 from ...record.environment import device_name
 from ...record.record import Record, Timing
 from ...record.timing import Round
@@ -69,7 +69,7 @@ def verdict_of(
         return Verdict(verdict="not decidable", why=f"no timing in {untimed}", smallest=smallest)
     null = [record.id for record in (a, b) if is_null(device_name(record.environment))]
     if null:
-        why = f"times of a null GPU mean nothing: {' and '.join(null)}"
+        why = f"{NO_TIMES}: {' and '.join(null)}"
         return Verdict(verdict="not decidable", why=why, smallest=smallest)
     if not (a.timing.step.median_ms > 0 and b.timing.step.median_ms > 0):
         return Verdict(verdict="not decidable", why="a step took no time", smallest=smallest)

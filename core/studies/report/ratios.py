@@ -17,6 +17,8 @@ from ...analysis.verdict.pairs import decided_by
 from ...analysis.verdict.records import of_pairs
 from ...analysis.verdict.verdict import NOT_TESTED, SMALLEST, Verdict, judge
 from ...formatting import counted, percent
+from ...machine.null_gpu import NO_TIMES, is_null
+from ...record.environment import device_name
 from ...record.record import Record
 from ...record.timing import Round, Timing
 from ...tables.table import Cell as Content
@@ -37,12 +39,14 @@ class Rounds:
             among them.
         is_counted: Bytes that were counted, which need no test.
         waiting: Rounds that were asked for and did not run yet.
+        is_null: Of a null GPU, and no bytes: nothing may be claimed of them.
     """
 
     by_pass: Mapping[int, float] = field(default_factory=dict)
     processes: Sequence[float] = ()
     is_counted: bool = False
     waiting: int = 0
+    is_null: bool = False
 
 
 def rounds_of(
@@ -62,15 +66,17 @@ def rounds_of(
     """
     by_pass: dict[int, float] = {}
     processes: list[float] = []
+    from_null = False
     for cell in cells:
         record = records.get(cell.id)
         number = figure(record) if record else None
         if record is None or not is_number(number):
             continue
         by_pass[cell.repeat] = number
+        from_null = from_null or is_null(device_name(record.environment))
         processes += [one for single in _single(record) if is_number(one := figure(single))]
     waiting = sum(cell.id not in records for cell in cells)
-    return Rounds(by_pass, processes, is_counted, waiting)
+    return Rounds(by_pass, processes, is_counted, waiting, from_null and not is_counted)
 
 
 def quotient_of(first: Rounds, second: Rounds) -> Rounds:
@@ -82,7 +88,8 @@ def quotient_of(first: Rounds, second: Rounds) -> Rounds:
     }
     is_counted = first.is_counted and second.is_counted
     waiting = max(first.waiting, second.waiting)
-    return Rounds(by_pass, tuple(by_pass.values()), is_counted, waiting)
+    is_null = first.is_null or second.is_null
+    return Rounds(by_pass, tuple(by_pass.values()), is_counted, waiting, is_null)
 
 
 def _single(record: Record) -> Iterator[Record]:
@@ -164,9 +171,11 @@ def ratio_of(first: Rounds, second: Rounds, *, false_rate: float = FALSE_RATE) -
     lower = statistics.median(second.by_pass.values())
     if not lower:
         return None
+    plain = Ratio(value=upper / lower, state="not tested", why="", first=upper, second=lower)
+    if first.is_null or second.is_null:
+        return msgspec.structs.replace(plain, state="not decidable", why=NO_TIMES)
     counts = sorted({len(first.processes), len(second.processes)})
     differing = [side for side in (first, second) if len(set(side.processes)) > 1]
-    plain = Ratio(value=upper / lower, state="not tested", why="", first=upper, second=lower)
     if first.is_counted and second.is_counted and not differing:
         all_rounds = f", the same in all {counts[-1]} rounds" if counts[-1] > 1 else ""
         return msgspec.structs.replace(plain, state="counted", why=COUNTED + all_rounds)

@@ -10,6 +10,7 @@ import msgspec
 
 from ...errors import SysbenchError
 from ...formatting import counted
+from ...machine.null_gpu import NO_TIMES, is_null
 from ...record.environment import (
     device_name,
     instruction_set,
@@ -116,9 +117,16 @@ def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Recor
         cells: From `expand`.
         records: By the cell's id.
     """
+    by_null = [f"{NO_TIMES[0].upper()}{NO_TIMES[1:]}: read memory and counts in these tables."]
+    has_null = any(is_null(device_name(record.environment)) for record in records.values())
     by_axes = [text for axis in study.axes if (text := _of_axis(axis, study.fixed))]
     by_ratios = [text for layout in study.tables for text in _of_ratios(layout, cells)]
-    return [*by_axes, *by_ratios, *_of_machines(list(records.values()))]
+    return [
+        *(by_null if has_null else ()),
+        *by_axes,
+        *by_ratios,
+        *_of_machines(list(records.values())),
+    ]
 
 
 def factors(a: RunSpec, b: RunSpec) -> list[str]:

@@ -14,13 +14,16 @@ from ..report.layout import Line, blank, labelled, prose, table_lines
 _COLUMN = 16
 
 
-def report_lines(reports: Sequence[RatesReport], width: int, *, kept: bool) -> Iterator[Line]:
+def report_lines(
+    reports: Sequence[RatesReport], width: int, *, kept: bool, cancelled: bool
+) -> Iterator[Line]:
     """All lines of the devices.
 
     Args:
         reports: A device each.
         width: Columns to fill.
-        kept: Whether they were kept for later runs.
+        kept: Whether some were kept for later runs.
+        cancelled: Whether the measurement was stopped before its end.
     """
     for report in reports:
         yield from _device(report, width)
@@ -30,7 +33,7 @@ def report_lines(reports: Sequence[RatesReport], width: int, *, kept: bool) -> I
     elif kept:
         text = "kept for these devices: roofs and MFU of later runs rest on them"
         yield from prose(text, width, style="dim")
-    else:
+    elif cancelled:
         yield from prose("stopped on request: not kept", width, style="dim")
 
 
@@ -43,6 +46,9 @@ def _device(report: RatesReport, width: int) -> Iterator[Line]:
     rounds = counted(len(rates.rounds), "round")
     origin = f"{rounds} in fresh processes; torch {rates.torch}{threads}"
     yield from _labelled("from", origin, width)
+    if report.is_null:
+        text = "nothing was computed: these rates mean nothing, and are not kept"
+        yield from _labelled("! null GPU", text, width)
     if rates.beside_others:
         text = f"other work was under way, load average {rates.load_average:.1f}: "
         text += "the device may do more than this; measure it again on an idle machine"
