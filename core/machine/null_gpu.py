@@ -7,6 +7,8 @@ the driver puts the mark behind the card's name, so that it is wherever the name
 from __future__ import annotations
 
 MARK = "(null GPU)"
+WORDS = "null GPU"
+"""The mark where a time, or what follows from one, would stand or stands."""
 NO_TIMES = "times of a null GPU mean nothing"
 """The reason wherever a time is compared or summed up, and one of them is from there."""
 

@@ -14,6 +14,7 @@ from ..analysis.memory.predicted import reconciled
 from ..analysis.rules.findings import findings_of
 from ..errors import DamagedFileError, NewerFileError
 from ..estimate.closed_form import Prediction, predict
+from ..machine.null_gpu import NO_TIMES, is_null
 from ..machine.peaks import roof_of
 from ..machine.telemetry.log import SampleLog
 from ..record.blocks import PASSES
@@ -266,6 +267,8 @@ class RecordBuilder:
         roof, no_roof = roof_of(
             spec.device, spec.precision, peak_key, self.environment, self.header.peak
         )
+        if is_null(device_name(self.environment)):
+            roof, no_roof = None, NO_TIMES
         rounds = self.rounds()
         blocks = self._all_blocks(rounds)
         passes = self._pass_records(blocks)

@@ -15,6 +15,7 @@ import msgspec
 
 from ..analysis.rounds import rounds_counted
 from ..errors import DamagedFileError
+from ..machine.null_gpu import is_null
 from ..record.environment import device_name
 from ..record.record import Record
 from ..spec.fields import FIELDS
@@ -60,6 +61,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None
     passes: list[str]
     rounds: int = 0
+
+    @property
+    def is_null(self) -> bool:
+        """Whether its device computes nothing: its times mean nothing."""
+        return is_null(self.device_name)
 
 
 SPEC_COLUMNS = tuple(field.name for field in FIELDS if field.name in Entry.__struct_fields__)

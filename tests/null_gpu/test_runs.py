@@ -36,6 +36,11 @@ def test_the_record_says_that_its_times_mean_nothing(whole: dict[str, Any]) -> N
     assert whole["environment"]["device"]["name"] == NAME
     assert whole["findings"][0]["rule"] == "null-gpu"
     assert whole["findings"][0]["severity"] == "problem"
+    of_times = {"not-settled", "tracing-perturbed", "launch-bound", "faster-than-peak"}
+    assert of_times.isdisjoint(finding["rule"] for finding in whole["findings"])
+    assert whole["timing"]["mfu"] is None
+    assert whole["timing"]["missing"]["mfu"] == "times of a null GPU mean nothing"
+    assert whole["kernels"]["roof"] is None
 
 
 def test_the_list_of_runs_has_the_mark(on_h100: NullGpu, whole: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
+from ...core.machine.null_gpu import MARK
 from ...core.runs.directory import runs_folder
 from ...core.tables.table import Table, select
 from .arguments import count, examples
@@ -69,9 +70,12 @@ def table_of(entries: list[Entry]) -> Table:
 
 def _row(entry: Entry) -> tuple[str | int | float | None, ...]:
     status = "live" if entry.live else entry.status
+    times = (entry.median_ms, entry.half_width)
+    if entry.is_null:
+        status, times = f"{status} {MARK}", (None, None)
     created = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created_ns / 1e9))
     return (
-        *(entry.id, status, entry.median_ms, entry.half_width, entry.rounds),
+        *(entry.id, status, *times, entry.rounds),
         entry.peak_bytes,
         *(str(entry.batch), str(entry.context), entry.precision, entry.step, entry.attention),
         *(entry.optimizer, entry.compile, entry.model, entry.parameters),

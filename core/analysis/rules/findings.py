@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ...formatting import percent, signed_percent
+from ...machine.null_gpu import is_null
+from ...record.environment import device_name
 from ...record.record import Finding, Record
 from ..rounds import inside
 from . import clocks, compiling, kernels, measuring, memory, ranks, roof
@@ -19,10 +21,21 @@ RULES: tuple[Rule, ...] = (
     *ranks.RULES,
 )
 
+OF_TIMES: frozenset[Rule] = frozenset(
+    {
+        *(measuring.not_settled, measuring.drifting, *clocks.RULES),
+        *(kernels.tracing_perturbed, kernels.launch_bound, kernels.idle_on_sync),
+        *(kernels.category_out_of_line, roof.faster_than_peak),
+        *(ranks.straggler, ranks.exposed, ranks.clocks_disagree),
+    }
+)
+"""Rules whose evidence are times and clocks: on a null GPU there are none to speak of."""
+
 
 def findings_of(record: Record) -> list[Finding]:
     """The findings of all rules, most severe first."""
-    rules = (*RULES, all_is_well)
+    null = is_null(device_name(record.environment))
+    rules = [rule for rule in (*RULES, all_is_well) if not (null and rule in OF_TIMES)]
     findings = [finding for rule in rules if (finding := rule(record)) is not None]
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 

@@ -18,6 +18,7 @@ from ....core.analysis.verdict.records import verdict_of
 from ....core.analysis.verdict.verdict import Verdict
 from ....core.errors import SysbenchError
 from ....core.formatting import counted
+from ....core.machine.null_gpu import WORDS
 from ....core.runs.ab.experiment import ExperimentDirectory
 from ....core.runs.ab.known import known_noise
 from ....core.runs.builder import load_record
@@ -325,9 +326,14 @@ def _mark(entry: Entry, marked: list[str]) -> str:
 
 
 def step_time(entry: Entry) -> str:
-    """The median with its interval, of the rounds if there are several; blank when not measured."""
+    """The median with its interval, of the rounds if there are several; blank when not measured.
+
+    Of a null GPU its mark: there is no room beside for why the time means nothing.
+    """
     if entry.median_ms is None:
         return ""
+    if entry.is_null:
+        return WORDS
     of_rounds = f" of {entry.rounds} rounds" if entry.rounds > 1 else ""
     return f"{milliseconds(entry.median_ms)} {interval(entry.half_width)}{of_rounds}".rstrip()
 

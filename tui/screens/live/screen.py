@@ -14,6 +14,7 @@ from textual.events import Resize
 from textual.widgets import Static
 
 from ....core.errors import SysbenchError
+from ....core.machine.null_gpu import WORDS, is_null
 from ....core.spec.command_line import command_line
 from ...live.run_watch import LiveView, RunWatch
 from ...text import (
@@ -133,6 +134,7 @@ class LiveScreen(WorkScreen):
 
     def _paint_telemetry(self, view: LiveView) -> None:
         panel = self.query_one("#telemetry")
+        self.query_one("#steps").border_title = steps_title(view)
         lines = telemetry_lines(
             list(view.samples),
             view.marks,
@@ -182,6 +184,14 @@ class LiveScreen(WorkScreen):
                 ("live: Leave running", "go elsewhere, it goes on", self.action_leave),
             ]
         return [*commands, *super().palette_commands()]
+
+
+def steps_title(view: LiveView) -> str:
+    """``Step time``, on a null GPU with the mark that it is none."""
+    newest = view.samples[-1] if view.samples else None
+    devices = newest.devices if newest and view.spec.get("device") != "cpu" else []
+    null = any(is_null(device.name) for device in devices)
+    return f"Step time · {WORDS}: no times" if null else "Step time"
 
 
 def passes_line(view: LiveView, seconds: float, width: int) -> Content:

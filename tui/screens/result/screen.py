@@ -13,6 +13,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ....core.errors import SysbenchError
+from ....core.machine.null_gpu import WORDS, is_null
+from ....core.record.environment import device_name
 from ....core.record.record import Record
 from ....core.runs.builder import load_record
 from ....core.spec.command_line import command_line
@@ -124,8 +126,10 @@ def _has(record: Record, tab: Tab) -> bool:
 def heading(record: Record) -> Content:
     """The outcome, the settings and the time of the run."""
     style = "$success" if record.status == "finished" else "$warning"
+    null = is_null(device_name(record.environment))
     return Content.assemble(
         (f"{outcome_glyph(record.status)} {outcome_text(record.status)}  ", style),
+        (f"{WORDS}: no times  " if null else "", "bold $error"),
         (headline(record.spec), "bold"),
         (f"  {day_and_time(record.created_ns)}  {record.id}", "$foreground 60%"),
     )

@@ -118,6 +118,18 @@ def test_a_null_gpu_is_told_before_all_else(quiet: Record) -> None:
     assert "null-gpu" not in rules(bent(null, environment=quiet.environment | real))
 
 
+def test_no_finding_of_a_null_gpu_rests_on_its_times(quiet: Record) -> None:
+    assert quiet.kernels is not None and quiet.timing is not None
+    perturbed = bent(
+        quiet,
+        kernels=bent(quiet.kernels, perturbation=1.5),
+        timing=bent(quiet.timing, settled=False),
+    )
+    assert {*rules(perturbed)} == {"not-settled", "tracing-perturbed"}
+    device = {"device": {"name": "NVIDIA H100 80GB HBM3 (null GPU)"}}
+    assert rules(bent(perturbed, environment=quiet.environment | device)) == ["null-gpu"]
+
+
 def test_other_tenants_are_named(quiet: Record) -> None:
     tenant = {"pid": 4211, "name": "python [bold]", "memory_bytes": None}
     finding = only(bent(quiet, telemetry=telemetry(other_processes=[tenant])))

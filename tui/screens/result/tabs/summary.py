@@ -78,6 +78,9 @@ class SummaryTab(ResultTab):
 def finding_lines(record: Record, width: int) -> Iterator[Content]:
     """Verdict, Why and Next of the first; verdict and Next of the rest."""
     if not record.findings:
+        if record.status == "running":
+            yield Content.styled("The rules speak when a pass is over.", "$foreground 80%")
+            return
         yield Content.styled("✓ No rule found anything to say about this run.", "$foreground 80%")
         return
     first, *others = record.findings
