@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..errors import SpecError
 from ..machine.devices import resolve_device
 from .spec import RunSpec
 
 
-def resolved(spec: RunSpec) -> RunSpec:
+def resolved(spec: RunSpec, find: Callable[[str], str] = resolve_device) -> RunSpec:
     """The spec with ``device = auto`` replaced by the device it means here.
+
+    Args:
+        spec: As it was asked for.
+        find: `resolve_device`, or what remembers its answers.
 
     Raises:
         SpecError: There is no such device, or it cannot do what the spec asks.
     """
-    spec = spec.changed(device=resolve_device(spec.device))
+    spec = spec.changed(device=find(spec.device))
     for count, device in enumerate(spec.devices[1:] if spec.on_cuda else (), 1):
         try:
-            resolve_device(device)
+            find(device)
         except SpecError as error:
             allowed = f"at most {count} here, each rank has a CUDA device: {error}"
             raise SpecError("ranks", spec.ranks, allowed) from error

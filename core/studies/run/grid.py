@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -14,6 +14,7 @@ from ...errors import SpecError
 from ...machine.devices import resolve_device
 from ...record.blocks import PassName
 from ...spec.fields import field_named
+from ...spec.resolve import resolved
 from ...spec.spec import RunSpec, parse_spec
 from ..file.schema import parse_points
 from ..file.study import Axis, Point, Study
@@ -145,7 +146,7 @@ class _Maker:
     def __init__(self, study: Study) -> None:
         self.study = study
         self.names = [axis.name for axis in study.axes]
-        self.devices: dict[str, str] = {}
+        self.devices: dict[str, str | SpecError] = {}
 
     def cell(self, points: Sequence[Point]) -> Cell | None:
         """The cell of these points; None where the study leaves it out."""
@@ -157,7 +158,8 @@ class _Maker:
             settings |= point.settings
         passes = self.study.passes
         try:
-            spec = parse_spec(settings | {"device": self._device(settings.get("device", "auto"))})
+            device = self._device(settings.get("device", "auto"))
+            spec = resolved(parse_spec(settings | {"device": device}), self._device)
         except SpecError as error:
             identity = _hash(msgspec.json.encode((settings, passes), order="sorted"))
             return Cell(
@@ -168,8 +170,14 @@ class _Maker:
 
     def _device(self, text: Any) -> str:
         if text not in self.devices:
-            self.devices[text] = resolve_device(text)
-        return self.devices[text]
+            try:
+                self.devices[text] = resolve_device(text)
+            except SpecError as error:
+                self.devices[text] = error
+        found = self.devices[text]
+        if isinstance(found, SpecError):
+            raise found
+        return found
 
 
 def _hash(data: bytes) -> str:
@@ -184,12 +192,22 @@ def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
     if wanted is None:
         return list(axis.points)
     full = {_short(point.label): point.label for point in axis.points}
-    names = {full.get(name, name) for name in wanted}
+    names = {full.get(name, name) for name in _joined(wanted, {*full, *full.values()})}
     unknown = names - set(axis.labels)
     if unknown:
         value = f"{axis.name}={sorted(unknown)[0]}"
         raise SpecError("--only", value, f"one of {', '.join(axis.labels)}")
     return [point for point in axis.points if point.label in names]
+
+
+def _joined(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]:
+    """The parts, those of a label with commas in it put together again."""
+    rest = list(parts)
+    while rest:
+        sizes = range(len(rest), 0, -1)
+        size = next((size for size in sizes if ", ".join(rest[:size]) in labels), 1)
+        yield ", ".join(rest[:size])
+        del rest[:size]
 
 
 def _short(label: str) -> str:
