@@ -7,6 +7,7 @@
  *   NVML_STUB_LOST=1:20                  GPU 1 is lost once it answered 20 calls
  *   NVML_STUB_MIG=0                      GPU 0 is in MIG mode
  *   NVML_STUB_REASONS=0x24               clock event reasons (0)
+ *   NVML_STUB_CAPPED=1:450              power limit of GPU 1 in W, which holds its clock (none)
  *   NVML_STUB_HELD=74:250000,269:7       nanoseconds that counter fields grow by at each reading
  *   NVML_STUB_PROCESSES=4211:1024,77:-   pid and bytes on GPU 0; - is "not available"
  *   NVML_STUB_CUDA=12040                 CUDA version of the driver (13000)
@@ -47,6 +48,17 @@ static long long listed(const char *variable, const char *name, long long otherw
 
 /* The code that NVML_STUB_REFUSE holds for a name, or 0. */
 static int refusal(const char *name) { return (int)listed("NVML_STUB_REFUSE", name, SUCCESS); }
+
+/* Watts that NVML_STUB_CAPPED holds for the GPU, or 0. */
+static unsigned capped_watts(const Gpu *gpu) {
+    char index[4];
+    snprintf(index, sizeof index, "%u", gpu->index);
+    return (unsigned)listed("NVML_STUB_CAPPED", index, 0);
+}
+
+static u64 clock_reasons(const Gpu *gpu) {
+    return (u64)number("NVML_STUB_REASONS", 0) | (capped_watts(gpu) ? 0x4 : 0);
+}
 
 static int in_mig_mode(const Gpu *gpu) { return number("NVML_STUB_MIG", -1) == (long)gpu->index; }
 
@@ -140,7 +152,7 @@ int nvmlDeviceGetPowerUsage(Gpu *gpu, unsigned *milliwatts) {
 }
 int nvmlDeviceGetEnforcedPowerLimit(Gpu *gpu, unsigned *milliwatts) {
     ENTER(gpu);
-    *milliwatts = 700000;
+    *milliwatts = capped_watts(gpu) ? capped_watts(gpu) * 1000 : 700000;
     return SUCCESS;
 }
 int nvmlDeviceGetTemperature(Gpu *gpu, int sensor, unsigned *celsius) {
@@ -151,7 +163,8 @@ int nvmlDeviceGetTemperature(Gpu *gpu, int sensor, unsigned *celsius) {
 }
 int nvmlDeviceGetClockInfo(Gpu *gpu, int clock, unsigned *mhz) {
     ENTER(gpu);
-    *mhz = clock == 2 ? 2619 : gpu->locked_mhz ? gpu->locked_mhz : 1755;
+    unsigned own = capped_watts(gpu) ? 1410 : 1755;
+    *mhz = clock == 2 ? 2619 : gpu->locked_mhz ? gpu->locked_mhz : own;
     return SUCCESS;
 }
 int nvmlDeviceSetGpuLockedClocks(Gpu *gpu, unsigned least, unsigned most) {
@@ -172,7 +185,7 @@ int nvmlDeviceGetMaxClockInfo(Gpu *gpu, int clock, unsigned *mhz) {
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu *gpu, u64 *reasons) {
     ENTER(gpu);
-    *reasons = (u64)number("NVML_STUB_REASONS", 0);
+    *reasons = clock_reasons(gpu);
     return SUCCESS;
 }
 
@@ -319,7 +332,7 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(Gpu *gpu, unsigned link, void *pci) {
 
 int nvmlDeviceGetCurrentClocksEventReasons(Gpu *gpu, u64 *reasons) {
     ENTER(gpu);
-    *reasons = (u64)number("NVML_STUB_REASONS", 0);
+    *reasons = clock_reasons(gpu);
     return SUCCESS;
 }
 typedef struct { unsigned version; int sensor, celsius; } Temperature;

@@ -22,6 +22,8 @@ from sysbench.core.runs.rates.store import (
 )
 from sysbench.core.runs.supervisor import Cancellation, locked_devices
 
+from ...conftest import RunPython
+
 H100 = {"device": {"name": "NVIDIA H100 80GB HBM3"}}
 
 
@@ -137,6 +139,45 @@ def test_old_rates_and_those_of_another_torch_are_doubted(
 def test_a_device_that_a_run_measures_on_is_not_measured(sysbench_home: Path) -> None:
     with locked_devices(["cpu"]), pytest.raises(DeviceBusyError):
         next(measure_rates(["cpu"], rounds=1, seconds=0.01))
+
+
+BESIDE_A_CAPPED_SISTER = """
+import json, sys
+from sysbench.core.analysis.rates import report_of, sentences
+from sysbench.core.record.rates import DeviceRates
+from sysbench.core.runs.rates import measure
+
+# In place of a worker on a card: the second one multiplies 14 % slower. All else is the real path.
+WORKER = '''
+import json, sys
+request = json.loads(sys.stdin.readline())
+rate = 600e12 / (1.14 if request["device"] == "cuda:1" else 1) * (1 + %d / 1000)
+span = {"began_ns": 0, "ended_ns": 2**62}
+print(json.dumps({"type": "host", "torch": "2.13.0", "threads": 1}))
+print(json.dumps({"type": "rate", "name": "product bf16", "value": rate, "work": "n"} | span))
+'''
+rounds = iter(range(100))
+measure.python_child = lambda *_: [sys.executable, "-SEc", WORKER % next(rounds)]
+items = measure.measure_rates(["cuda:0", "cuda:1"])
+found = [item for item in items if isinstance(item, DeviceRates)]
+told = {}
+for rates in found:
+    sisters = [other for other in found if other is not rates]
+    told[rates.device] = sentences(report_of(rates, before=None, sisters=sisters))
+print(json.dumps(told))
+"""
+
+
+def test_a_sister_that_nvml_shows_capped_is_told_to_be_slower_for_that(
+    on_stub: RunPython, sysbench_home: Path
+) -> None:
+    told = on_stub(BESIDE_A_CAPPED_SISTER, NVML_STUB_GPUS="2", NVML_STUB_CAPPED="1:450")
+    (slower,) = told["cuda:1"]
+    assert slower.startswith("product bf16: slower than cuda:0 by 1")
+    assert "capped at 450 W, cuda:0 at 700 W" in slower
+    assert "its clock was held by: power cap" in slower
+    assert "SM clock 1410 MHz in the median, cuda:0 1755" in slower
+    assert told["cuda:0"][0].startswith("product bf16: faster than cuda:1 by 1")
 
 
 def test_a_cancelled_measurement_ends_its_process_and_has_no_half_round(
