@@ -8,6 +8,8 @@ WHEELS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c $(VENV)/constraints.txt \
 	$(if $(WHEELS),--no-index --find-links $(WHEELS))
 NULL_GPU_VENV ?= .null-gpu
+# Options of the check, such as GPU_CHECK="--minutes 9 --stages timing,memory".
+GPU_CHECK ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n )))
 
 .DEFAULT_GOAL := run
@@ -38,9 +40,8 @@ bench: $(VENV)/.installed-test  ## figures, as ratios measured in one run; asser
 compat: $(VENV)/.installed-test  ## a small set of tests on every combination of versions, and docs/compatibility.md
 	@$(BIN)/python -m tests.compat
 
-gpu-check: $(VENV)/.installed-test  ## gpu-marked tests, and docs/validation/<gpu>.md
-	@$(BIN)/pytest -q -m gpu
-	@$(BIN)/python -P tests/gpu/validate.py
+gpu-check: $(VENV)/.installed-test  ## in stages that go on where they stopped: docs/validation/<gpu>.md
+	@$(BIN)/python -m tests.gpu $(GPU_CHECK)
 
 null-gpu: $(VENV)/.installed-test  ## PyTorch's CUDA build on stand-ins that compute nothing
 	@NULL_GPU_VENV="$(NULL_GPU_VENV)" $(BIN)/python -m tests.null_gpu.install

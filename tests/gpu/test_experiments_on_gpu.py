@@ -42,6 +42,7 @@ def test_the_dispatcher_s_types_are_those_that_the_device_has(device: str) -> No
     ]
 
 
+@pytest.mark.needs_values
 def test_sums_on_the_device_are_those_of_the_cpu(device: str) -> None:
     here, there = (numerics("accumulation", one).accumulations for one in ("cpu", device))
     assert [(row.name, row.value) for row in here] == [(row.name, row.value) for row in there]

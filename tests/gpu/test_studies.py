@@ -1,23 +1,21 @@
-"""The page of a GPU's figures, written here from real runs on the CPU."""
+"""Published figures beside measured ones."""
 
 from __future__ import annotations
 
 from collections import ChainMap
 from itertools import product
-from pathlib import Path
 
 import pytest
 
-from sysbench.core import Record, RunSpec, SysbenchError
+from sysbench.core import Record, RunSpec
 from sysbench.core.record.record import Memory, Timing
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import parse_spec
-from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.run.grid import Cell
 from sysbench.core.studies.values.formula import check_formula
 
-from .validate import STUDIES, Published, beside, load_published, main
+from .stages.studies import STUDIES, Published, beside, load_published
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -72,29 +70,3 @@ def test_a_figure_stands_beside_the_measured_one_with_their_ratio(tiny_run: RunD
         *(f"{timing.step.mean_ms:.4g}", "waits", f"{peak:.4g}", "waits"),
     ]
     assert set(table.column("source")) == {"somebody"}
-
-
-def arguments(out: Path, minutes: str) -> list[str]:
-    chosen = ["--device", "cpu", "--variant", "small", "--studies", "accumulation", "--traced", ""]
-    return [*chosen, "--minutes", minutes, "--out", str(out), "--home", str(out / "home")]
-
-
-def test_the_page_of_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HOME_VARIABLE, "")  # restored afterwards
-    assert main(arguments(tmp_path, "5")) == 0
-    (path,) = (tmp_path / "docs" / "validation").iterdir()
-    page = path.read_text()
-    assert page.startswith("# ")
-    assert "1 of 1 cells have their value" in page
-    assert "10.0001" in page
-    assert str(tmp_path) not in page
-    path.unlink()
-    assert main(arguments(tmp_path, "0")) == 0  # what ended before is there without a minute
-    assert path.read_text() == page
-
-
-def test_without_any_time_there_is_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HOME_VARIABLE, "")
-    with pytest.raises(SysbenchError, match="0 minutes"):
-        main(arguments(tmp_path, "0"))
-    assert not (tmp_path / "docs").exists()
