@@ -26,13 +26,14 @@ def specs(bench: Bench) -> Iterator[tuple[str, RunSpec]]:
     yield "naive", plain
     if bench.is_quick:
         return
-    for attention in ("sdpa", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient", "flex"):
+    for attention in ("sdpa", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient"):
         yield attention, plain.changed(attention=attention)
-    for mode in ("default", "reduce-overhead"):
-        for attention in ("naive", "sdpa"):
-            yield f"{attention}, compiled {mode}", plain.changed(attention=attention, compile=mode)
     yield "sdpa, fp32", plain.changed(attention="sdpa", precision="fp32")
     yield "sdpa, tf32", plain.changed(attention="sdpa", precision="tf32")
+    for attention in ("sdpa", "naive"):
+        for mode in ("default", "reduce-overhead"):
+            yield f"{attention}, compiled {mode}", plain.changed(attention=attention, compile=mode)
+    yield "flex", plain.changed(attention="flex")
 
 
 def lines(bench: Bench) -> Iterator[str]:

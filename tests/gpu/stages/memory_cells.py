@@ -25,13 +25,17 @@ QUICK = 2
 
 
 def in_order(path: Path = CELLS) -> list[dict[str, str]]:
-    """The cells, those first that tell most: each model and kind of step before the next ones."""
+    """The cells, each model and kind of step once, at mixed contexts, before the next ones."""
     with path.open() as file:
         cells = list(csv.DictReader(file))
     kinds: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for cell in cells:
         kinds.setdefault((cell["step"], cell["precision"], cell["model"]), []).append(cell)
-    turns = itertools.zip_longest(*(kinds[kind] for kind in sorted(kinds, reverse=True)))
+    mixed = []
+    for at, kind in enumerate(sorted(kinds, reverse=True)):
+        own, first = kinds[kind], 3 * at % len(kinds[kind])
+        mixed.append([*own[first:], *own[:first]])
+    turns = itertools.zip_longest(*mixed)
     return [cell for turn in turns for cell in turn if cell is not None]
 
 
@@ -41,8 +45,8 @@ def lines(bench: Bench) -> Iterator[str]:
     path = tiny.directory.snapshot_path
     yield bench.keep(path.read_bytes(), path.name) if path.is_file() else "No snapshot was written."
     yield ""
-    yield "MiB; in brackets what the null GPU has less. Residual is the allocator's counter less"
-    yield "all rows of the ledger; context what the driver holds beside the allocator."
+    yield "MiB; in brackets the difference from the null GPU. Residual is the allocator's counter"
+    yield "less all rows of the ledger; context what the driver holds beside the allocator."
     yield ""
     yield from header("cell", "outcome", "allocated", "reserved", "context", "residual", "clock µs")
     rows: list[Row] = []
