@@ -117,16 +117,17 @@ def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Recor
         cells: From `expand`.
         records: By the cell's id.
     """
-    by_null = [f"{NO_TIMES[0].upper()}{NO_TIMES[1:]}: read memory and counts in these tables."]
-    has_null = any(is_null(device_name(record.environment)) for record in records.values())
+    caution = f"{NO_TIMES[0].upper()}{NO_TIMES[1:]}: read memory and counts in these tables."
+    by_null = [caution] if any(map(of_null_gpu, records.values())) else []
     by_axes = [text for axis in study.axes if (text := _of_axis(axis, study.fixed))]
     by_ratios = [text for layout in study.tables for text in _of_ratios(layout, cells)]
-    return [
-        *(by_null if has_null else ()),
-        *by_axes,
-        *by_ratios,
-        *_of_machines(list(records.values())),
-    ]
+    machines = _of_machines(list(records.values()))
+    return [*by_null, *by_axes, *by_ratios, *machines]
+
+
+def of_null_gpu(record: Record) -> bool:
+    """Whether the run's device computes nothing."""
+    return is_null(device_name(record.environment))
 
 
 def factors(a: RunSpec, b: RunSpec) -> list[str]:

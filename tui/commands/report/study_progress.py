@@ -6,7 +6,11 @@ import sys
 from types import TracebackType
 from typing import Self
 
+from ....core.machine.null_gpu import WORDS, is_null
+from ....core.record.environment import device_name
+from ....core.record.events import DeviceDescribed
 from ....core.studies.run.runner import (
+    CellAdvanced,
     CellEnded,
     CellStarted,
     StudyEnded,
@@ -26,6 +30,7 @@ class StudyProgress:
         self._is_terminal = sys.stderr.isatty()
         self._quiet = quiet and not self._is_terminal
         self._bar = ""
+        self._is_null = False
 
     def __enter__(self) -> Self:
         return self
@@ -50,11 +55,15 @@ class StudyProgress:
                     f"{left} to run, {forecast(event.seconds, is_least=event.is_least)}"
                 )
             case CellStarted():
+                self._is_null = False
                 self._draw(f"cell {event.number}  {literal(event.cell.words)}")
                 if not self._is_terminal:
                     self._say(f"cell {event.number}  {literal(event.cell.words)}")
+            case CellAdvanced(event=DeviceDescribed(facts=facts)):
+                self._is_null = self._is_null or is_null(device_name(facts))
             case CellEnded():
-                self._say(f"{event.status:<9} {literal(event.cell.words)}{_figures(event)}")
+                figures = _figures(event, is_null=self._is_null)
+                self._say(f"{event.status:<9} {literal(event.cell.words)}{figures}")
                 self._draw(_bar(event))
             case StudyEnded():
                 self._say(f"{event.reason}: {event.done} of {event.total} cells have their value")
@@ -85,8 +94,10 @@ def _bar(event: CellEnded) -> str:
     return f"{bar} {event.done}/{event.total}  {elapsed(event.seconds_left)} left"
 
 
-def _figures(event: CellEnded) -> str:
+def _figures(event: CellEnded, *, is_null: bool) -> str:
     entry = event.entry
     if entry.status not in ("finished", "running") and entry.detail:
         return f"  {literal(entry.detail)}"
-    return f"  {milliseconds(entry.median_ms)}" if entry.median_ms is not None else ""
+    if entry.median_ms is None:
+        return ""
+    return f"  {WORDS if is_null else milliseconds(entry.median_ms)}"

@@ -18,7 +18,7 @@ LEAST_WIDTH, LEAST_HEIGHT = 24, 5
 SIDE_FROM, SIDE_WIDTH = 90, 34
 TICKS = 5
 GAP = "  "
-NOTHING = "No figure: no cell has a value yet, or no axis is of numbers."
+NOTHING = "No figure: no value yet, or no axis of numbers."
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _BLANK: Span = (" ", None)
 
