@@ -71,6 +71,10 @@ class WorkerFailed(SysbenchError):
     """A pass ended without its result; the message has the reason."""
 
 
+class ModelError(SysbenchError):
+    """A model of the user's that does not keep to what a model is here."""
+
+
 def _short(value: object, limit: int = 80) -> str:
     try:
         text = repr(value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import formatting as quantities
 from ..core.formatting import UNKNOWN, format_bytes, format_count
+from ..core.spec.own_model import argument_words
 from ..core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 from ..core.tables.context import bare_attention, ranks_words
 
@@ -119,8 +120,8 @@ def headline(spec: Mapping[str, Any]) -> str:
         return f"{workload} · {spec.get('device', '?')}"
     parts = [
         bare_attention(spec) if workload == "attention" else str(spec.get("model", "?")),
-        f"B{spec.get('batch', '?')}",
-        f"ctx {spec.get('context', '?')}",
+        *([] if spec.get("batch") == 0 else [f"B{spec.get('batch', '?')}"]),
+        *([] if spec.get("context") == 0 else [f"ctx {spec.get('context', '?')}"]),
         str(spec.get("precision", "?")),
         str(spec.get("attention", "?")),
         str(spec.get("step", "?")),
@@ -137,7 +138,11 @@ def headline(spec: Mapping[str, Any]) -> str:
 
 
 def shape(spec: RunSpec) -> list[str]:
-    """The dimensions of a spec's model: ``d 1280``, ``ff 5120``, ``36 layers`` …"""
+    """The dimensions of a spec's model: ``d 1280``, ``ff 5120``, ``36 layers`` …
+
+    Of a model of the user's its arguments."""
+    if spec.is_own:
+        return [argument_words(spec.model_args)] if spec.model_args else []
     return [
         f"d {spec.d_model}",
         f"ff {spec.d_ff}",

@@ -16,6 +16,7 @@ from .memory.difference import MemoryDifference, memory_difference
 from .verdict.records import NOTHING_KNOWN, Known, verdict_of
 from .verdict.verdict import SMALLEST, Verdict, Word, headline, tested_words
 
+OF_OWN_MODELS = ("model_args", "model_source", "trust_code", "workload")
 _PROCEDURE = keys_deciding("procedure")
 
 
@@ -127,11 +128,11 @@ def differing(a: Record, b: Record) -> list[Factor]:
     one run does not have it.
     """
     factors_a, factors_b = _factors(a), _factors(b)
-    ignored = unused_keys(a.spec) & unused_keys(b.spec)
+    ignored = unused_keys(a.spec) & unused_keys(b.spec) | {"model_file"}
     if None in (factors_a[SDPA_KERNEL], factors_b[SDPA_KERNEL]):
         ignored |= {SDPA_KERNEL}
     if factors_a["model"] != factors_b["model"]:
-        ignored |= set(DIMENSION_NAMES)
+        ignored |= {*DIMENSION_NAMES, *OF_OWN_MODELS}
     return [
         Factor(name=name, a=factors_a.get(name), b=factors_b.get(name))
         for name in differing_keys(factors_a, factors_b)

@@ -13,6 +13,7 @@ from ..record.timing import Timing
 from ..spec.spec import RunSpec
 from .statistics import settled, spread
 
+_NO_FORM = "there is no closed form of this model: `estimate` counts the products of its step"
 _NO_LOSS = "the process was ended before it reported one"
 
 
@@ -41,6 +42,10 @@ def timed_block(
     flops = predict(spec).step_flops
     missing = {"mfu": "follows from the device's peak, in the record"}
     missing["throttled"] = "its counters were not read" if spec.on_cuda else "a CPU has no counters"
+    if spec.is_own:
+        missing |= dict.fromkeys(("mfu", "model_flops", "tflops"), _NO_FORM)
+    if not spec.tokens_per_step:
+        missing["tokens_per_second"] = "the model takes no batch or no context"
     if not issue:
         missing["issue"] = "on the CPU issuing and running are one"
     return Timing(
@@ -56,9 +61,9 @@ def timed_block(
         phase_samples_ms=phases,
         stop_reason=reason,
         settled=step.half_width <= spec.until,
-        tokens_per_second=spec.tokens_per_step / step.median_ms * 1e3,
-        model_flops=flops,
-        tflops=flops / step.median_ms * 1e3 / 1e12,
+        tokens_per_second=spec.tokens_per_step / step.median_ms * 1e3 or None,
+        model_flops=None if spec.is_own else flops,
+        tflops=None if spec.is_own else flops / step.median_ms * 1e3 / 1e12,
         mfu=None,
         missing=missing,
     )

@@ -171,6 +171,8 @@ def _ledger(memory: StepMemory, workspaces: int) -> list[LedgerRow]:
 
 def why_not_predicted(spec: RunSpec) -> str | None:
     """The reason why `predict` does not hold for the spec's memory; None where it does."""
+    if spec.is_own:
+        return "the closed form is of the built-in models; `estimate` plays the step of others"
     if spec.workload not in ("transformer", "attention"):
         return f"the closed form is of models, not of {spec.workload}"
     if spec.workload == "attention" and spec.attention_row.scores != "model":

@@ -227,6 +227,8 @@ def _parse_axis(text: str) -> Axis:
     if field.name == "device":
         raise SpecError("--table", text, "any key but device: the capacity is that of one")
     parsed = [field.parse(part) for part in parts]
+    if field.name in ("batch", "context") and 0 in parsed:
+        raise SpecError(field.name, "0", field.allowed)
     if field.name == "model":
         parsed = [find_model(name).name for name in parsed]
     return Axis(field.name, list(dict.fromkeys(parsed)))

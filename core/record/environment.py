@@ -46,6 +46,12 @@ def instruction_set(environment: Environment) -> str | None:
     return ", ".join(names) or None
 
 
+def own_parameters(environment: Environment) -> int:
+    """Parameters of a model of the user's; 0 before its worker has told, and of other models."""
+    count = _fact(environment, "model", "parameters")
+    return int(count) if count is not None and count.isdecimal() else 0
+
+
 def machine(environment: Environment) -> dict[str, str | int | None]:
     """The facts by which two runs are of one machine: device, torch and host threads."""
     return {

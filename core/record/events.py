@@ -157,7 +157,8 @@ class WorkerFailed(Event, frozen=True):
     """An exception other than out-of-memory ended the pass, or a signal one of its ranks.
 
     ``killed`` is true for the signal, which ``kind`` then names. ``rank`` is the one that
-    failed first, null where there is only one.
+    failed first, null where there is only one. ``place`` is the line of an own model's code that
+    was running; empty in ours.
     """
 
     kind: str
@@ -166,6 +167,7 @@ class WorkerFailed(Event, frozen=True):
     is_cuda_error: bool
     killed: bool = False
     rank: int | None = None
+    place: str = ""
 
 
 class ResultReported(Event, frozen=True):

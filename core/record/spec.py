@@ -13,6 +13,8 @@ _SPEC_HAS = {
     "device": str,
 }
 """Keys that the spec of every version has, with their types."""
+OWN_MODEL = "own-model"
+"""Workload of the models of users, which may have none of these sizes."""
 _SIZES = {"batch", "context", "d_model", "layers", "heads"}
 
 
@@ -27,8 +29,9 @@ def check_spec(record: Record, source: Path) -> None:
             raise DamagedFileError(
                 f"{source} is no record of a run: spec.{key} is no {kind.__name__}"
             )
+    least = 0 if record.spec.get("workload") == OWN_MODEL else 1
     for key in _SIZES & record.spec.keys():
-        if not isinstance(record.spec[key], int) or not 0 < record.spec[key] < 2**31:
+        if not isinstance(record.spec[key], int) or not least <= record.spec[key] < 2**31:
             raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no size")
     for key, value in record.spec.items():
         if not isinstance(value, int | float | str):

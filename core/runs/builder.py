@@ -18,7 +18,7 @@ from ..machine.null_gpu import NO_TIMES, is_null
 from ..machine.peaks import roof_of
 from ..machine.telemetry.log import SampleLog
 from ..record.blocks import PASSES
-from ..record.environment import device_name, merged, torch_version
+from ..record.environment import device_name, merged, own_parameters, torch_version
 from ..record.events import (
     AnyEvent,
     ClockMoved,
@@ -279,7 +279,7 @@ class RecordBuilder:
             created_ns=self.header.created_ns,
             ended_ns=self.ended_ns,
             spec=msgspec.to_builtins(spec),
-            parameters=prediction.parameters,
+            parameters=prediction.parameters or own_parameters(self.environment),
             environment=self.environment,
             prediction=kept_prediction(prediction, spec),
             passes=passes,
@@ -310,8 +310,8 @@ def _step_ms(name: str, blocks: dict[str, Any]) -> float | None:
 def _with_mfu(
     timing: Timing | None, spec: RunSpec, roof: Roof | None, no_roof: str, prediction: Prediction
 ) -> Timing | None:
-    if timing is None:
-        return None
+    if timing is None or spec.is_own:
+        return timing
     if not spec.has_model or spec.ranks > 1:
         missing = timing.missing | {"mfu": "the model's FLOPs are of one model on one device"}
         return msgspec.structs.replace(timing, missing=missing)

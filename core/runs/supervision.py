@@ -221,7 +221,7 @@ class Supervision:
             elif not self.run.path.is_dir():
                 watch.force("failed", "its directory was deleted")
             elif watch.is_silent():
-                watch.force("hung", watch.silence())
+                watch.force("hung", watch.silence() + worker.where(self.header.spec.model_file))
             if watch.forced:
                 worker.kill()
                 return
@@ -361,8 +361,8 @@ def _describe_oom(event: OutOfMemory, asked_bytes: int | None) -> str:
 
 def _describe_failure(failure: WorkerFailed) -> str:
     first_line = failure.message.strip().splitlines()[0]
-    kind = "" if failure.killed else f"{failure.kind}: "
-    return f"{_of_rank(failure.rank)}{kind}{first_line}"
+    parts = [failure.place, "" if failure.killed else failure.kind, first_line]
+    return _of_rank(failure.rank) + ": ".join(part for part in parts if part)
 
 
 def _of_rank(rank: int | None) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,9 @@ from .job import Job
 EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
 PARENT_VARIABLE = "SYSBENCH_PARENT_PID"
 TERMINATE_SECONDS = 2.0
+STACKS_SIGNAL = signal.SIGUSR1
+"""Has the worker write the stacks of its threads into its log."""
+STACKS_SECONDS = 2.0
 WARNINGS, NOTHING = "2", "99"
 """Least severity of what torch's profiler logs. That CUPTI refuses it says in a warning, and then
 goes on without kernels; on the CPU its warnings are about CUDA."""
@@ -59,6 +64,7 @@ class WorkerProcess:
             # Only the worker may hold the writing end: its death then closes the pipe.
             os.close(write_end)
         self.pid = self.process.pid
+        self._log = log
         self._pipe = read_end
         self._rest = b""
         self._selector = selectors.DefaultSelector()
@@ -87,6 +93,26 @@ class WorkerProcess:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             yield decode_event(line)
+
+    def where(self, model_file: str) -> str:
+        """``, at model.py line 12 in make``: where the code of an own model stands now.
+
+        The worker writes the stacks of all its threads into its log for that. Empty of other
+        models, and where no thread is in that code.
+        """
+        if not model_file:
+            return ""
+        begin = self._log.stat().st_size
+        os.kill(self.pid, STACKS_SIGNAL)
+        deadline = time.monotonic() + STACKS_SECONDS
+        folder = re.escape(os.path.dirname(model_file))
+        frame = re.compile(rf'File "{folder}/(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
+        while time.monotonic() < deadline:
+            text = self._log.read_bytes()[begin:].decode("utf-8", "replace")
+            if match := frame.search(text):
+                return f", at {match['file']}:{match['line']} in {match['name']}"
+            time.sleep(0.05)
+        return ""
 
     def wait(self) -> int:
         """The exit code, once the pipe has ended; minus the signal's number if killed."""

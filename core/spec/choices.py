@@ -13,7 +13,7 @@ from ..errors import SpecError
 
 PrecisionName = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure"]
 AttentionName = Literal[
-    "naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "flex"
+    "naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "flex", "own"
 ]
 DtypeName = Literal["float32", "bfloat16", "float16"]
 """Attributes of the torch module."""
@@ -137,6 +137,7 @@ class Attention:
         cuda_only: Whether the CPU refuses it.
         cpu_backward: Whether it has a backward pass on the CPU.
         cuda_dtypes: Dtypes that it takes on CUDA.
+        is_of_model: It is what the user's model has in its code, and nothing sets it.
     """
 
     name: AttentionName
@@ -148,6 +149,7 @@ class Attention:
     cuda_only: bool = False
     cpu_backward: bool = True
     cuda_dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", "float16")
+    is_of_model: bool = False
 
     @property
     def writes_scores(self) -> bool:
@@ -168,8 +170,12 @@ ATTENTIONS: tuple[Attention, ...] = (
     ),
     Attention(name="sdpa-math", backend="MATH", scores="torch"),
     Attention(name="flex", kernel="flex", compiles=True, cpu_backward=False),
+    Attention(name="own", is_of_model=True),
 )
 """In the order in which forms and messages list them."""
+
+OWN_ATTENTION: AttentionName = next(row.name for row in ATTENTIONS if row.is_of_model)
+"""Default of the user's models."""
 
 _PRECISIONS: dict[str, Precision] = {row.name: row for row in PRECISIONS}
 _ATTENTIONS: dict[str, Attention] = {row.name: row for row in ATTENTIONS}

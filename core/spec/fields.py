@@ -26,6 +26,7 @@ from .field import (
     decimal,
     switch,
 )
+from .own_model import OWN_MODEL, canonical_arguments, is_own
 
 
 def field_named(name: str, value: object = "…") -> Field:
@@ -86,6 +87,11 @@ def _compiles(values: Mapping[str, Any]) -> bool:
     return values.get("compile") != "off"
 
 
+def _size(name: str, help: str, high: int) -> Field:
+    allowed = f"a whole number from 1 to {high}, or 0 where a model of yours takes none"
+    return replace(count(name, help, 0, high), allowed=allowed)
+
+
 def _with(group: Group, *fields: Field, **metadata: Any) -> tuple[Field, ...]:
     """The fields with a group and the other metadata that they share."""
     return tuple(replace(field, group=group, **metadata) for field in fields)
@@ -96,10 +102,11 @@ FIELDS: tuple[Field, ...] = (
         "work",
         Field(
             name="model",
-            help="preset of a model size",
-            allowed="the name of a preset, such as tiny or cs336-2025/large",
+            help="preset of a model size, or a model of yours",
+            allowed="the name of a preset, such as tiny or cs336-2025/large, or "
+            "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, hf:PATH",
             convert=as_text,
-            valid=lambda value: len(value) <= 100,
+            valid=lambda value: len(value) <= 4096 if is_own(value) else len(value) <= 100,
         ),
     ),
     *_with(
@@ -113,8 +120,8 @@ FIELDS: tuple[Field, ...] = (
     ),
     *_with(
         "work",
-        count("batch", "sequences per step", high=2**20),
-        count("context", "tokens per sequence", high=2**24),
+        _size("batch", "sequences per step", 2**20),
+        _size("context", "tokens per sequence", 2**24),
         choice(
             "precision",
             "fp32 is IEEE; tf32 lets matrix products round; bf16 and fp16 are autocast",
@@ -122,7 +129,8 @@ FIELDS: tuple[Field, ...] = (
         ),
         choice(
             "attention",
-            "naive materialises the scores; sdpa lets torch choose the kernel",
+            "naive materialises the scores; sdpa lets torch choose the kernel; own is what a model "
+            "of yours does",
             *(row.name for row in ATTENTIONS),
         ),
     ),
@@ -140,8 +148,8 @@ FIELDS: tuple[Field, ...] = (
         "update",
         choice(
             "optimizer",
-            "used by step = train",
-            *("adamw-loop", "adamw-foreach", "adamw-fused", "sgd"),
+            "used by step = train; custom is the one that a model of yours brings",
+            *("adamw-loop", "adamw-foreach", "adamw-fused", "sgd", "custom"),
         ),
         decimal("clip", "gradient norm to clip to; 0 is off", "a number from 0 to 1e9", 0, 1e9),
         decides="step",
@@ -232,6 +240,7 @@ FIELDS: tuple[Field, ...] = (
             "workload",
             "what is run; all but transformer are experiments of the studies",
             *("transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce"),
+            OWN_MODEL,
         ),
         count("checkpoint", "blocks per recomputed segment", 0, 10_000, zero="0: keep everything"),
         count("ranks", "processes that work together", 1, 1024),
@@ -259,6 +268,34 @@ FIELDS: tuple[Field, ...] = (
             *("auto", "causal", "none"),
         ),
         later=True,
+    ),
+    *_with(
+        "",
+        Field(
+            name="model_args",
+            help="arguments of an own model's factory; model.NAME=VALUE sets one",
+            allowed='a JSON object such as {"layers": 4}',
+            convert=canonical_arguments,
+            valid=lambda value: len(value) <= 4096,
+        ),
+        Field(
+            name="model_file",
+            help="file of an own model's code, found from model",
+            allowed="a path",
+            convert=as_text,
+            valid=lambda value: len(value) <= 4096,
+        ),
+        Field(
+            name="model_source",
+            help="digest of an own model's code and libraries, made from the file",
+            allowed="16 hexadecimal digits",
+            convert=as_text,
+            valid=lambda value: bool(re.fullmatch(r"(|[0-9a-f]{16})", value)),
+        ),
+        switch("trust_code", "run the code that comes with a configuration; only with hf:PATH"),
+        part_of="model",
+        later=True,
+        is_used=lambda values: is_own(values.get("model")),
     ),
 )
 

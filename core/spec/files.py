@@ -12,6 +12,7 @@ from ..errors import NotFoundError, ProfileError, SpecError
 from ..record.blocks import EVERY_PASS, PassName
 from ..storage import home, make_folder, write_atomically
 from .fields import field_named
+from .own_model import with_arguments
 from .passes import parse_passes
 from .spec import RunSpec, parse_spec
 
@@ -41,7 +42,11 @@ def save_profile(name: str, spec: RunSpec, passes: Sequence[str] | None = None) 
     """
     path = profile_path(name)
     lines = [f"# sysbench-tui run {name}", f"passes = {_toml(list(passes or spec.default_passes))}"]
-    lines += [f"{key} = {_toml(value)}" for key, value in spec.settings().items()]
+    # A dotted key bare would be a table in the text ``model``.
+    lines += [
+        f"{_toml(key) if '.' in key else key} = {_toml(value)}"
+        for key, value in spec.settings().items()
+    ]
     make_folder(path.parent)
     write_atomically(path, ("\n".join(lines) + "\n").encode())
     return path
@@ -89,7 +94,8 @@ def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
     try:
         passes = settings.pop("passes", None)
         parsed = None if passes is None else parse_passes(_texts(passes))
-        return {name: field_named(name).parse(value) for name, value in settings.items()}, parsed
+        given = with_arguments(settings)
+        return {name: field_named(name).parse(value) for name, value in given.items()}, parsed
     except SpecError as error:
         raise ProfileError(f"{path}: {error}") from error
 

@@ -6,20 +6,22 @@ from collections.abc import Callable
 
 from ..errors import SpecError
 from ..machine.devices import resolve_device
+from .model_source import located
 from .spec import RunSpec
 
 
 def resolved(spec: RunSpec, find: Callable[[str], str] = resolve_device) -> RunSpec:
-    """The spec with ``device = auto`` replaced by the device it means here.
+    """The spec with ``device = auto`` replaced by the device it means here, and the code found.
 
     Args:
         spec: As it was asked for.
         find: `resolve_device`, or what remembers its answers.
 
     Raises:
-        SpecError: There is no such device, or it cannot do what the spec asks.
+        SpecError: There is no such device, or it cannot do what the spec asks; or no such code of
+            an own model.
     """
-    spec = spec.changed(device=find(spec.device))
+    spec = located(spec.changed(device=find(spec.device)))
     for count, device in enumerate(spec.devices[1:] if spec.on_cuda else (), 1):
         try:
             find(device)

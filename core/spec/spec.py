@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, cast
 
 import msgspec
 
 from ..errors import SpecError
 from ..record.blocks import PASSES, PassName
+from .checks import check_together
+from .choices import OWN_ATTENTION as OWN_ATTENTION
 from .choices import (
-    ATTENTIONS,
-    PRECISIONS,
     Attention,
     AttentionName,
     Precision,
@@ -23,136 +22,40 @@ from .choices import (
 )
 from .fields import FIELDS, field_named, group_keys
 from .models import CUSTOM, Dimensions, find_model
+from .own_model import (
+    ARGUMENT,
+    OWN_MODEL,
+    argument_settings,
+    is_own,
+    model_setting,
+    source_of,
+    with_arguments,
+)
 
 NUMERIC_WORKLOADS = ("accumulation", "autocast-dtypes")
 """Workloads that measure values and types, not times: they have no steps."""
 
 
-def check_together(spec: RunSpec) -> None:
-    """Check the keys against each other.
-
-    Raises:
-        SpecError: For the first key that does not go with the others.
-    """
-    _check_dimensions(spec)
-    _check_workload(spec)
-    _check_device(spec)
-    _check_cpu_backward(spec)
-    _check_parallel(spec)
-
-
-def _check_dimensions(spec: RunSpec) -> None:
-    size = spec.dimensions
-    turns = spec.workload != "attention"
-    if turns and size.d_model % 2:
-        raise SpecError("d_model", size.d_model, "must be even, rotary embeddings turn pairs")
-    if size.d_model % size.heads:
-        divisors = [n for n in range(1, 257) if size.d_model % (2 * n) == 0]
-        near = sorted(divisors, key=lambda n: abs(math.log(n / size.heads)))[:3]
-        raise SpecError(
-            "heads",
-            size.heads,
-            f"must divide d_model = {size.d_model}; near: {', '.join(map(str, sorted(near)))}",
-        )
-    if turns and size.head_dimension % 2:
-        raise SpecError(
-            "heads",
-            size.heads,
-            f"d_model / heads = {size.head_dimension} must be even, rotary embeddings turn pairs",
-        )
-
-
-def _check_workload(spec: RunSpec) -> None:
-    if spec.workload == "attention":
-        for name in ("vocab", "d_ff", "layers"):
-            if getattr(spec, name) != 1:
-                raise SpecError(name, getattr(spec, name), "left out: bare attention has none")
-    elif spec.mask != "auto":
-        raise SpecError("mask", spec.mask, "auto, unless workload = attention")
-    if spec.checkpoint and spec.workload != "transformer":
-        raise SpecError("checkpoint", spec.checkpoint, "0, unless workload = transformer")
-    if spec.checkpoint > spec.layers or (spec.checkpoint and not spec.has_backward):
-        raise SpecError(
-            "checkpoint", spec.checkpoint, f"at most {spec.layers} blocks, in steps with a backward"
-        )
-    if (spec.payload_mib > 0) != (spec.workload == "all-reduce"):
-        raise SpecError("payload_mib", spec.payload_mib, "above 0 for all-reduce, else 0")
-
-
-def _check_parallel(spec: RunSpec) -> None:
-    wants_ranks = spec.parallel != "none" or spec.workload == "all-reduce"
-    if wants_ranks != (spec.ranks > 1):
-        allowed = "at least 2 for this" if wants_ranks else "1, unless parallel or all-reduce"
-        raise SpecError("ranks", spec.ranks, allowed)
-    if spec.parallel != "none" and (spec.step != "train" or spec.workload != "transformer"):
-        raise SpecError("parallel", spec.parallel, "none, unless a transformer takes train steps")
-    if spec.shard_optimizer and spec.parallel in ("none", "fsdp2"):
-        raise SpecError(
-            "shard_optimizer", True, "false, unless ranks share gradients; fsdp2 divides all state"
-        )
-    if spec.ranks > 1 and spec.compile != "off":
-        raise SpecError("compile", spec.compile, "off, with several ranks")
-    if spec.comm_backend == "nccl" and spec.device == "cpu":
-        raise SpecError("comm_backend", "nccl", "moves data between CUDA devices; on the CPU gloo")
-
-
-def _check_cpu_backward(spec: RunSpec) -> None:
-    kernel = spec.attention_row
-    if spec.device == "cpu" and spec.step != "inference" and not kernel.cpu_backward:
-        raise SpecError(
-            "attention",
-            kernel.name,
-            f"on the CPU torch has {kernel.name} attention for step = inference only; take that, "
-            f"or {_listed(_ON_CPU, 'or')}",
-        )
-
-
-def _check_device(spec: RunSpec) -> None:
-    precision, kernel = spec.precision_row, spec.attention_row
-    if spec.on_cuda and precision.compute not in kernel.cuda_dtypes:
-        cast = [row.name for row in PRECISIONS if row.autocast in kernel.cuda_dtypes]
-        others = [row.name for row in _EAGER if precision.compute in row.cuda_dtypes]
-        raise SpecError(
-            "attention",
-            kernel.name,
-            f"this CUDA kernel takes {_listed(cast, 'and')} only; for {precision.name} take "
-            f"{_listed(others, 'or')}",
-        )
-    if spec.device != "cpu":
-        return
-    if precision.cuda_only:
-        names = [row.name for row in PRECISIONS if not row.cuda_only]
-        raise SpecError(
-            "precision",
-            precision.name,
-            f"exists on CUDA devices only; on the CPU take {_listed(names, 'or')}",
-        )
-    if kernel.cuda_only:
-        allowed = f"a CUDA kernel; on the CPU take {_listed(_ON_CPU, 'or')}"
-        raise SpecError("attention", kernel.name, allowed)
-
-
-_EAGER = [row for row in ATTENTIONS if not row.compiles]
-"""Kernels that a message may recommend: they need no compiler."""
-_ON_CPU = [row.name for row in _EAGER if not row.cuda_only]
-
-
-def _listed(names: Sequence[str], conjunction: str) -> str:
-    """``a, b or c``."""
-    *first, last = names
-    return f"{', '.join(first)} {conjunction} {last}" if first else last
-
-
 StepKind = Literal["inference", "forward", "forward+backward", "train"]
-Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "sgd"]
+Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "sgd", "custom"]
 CompileMode = Literal[
     "off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
 ]
-WorkloadKind = Literal["transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce"]
+WorkloadKind = Literal[
+    "transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce", "own-model"
+]
 Parallel = Literal["none", "naive", "flat", "overlap", "bucketed", "ddp", "fsdp2"]
 Mask = Literal["auto", "causal", "none"]
 
 DIMENSION_NAMES = group_keys("dimensions")
+PLACE_NAMES = ("model_file", "model_source")
+"""Keys that follow from ``model`` on a machine: nobody has to write them."""
+
+
+class _Default(str):
+    """A default that depends on the model: told apart from the same text when it was given."""
+
+    __slots__ = ()
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,8 +63,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Either ``model`` names a preset, or all five dimensions are given and ``model`` is
     ``custom``. Bare attention (``workload = attention``) takes d_model alone, and heads; its
-    other dimensions are 1. Meaning, unit and allowed values of each key are in
-    `sysbench.core.spec.fields.FIELDS`, which the form and ``--help`` show too.
+    other dimensions are 1. A model of the user's (``FILE.py:FACTORY``, ``MODULE:FACTORY`` or
+    ``hf:PATH``) has no dimensions here, but arguments of its own in ``model_args``. Meaning, unit
+    and allowed values of each key are in `sysbench.core.spec.fields.FIELDS`, which the form and
+    ``--help`` show too.
 
     Raises:
         SpecError: From the constructor, naming the field, the value and what is allowed.
@@ -176,7 +81,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     batch: int = 4
     context: int = 128
     precision: PrecisionName = "fp32"
-    attention: AttentionName = "naive"
+    attention: AttentionName = cast(AttentionName, _Default("naive"))
     step: StepKind = "train"
     optimizer: Optimizer = "adamw-foreach"
     clip: float = 0.0
@@ -205,13 +110,21 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     shard_optimizer: bool = False
     payload_mib: float = 0.0
     mask: Mask = "auto"
+    model_args: str = ""
+    model_file: str = ""
+    model_source: str = ""
+    trust_code: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.attention, _Default) and is_own(self.model):
+            msgspec.structs.force_setattr(self, "attention", OWN_ATTENTION)
         for field in FIELDS:
             value = field.parse(getattr(self, field.name))
             msgspec.structs.force_setattr(self, field.name, value)
         if self.workload == "attention":
             self._complete_attention()
+        elif self.is_own:
+            self._complete_own()
         else:
             self._complete_model()
         check_together(self)
@@ -227,6 +140,20 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             msgspec.structs.force_setattr(self, name, getattr(self, name) or 1)
         if self.step == "train":  # without weights there is no optimizer: the same step
             msgspec.structs.force_setattr(self, "step", "forward+backward")
+
+    def _complete_own(self) -> None:
+        """Check the name of an own model, and that it is given no dimension."""
+        source_of(self.model)
+        for name in DIMENSION_NAMES:
+            if getattr(self, name):
+                raise SpecError(
+                    name,
+                    getattr(self, name),
+                    f"left out: it sizes the built-in model; {ARGUMENT}NAME=VALUE is an argument "
+                    "of yours",
+                )
+        if self.workload == "transformer":
+            msgspec.structs.force_setattr(self, "workload", OWN_MODEL)
 
     def _complete_model(self) -> None:
         """Fill the dimensions from the preset, or the name from the dimensions."""
@@ -262,7 +189,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one step processes: batch times context."""
+        """Tokens that one step processes: batch times context; 0 of a model without one of both."""
         return self.batch * self.context
 
     @property
@@ -286,7 +213,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def has_model(self) -> bool:
         """True if its steps run a model, or only the attention of one."""
-        return self.workload in ("transformer", "attention")
+        return self.workload in ("transformer", "attention", OWN_MODEL)
+
+    @property
+    def is_own(self) -> bool:
+        """True if the model is the user's."""
+        return is_own(self.model)
 
     @property
     def has_steps(self) -> bool:
@@ -333,6 +265,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             # Runs stored before the key existed keep their identity.
             if field.later and values[field.name] == defaults[field.name]:
                 del values[field.name]
+        values.pop("model_file", None)  # the same code elsewhere is the same
         return hashlib.sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:16]
 
     def changed(self, **changes: object) -> RunSpec:
@@ -340,6 +273,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if "model" in changes:
             # 0 takes the dimension from the new preset.
             changes = dict.fromkeys(DIMENSION_NAMES, 0) | changes
+            if self.is_own != is_own(changes["model"]):
+                changes = _OF_ANOTHER_KIND | changes
         elif changes.keys() & set(DIMENSION_NAMES):
             changes = {"model": ""} | changes
         return msgspec.structs.replace(self, **changes)
@@ -352,12 +287,30 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         never: tuple[str, ...] = ("model",) if custom else DIMENSION_NAMES
         if self.workload == "attention":
             always, never = ("d_model", "heads"), ("model", "vocab", "d_ff", "layers")
-        return {
+        if self.is_own:
+            always, never = (), ("workload", "model_args", *PLACE_NAMES, *DIMENSION_NAMES)
+            if self.attention == OWN_ATTENTION:
+                never = (*never, "attention")
+        settings = {
             name: getattr(self, name)
             for name in self.__struct_fields__
             if name in always
             or (name not in never and getattr(self, name) != getattr(default, name))
         }
+        if self.is_own:
+            settings["model"] = model_setting(self.model, self.model_file)
+            settings |= argument_settings(self.model_args)
+        return settings
+
+
+_OF_ANOTHER_KIND: dict[str, Any] = {
+    "attention": _Default("naive"),
+    "workload": "transformer",
+    "model_args": "",
+    "trust_code": False,
+    **dict.fromkeys(PLACE_NAMES, ""),
+}
+"""What a spec loses whose model is no longer, or now is, the user's."""
 
 
 def subject(spec: Mapping[str, Any]) -> str:
@@ -365,16 +318,16 @@ def subject(spec: Mapping[str, Any]) -> str:
     workload = str(spec.get("workload", "transformer"))
     if workload == "attention":
         return f"attention-d{spec['d_model']}"
-    return str(spec["model"]) if workload == "transformer" else workload
+    return str(spec["model"]) if workload in ("transformer", OWN_MODEL) else workload
 
 
 def parse_spec(values: Mapping[str, object]) -> RunSpec:
     """A spec from TOML values or ``--set`` texts.
 
     Raises:
-        SpecError: An unknown key, or a value that the field does not allow.
+        SpecError: An unknown key, or a value that the field does not allow. ``model.NAME`` is an
+            argument of an own model.
     """
-    settings: dict[str, Any] = {
-        field_named(name, values[name]).name: values[name] for name in values
-    }
+    given = with_arguments(values)
+    settings: dict[str, Any] = {field_named(name, given[name]).name: given[name] for name in given}
     return RunSpec(**settings)

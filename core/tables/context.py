@@ -8,6 +8,7 @@ from typing import Any
 from ..formatting import counted
 from ..record.environment import attention_words, device_name, threads, torch_version
 from ..record.record import Finding, PassRecord, Record
+from ..spec.own_model import OWN_MODEL, argument_words
 from ..spec.spec import NUMERIC_WORKLOADS
 from .table import Cell, Column, Table, facts, fields_of, is_number, tabulate
 
@@ -92,6 +93,10 @@ def model_line(spec: Mapping[str, Any], parameters: int) -> str:
     workload = spec.get("workload", "transformer")
     if workload == "attention":
         return f"{bare_attention(spec)}: no weights"
+    if workload == OWN_MODEL:
+        words = argument_words(spec.get("model_args"))
+        count = f"{parameters:,} parameters" if parameters else "parameters not counted yet"
+        return f"{spec.get('model')}: {count}" + (f" ({words})" if words else "")
     if workload != "transformer":
         return f"{workload}: no model"
     return (
@@ -118,8 +123,7 @@ def settings_line(spec: Mapping[str, Any], environment: Mapping[str, Any] | None
         return "values and types: no batch, no steps"
     step = str(spec.get("step"))
     parts = [
-        f"batch {spec.get('batch')}",
-        f"context {spec.get('context')}",
+        *(f"{key} {spec.get(key)}" for key in ("batch", "context") if spec.get(key) != 0),
         str(spec.get("precision")),
         f"{attention_words(str(spec.get('attention')), environment or {})} attention",
         f"{step} with {spec.get('optimizer')}" if step == "train" else step,

@@ -22,7 +22,7 @@ from ..machine.processes import die_with_parent
 from ..record.blocks import PASSES
 from ..record.events import AnyEvent, Noticed, StageEntered, encode_event
 from ..runs.job import CACHE_FOLDER, Job, Report
-from ..runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE
+from ..runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE, STACKS_SIGNAL
 from ..spec.spec import RunSpec
 from .compile.plain_paths import CACHE_VARIABLE, have_plain_paths
 
@@ -30,6 +30,7 @@ from .compile.plain_paths import CACHE_VARIABLE, have_plain_paths
 def main() -> int:
     """Run a supervised pass, or the one described by the command line; returns the exit code."""
     faulthandler.enable()
+    faulthandler.register(STACKS_SIGNAL)
     if EVENT_FD_VARIABLE in os.environ:
         return _supervised()
     return _by_hand()

@@ -7,6 +7,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterator
+from typing import cast
 
 import msgspec
 import torch
@@ -58,6 +59,7 @@ def report_failure(
             kind=_kind(cause),
             message=text or type(cause).__name__,
             traceback="".join(traceback.format_exception(error)),
+            place=_users_place(error, spec),
             is_cuda_error="CUDA error" in text or "cuBLAS" in text or "CUDNN" in text.upper(),
         )
     )
@@ -147,6 +149,31 @@ def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
         if f"{os.sep}torch{os.sep}" not in frame.filename and not frame.filename.endswith(WATCHER)
     ]
     return list(reversed(own or frames))
+
+
+def _users_place(error: BaseException, spec: RunSpec) -> str:
+    """``model.py:12 in make: open(path)``: the innermost line of the user's code in the chain.
+
+    Empty where it was not running, and of the built-in models.
+    """
+    folder = os.path.dirname(spec.model_file) + os.sep
+    place, link = "", cast(BaseException | None, error)
+    while spec.model_file and link is not None:
+        frames = traceback.extract_tb(link.__traceback__)
+        own = [frame for frame in frames if _is_users(frame.filename, folder)]
+        if isinstance(link, SyntaxError) and link.filename and _is_users(link.filename, folder):
+            line = (link.text or "").strip()
+            place = f"{os.path.relpath(link.filename, folder)}:{link.lineno}: {line}"
+        elif own:
+            name = os.path.relpath(own[-1].filename, folder)
+            place = f"{name}:{own[-1].lineno} in {own[-1].name}: {_expression(own[-1]) or ''}"
+        link = link.__cause__ or link.__context__
+    return place.removesuffix(": ")
+
+
+def _is_users(filename: str, folder: str) -> bool:
+    """Whether a file is beside the model's, and in no installed library below it."""
+    return filename.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in filename
 
 
 def _expression(frame: traceback.FrameSummary) -> str | None:

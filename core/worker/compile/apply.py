@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from torch import nn
 
+from ...errors import SpecError
 from ...record.compile import Extent
 from ...record.record import Compile
 from ...spec.spec import RunSpec
-from ..workloads.models.transformer import Transformer
 from .metrics import eager_parts, graph_breaks, parts_seconds, recompiles
 
 DYNAMIC = {"auto": None, "on": True, "off": False}
@@ -26,7 +26,11 @@ def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
     _keep_records()
     # Only inductor has modes; other backends reject the argument.
     mode = spec.compile if spec.compile_backend == "inductor" else None
-    for target in compiled_modules(spec, model):
+    targets = compiled_modules(spec, model)
+    if not targets:
+        allowed = "whole: this model has no list of blocks of one class"
+        raise SpecError("compile_scope", spec.compile_scope, allowed)
+    for target in targets:
         target.compile(
             fullgraph=spec.compile_fullgraph,
             dynamic=DYNAMIC[spec.compile_dynamic],
@@ -38,9 +42,18 @@ def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
 
 def compiled_modules(spec: RunSpec, model: nn.Module) -> list[nn.Module]:
     """Modules that the spec compiles as a graph each, if it compiles: the blocks, or the model."""
-    if spec.compile_scope == "block" and isinstance(model, Transformer):
-        return list(model.blocks)
-    return [model]
+    return blocks_of(model) if spec.compile_scope == "block" else [model]
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The longest list of modules of one class in the model; empty without a list of two."""
+    lists = [
+        list(module)
+        for module in model.modules()
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 0
+    ]
+    alike = [one for one in lists if len({type(block) for block in one}) == 1]
+    return max(alike, key=len, default=[])
 
 
 def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...analysis.memory.owners import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
 from ...analysis.trace.scopes import LOSS, MODULE_RANGE
 from ..ranges import module_ranges
-from ..workloads.base import SteppedWorkload
+from ..workloads.base import SteppedWorkload, tensors_in
 
 BUILD_STEP = -1
 CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)
@@ -102,7 +102,11 @@ class Tagger:
         self._open.append(path)
         self._compute(path)
         try:
-            with self._casts if path == WHOLE_MODEL else nullcontext():
+            # A child of the model can have its name, and is watched already.
+            is_whole = path == WHOLE_MODEL and self._open.count(path) <= 1 + (
+                self._open[0] == WHOLE_MODEL
+            )
+            with self._casts if is_whole else nullcontext():
                 yield
         finally:
             self._open.pop()
@@ -114,8 +118,9 @@ class Tagger:
         if not modules or modules[-1].module != path:
             modules.append(ModuleMark(time.time_ns(), path))
 
-    def _tag_output(self, module: nn.Module, args: Any, output: Tensor) -> None:
-        self.tag(output, "outputs")
+    def _tag_output(self, module: nn.Module, args: Any, output: object) -> None:
+        for tensor in tensors_in(output):
+            self.tag(tensor, "outputs")
 
     def _grad_tagger(self, module: str) -> Callable[[Tensor], None]:
         def tag_gradient(parameter: Tensor) -> None:
@@ -129,7 +134,8 @@ class Tagger:
             for parameter, state in optimizer.state.items():
                 for value in state.values():
                     if isinstance(value, Tensor):
-                        self.tag(value, "optimizer state", modules[parameter])
+                        module = modules.get(parameter, WHOLE_MODEL)
+                        self.tag(value, "optimizer state", module)
 
         return tag_state
 

@@ -22,6 +22,7 @@ from ..memory.cpu_recorder import CpuRecorder
 from ..memory.cuda_recorder import CudaRecorder
 from ..memory.tagger import Tagger
 from ..workloads.base import SteppedWorkload
+from ..workloads.own import import_own_model, report_own_model
 from ..workloads.sdpa import report_sdpa_kernel
 from ..workloads.transformer import make_workload
 
@@ -120,6 +121,7 @@ def _record(
         except BaseException:
             del room  # no call here: the CPU's recorder notes calls, which takes memory
             raise
+    report_own_model(workload, report)
     report_sdpa_kernel(workload, report)
     return step_ms
 
@@ -155,11 +157,15 @@ def _step(workload: SteppedWorkload, tagger: Tagger, index: int) -> None:
 
 
 def _rehearse(spec: RunSpec) -> None:
-    """Run a step of the smallest model, unrecorded.
+    """Run a step of the smallest built-in model, unrecorded, and import what an own one imports.
 
     Torch imports parts of itself at their first use. The CPU's recorder traces Python calls,
     and would take longer over those imports than over the steps.
     """
+    if spec.is_own:
+        import_own_model(spec)
+        optimizer = "adamw-foreach" if spec.optimizer == "custom" else spec.optimizer
+        spec = spec.changed(model="", optimizer=optimizer, batch=1, context=2)
     kernel = spec.attention_row
     smallest = spec.changed(
         **dict.fromkeys(DIMENSION_NAMES, 1) | {"d_model": 2},

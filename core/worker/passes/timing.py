@@ -29,6 +29,7 @@ from ..clocks import MAX_BATCH_STEPS, Clock, clock_for
 from ..compile.apply import describe_compilation
 from ..compile.warm import with_warm_seconds
 from ..workloads.base import EnterPhase
+from ..workloads.own import report_own_model
 from ..workloads.sdpa import report_sdpa_kernel
 from ..workloads.transformer import make_workload
 
@@ -51,8 +52,10 @@ def measure(job: Job, report: Report) -> None:
     spec = job.spec
     report(StageEntered(stage="build"))
     workload = make_workload(spec)
+    report_own_model(workload, report)
     clock = clock_for(workload.device, every_step=spec.sync == "every-step")
     timing = timed(workload, clock, report)
+    report_own_model(workload, report)  # its first step has named its loss
     report(ResultReported(block="timing", data=msgspec.to_builtins(timing)))
     if spec.compile == "off":
         report_sdpa_kernel(workload, report)

@@ -36,6 +36,7 @@ from ..compile.ranges import part_ranges
 from ..limits import lift_memory_limit
 from ..ranges import PhaseRanges, module_ranges, profiler_range
 from ..workloads.base import SteppedWorkload
+from ..workloads.own import report_own_model
 from ..workloads.sdpa import report_sdpa_kernel
 from ..workloads.transformer import make_workload
 
@@ -59,6 +60,7 @@ def measure(job: Job, report: Report) -> None:
         _record(workload, graphs, report, raw)
         with part_ranges(graphs, profiler_range):
             _record_shapes(workload, shaped)
+    report_own_model(workload, report)
     report_sdpa_kernel(workload, report)
     report(StageEntered(stage="export"))
     _compress(raw, job.path / "trace.json.gz", report)

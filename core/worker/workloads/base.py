@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import is_dataclass
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +101,33 @@ class SteppedWorkload(ABC):
             kernel = sdpa_kernel(SDPBackend.__members__[backend])
         with autocast, kernel:
             yield
+
+
+def tensors_in(value: object) -> list[Tensor]:
+    """The tensors of a structure, in order: containers, and objects by their attributes."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        parts: Iterable[object] = value.values()
+    elif isinstance(value, (list, tuple, set)):
+        parts = value
+    elif is_dataclass(value) or isinstance(value, SimpleNamespace):
+        parts = vars(value).values() if hasattr(value, "__dict__") else ()
+    else:
+        return []
+    return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def optimizer_over(spec: RunSpec, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The spec's optimizer over these parameters, with its usual settings."""
+    if spec.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=1e-3)
+    return torch.optim.AdamW(
+        parameters,
+        lr=1e-4,
+        foreach=spec.optimizer == "adamw-foreach",
+        fused=spec.optimizer == "adamw-fused",
+    )
 
 
 def weight_dtype(spec: RunSpec) -> torch.dtype:

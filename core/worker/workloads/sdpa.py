@@ -42,12 +42,29 @@ class _Asking(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _choice(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> int:
-    """torch's choice for these operands, cast by hand: autocast does not cast for the question."""
-    device = q.device.type
+def _choice(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> int:
+    """torch's choice for these operands, cast by hand: autocast does not cast for the question.
+
+    The parameters have the names of torch's function: models of users name them.
+    """
+    device = query.device.type
+    q, k, v = query, key, value
     if torch.is_autocast_enabled(device):
         q, k, v = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (q, k, v))
-    return int(torch._fused_sdp_choice(q, k, v, None, 0.0, is_causal))
+    return int(
+        torch._fused_sdp_choice(
+            q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    )
 
 
 def sdpa_kernel_of(workload: SteppedWorkload) -> str | None:

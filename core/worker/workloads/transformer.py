@@ -13,8 +13,9 @@ from ..compile.apply import compiled
 from .attention import AttentionWorkload
 from .base import EnterPhase as EnterPhase
 from .base import StepError as StepError
-from .base import SteppedWorkload, weight_dtype
+from .base import SteppedWorkload, optimizer_over, weight_dtype
 from .models.transformer import Transformer
+from .own import OwnWorkload
 
 
 def make_workload(spec: RunSpec) -> SteppedWorkload:
@@ -23,6 +24,8 @@ def make_workload(spec: RunSpec) -> SteppedWorkload:
     Raises:
         ValueError: The spec's workload has no steps.
     """
+    if spec.is_own:
+        return OwnWorkload(spec)
     if spec.workload == "attention":
         return AttentionWorkload(spec)
     if spec.workload == "transformer":
@@ -96,15 +99,7 @@ class Workload(SteppedWorkload):
 
 def make_optimizer(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
     """The spec's optimizer over all parameters, with its usual settings."""
-    parameters = list(model.parameters())
-    if spec.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=1e-3)
-    return torch.optim.AdamW(
-        parameters,
-        lr=1e-4,
-        foreach=spec.optimizer == "adamw-foreach",
-        fused=spec.optimizer == "adamw-fused",
-    )
+    return optimizer_over(spec, list(model.parameters()))
 
 
 def set_precision(spec: RunSpec) -> dict[str, object]:

@@ -1,0 +1,252 @@
+"""The code behind the name of an own model: its file, and a digest of what it is made of."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from ..errors import SpecError
+from .own_model import Source, source_of
+from .spec import RunSpec
+
+CONFIG = "config.json"
+INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of installed libraries."""
+MOST_FILES = 500
+"""Files that a digest may read: more are no model's code."""
+LARGEST_BYTES = 2**24
+
+MEASURED_APART = {"torch"}
+"""Libraries that the environment of a record tells by themselves, as a factor of comparisons."""
+
+
+def located(spec: RunSpec) -> RunSpec:
+    """The spec with the file of its own model and the digest of its code; others as they are.
+
+    The name in ``model`` loses its folder, so that the same code has the same identity anywhere.
+
+    Raises:
+        SpecError: There is no such file, module or configuration.
+    """
+    if not spec.is_own:
+        return spec
+    source = source_of(spec.model)
+    path = Path(spec.model_file) if spec.model_file else _path_of(source)
+    if not path.is_file():
+        raise SpecError("model", spec.model, f"there is no file {path}")
+    return spec.changed(
+        model=_short_name(source, path), model_file=str(path), model_source=digest_of(source, path)
+    )
+
+
+def digest_of(source: Source, path: Path) -> str:
+    """SHA-256, in 16 digits, of the code and of the versions of the libraries that it imports.
+
+    Of a factory's file that is its own text and that of the modules beside it that it imports; of
+    a configuration its text, and with code of its own that too. torch is not part of it: the
+    environment of a record has its version.
+
+    Raises:
+        SpecError: The files cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        for name, data in sorted(_texts(source, path).items()):
+            digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    except OSError as error:
+        raise SpecError("model", str(path), f"it cannot be read: {error.strerror}") from error
+    for name, version in sorted(libraries_of(source, path).items()):
+        if name not in MEASURED_APART:
+            digest.update(f"{name} {version}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def libraries_of(source: Source, path: Path) -> dict[str, str]:
+    """Versions of the installed libraries that the code imports, by name of the import."""
+    if source.door == "hf":
+        names = {"transformers"}
+    else:
+        local = _local_files(source, path)
+        imported = {
+            name.partition(".")[0] for file in local for name, level in _imports(file) if not level
+        }
+        names = imported - {file.stem for file in local} - set(sys.stdlib_module_names)
+        names -= {source.top_package} if source.door == "module" else set()
+        names |= {source.top_package} if _is_installed(path) else set()
+    versions = {name: _version(name) for name in names if name}
+    return {name: version for name, version in versions.items() if version}
+
+
+def root_of(source: Source, path: Path) -> Path:
+    """The folder from which the code is imported."""
+    if source.door != "module":
+        return path.parent
+    is_package = path.name == "__init__.py"
+    return path.parents[source.place.count(".") + is_package]
+
+
+def _path_of(source: Source) -> Path:
+    if source.door == "file":
+        return Path(source.place).expanduser().resolve()
+    return _path_of_module(source) if source.door == "module" else _path_of_config(source.place)
+
+
+def _short_name(source: Source, path: Path) -> str:
+    if source.door == "file":
+        return f"{path.name}:{source.factory}"
+    if source.door == "module":
+        return f"{source.place}:{source.factory}"
+    if Path(source.place).expanduser().exists():
+        return f"hf:{path.parent.name if path.name == CONFIG else path.name}"
+    return f"hf:{source.place}"
+
+
+def _path_of_module(source: Source) -> Path:
+    """The file of a module, without importing it or the packages that it is in.
+
+    The working directory comes last: a file in it cannot stand in for an installed library.
+    """
+    folders = [*(entry for entry in sys.path if entry), os.getcwd()]
+    found, name = None, ""
+    for part in source.place.split("."):
+        name = f"{name}.{part}" if name else part
+        found = PathFinder.find_spec(name, folders)
+        if found is None:
+            raise SpecError(
+                "model",
+                f"{source.place}:{source.factory}",
+                f"there is no module {name}, neither installed nor in {os.getcwd()}",
+            )
+        folders = list(found.submodule_search_locations or [])
+    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        raise SpecError("model", source.place, "a module or package written in Python")
+    return Path(found.origin).resolve()
+
+
+def _path_of_config(place: str) -> Path:
+    path = Path(place).expanduser()
+    if path.is_dir():
+        path = path / CONFIG
+    if path.is_file():
+        return path.resolve()
+    cached = _cached_config(place)
+    if cached is None:
+        raise SpecError(
+            "model",
+            f"hf:{place}",
+            f"a {CONFIG}, its folder, or an id in the local cache {_cache_folder()}; nothing is "
+            f"downloaded: `hf download {place} {CONFIG}` does that",
+        )
+    return cached
+
+
+def _cache_folder() -> Path:
+    """The folder of downloaded repositories, by the variables of huggingface_hub."""
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache).expanduser()
+    base = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
+    return Path(base).expanduser() / "hub"
+
+
+def _cached_config(place: str) -> Path | None:
+    """The configuration of an id in the cache: of its main branch, else of any revision."""
+    folder = _cache_folder() / f"models--{place.replace('/', '--')}"
+    try:
+        revision = (folder / "refs" / "main").read_text("utf-8").strip()
+    except OSError:
+        revision = "*"
+    return next(iter(sorted(folder.glob(f"snapshots/{revision}/{CONFIG}"))), None)
+
+
+def _texts(source: Source, path: Path) -> dict[str, bytes]:
+    """Content of the files that the model is made of, by their names under its root."""
+    if source.door == "hf":
+        files = {path, *path.parent.glob("*.py")} if path.name == CONFIG else {path}
+    else:
+        files = _local_files(source, path)
+    root = root_of(source, path)
+    return {str(file.relative_to(root)): _read(file) for file in files}
+
+
+def _read(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(LARGEST_BYTES)
+
+
+def _local_files(source: Source, path: Path) -> set[Path]:
+    """The file and those that it imports, directly or not, from its folder or its package.
+
+    Of an installed library only its own file: its version tells the rest.
+    """
+    root = root_of(source, path)
+    files = {path}
+    if source.door == "module" and _is_installed(path):
+        return files
+    waiting = [path]
+    while waiting and len(files) < MOST_FILES:
+        file = waiting.pop()
+        for name, level in _imports(file):
+            if (
+                source.door == "module"
+                and not level
+                and name.partition(".")[0] != source.top_package
+            ):
+                continue
+            base = file.parents[level - 1] if level else root
+            for found in _files_of(base, name):
+                if found not in files and found.is_relative_to(root):
+                    files.add(found)
+                    waiting.append(found)
+    return files
+
+
+def _is_installed(path: Path) -> bool:
+    return not INSTALLED.isdisjoint(path.parts)
+
+
+def _files_of(base: Path, name: str) -> Iterator[Path]:
+    """Files that importing a dotted name under a folder can read."""
+    path = base
+    for part in name.split(".") if name else ():
+        path = path / part
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file():
+                yield file
+    if not name and (base / "__init__.py").is_file():
+        yield base / "__init__.py"
+
+
+def _imports(file: Path) -> Iterator[tuple[str, int]]:
+    """Dotted names that a file imports, with their level of relative import; none if it is broken.
+
+    Both ``from a import b`` and ``import a.b`` give ``a.b``: b may be a module.
+    """
+    try:
+        tree = ast.parse(_read(file))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # whoever imports it says what is wrong
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, 0) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = f"{node.module}." if node.module else ""
+            yield from ((start + alias.name, node.level) for alias in node.names)
+
+
+def _version(name: str) -> str:
+    """Version of the library that is imported by this name; empty where none is installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+    for distribution in metadata.packages_distributions().get(name, ()):
+        return metadata.version(distribution)
+    return ""

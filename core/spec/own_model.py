@@ -1,0 +1,167 @@
+"""Models of the user's: the names by which a spec finds them, and the arguments that they take.
+
+No I/O: `sysbench.core.spec.model_source` finds the code behind a name.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from ..errors import SpecError
+from ..record.spec import OWN_MODEL as OWN_MODEL
+
+Door = Literal["file", "module", "hf"]
+
+HF = "hf:"
+ARGUMENT = "model."
+"""Prefix of a keyword argument among the settings: ``model.layers``."""
+
+WAYS = "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or hf:PATH"
+
+
+class Source(NamedTuple):
+    """Place of a model's code, as the spec names it.
+
+    Attributes:
+        door: ``file`` and ``module`` call a factory; ``hf`` reads a configuration.
+        place: Path of the file, dotted name of the module, or path or id of the configuration.
+        factory: Name of the factory; empty for ``hf``.
+    """
+
+    door: Door
+    place: str
+    factory: str = ""
+
+    @property
+    def top_package(self) -> str:
+        """First part of a module's dotted name."""
+        return self.place.partition(".")[0]
+
+
+def is_own(model: object) -> bool:
+    """Whether the value of ``model`` names a model of the user's, and no preset."""
+    return isinstance(model, str) and ":" in model
+
+
+def source_of(model: str) -> Source:
+    """The place that ``model`` names.
+
+    Raises:
+        SpecError: It names none.
+    """
+    if model.startswith(HF):
+        if place := model.removeprefix(HF).strip():
+            return Source("hf", place)
+        raise SpecError("model", model, "hf:PATH of a config.json or its folder, or hf:ORG/NAME")
+    place, _, factory = model.rpartition(":")
+    if not _is_dotted(factory):
+        raise SpecError("model", model, f"{WAYS}; a factory is the name of a function or class")
+    if place.endswith(".py"):
+        return Source("file", place, factory)
+    if _is_dotted(place):
+        return Source("module", place, factory)
+    raise SpecError("model", model, f"{WAYS}, or the name of a preset")
+
+
+def _is_dotted(text: str) -> bool:
+    return bool(text) and all(map(_is_name, text.split(".")))
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def with_arguments(settings: Mapping[str, object]) -> dict[str, object]:
+    """The settings with every ``model.NAME`` gathered in ``model_args``.
+
+    A value is read as JSON where it is JSON (``4``, ``true``, ``[1, 2]``), and is a text else.
+
+    Raises:
+        SpecError: A name that no keyword argument can have.
+    """
+    given = {key: value for key, value in settings.items() if key.startswith(ARGUMENT)}
+    if not given:
+        return dict(settings)
+    rest = {key: value for key, value in settings.items() if key not in given}
+    arguments = decoded_arguments(canonical_arguments(rest.get("model_args", "")))
+    for key, value in given.items():
+        arguments[key.removeprefix(ARGUMENT)] = _read(value)
+    return rest | {"model_args": _encoded(arguments)}
+
+
+def canonical_arguments(value: object) -> str:
+    """Keyword arguments as JSON text, sorted; empty for none.
+
+    Raises:
+        ValueError: No JSON object, or a key that is no name.
+        TypeError: Neither a text nor a mapping.
+    """
+    if isinstance(value, Mapping):
+        return _encoded(dict(value))
+    if not isinstance(value, str):
+        raise TypeError
+    if not value.strip():
+        return ""
+    decoded = json.loads(value)
+    if not isinstance(decoded, dict):
+        raise ValueError
+    return _encoded(decoded)
+
+
+def decoded_arguments(text: str) -> dict[str, Any]:
+    """The keyword arguments of a checked ``model_args``."""
+    return dict(json.loads(text)) if text else {}
+
+
+def model_setting(model: str, file: str) -> str:
+    """The value of ``model`` that finds the code again from any folder.
+
+    Args:
+        model: The spec's, which has lost its folder if ``file`` is known.
+        file: Path of the code; empty where nobody looked for it yet.
+    """
+    source = source_of(model)
+    if not file or source.door == "module":
+        return model
+    return f"{file}:{source.factory}" if source.door == "file" else f"{HF}{file}"
+
+
+def argument_settings(text: str) -> dict[str, str]:
+    """``{"model.layers": "4"}``: the arguments as settings that `with_arguments` reads back."""
+    return {ARGUMENT + name: _typed(value) for name, value in decoded_arguments(text).items()}
+
+
+def argument_words(text: object) -> str:
+    """``layers 4, width 64``; empty for none, and for what is no canonical text."""
+    if not isinstance(text, str) or not text:
+        return ""
+    try:
+        return ", ".join(f"{name} {value}" for name, value in decoded_arguments(text).items())
+    except ValueError:  # of a record that somebody wrote
+        return text
+
+
+def _encoded(arguments: Mapping[str, object]) -> str:
+    if not all(map(_is_name, arguments)):
+        wrong = next(name for name in arguments if not _is_name(name))
+        raise SpecError(ARGUMENT + wrong, arguments[wrong], "the name of a keyword argument")
+    return json.dumps(arguments, sort_keys=True, allow_nan=False) if arguments else ""
+
+
+def _read(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _typed(value: object) -> str:
+    """A text that `_read` reads back."""
+    if isinstance(value, str) and _read(value) == value:
+        return value
+    return json.dumps(value, allow_nan=False)

@@ -1,0 +1,300 @@
+"""Models of users: their steps, their passes, and how what goes wrong in their code ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from sysbench.core.errors import ModelError, SpecError
+from sysbench.core.record.events import AnyEvent, DeviceDescribed, ResultReported, WorkerFailed
+from sysbench.core.record.record import Kernels, Memory
+from sysbench.core.runs.job import Job
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.worker.boot import measured
+from sysbench.core.worker.passes import memory, timing, trace
+from sysbench.core.worker.workloads.own import CROSS_ENTROPY, MEAN_SQUARE, OwnWorkload
+from sysbench.core.worker.workloads.transformer import make_workload
+
+CODE = '''
+import sys
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, scale = ctx.saved_tensors
+        return gradient * scale, (gradient * x).sum()
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return x + Scaled.apply(torch.relu(self.inner(x)), self.scale)
+
+
+def make(layers=2, width=48):
+    blocks = [Block(width) for _ in range(layers)]
+    return nn.Sequential(nn.Embedding(50, width), *blocks, nn.Linear(width, 50))
+
+
+def images(side=8):
+    def batch(batch):
+        return torch.randn(batch, 3, side, side)
+
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
+    return SimpleNamespace(model=model, batch=batch)
+
+
+class Trained:
+    """Everything a factory may bring but a whole step."""
+
+    def __init__(self, batch):
+        self.model = nn.Linear(6, 2)
+        self.rows = batch
+
+    def batch(self):
+        return {"x": torch.randn(self.rows, 6), "y": torch.randn(self.rows, 2)}
+
+    def loss(self, model, batch):
+        return (model(batch["x"]) - batch["y"]).square().mean()
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def stepped():
+    model = nn.Linear(4, 4)
+
+    def step(enter):
+        enter("first half")
+        loss = model(torch.ones(2, 4)).sum()
+        enter("second half")
+        loss.backward()
+        model.zero_grad()
+
+    return SimpleNamespace(model=model, step=step)
+
+
+def raises():
+    sizes = {"a": 1}
+    return nn.Linear(sizes["b"], 2)
+
+
+def exits():
+    sys.exit(3)
+
+
+def pair():
+    return nn.Linear(2, 2), 3
+
+
+def needs_file():
+    return open("weights-not-there.bin").read()
+
+
+class Wrong(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+
+    def forward(self, ids):
+        return self.table(ids) @ torch.zeros(3, 3)
+
+
+class Ends(Wrong):
+    def forward(self, ids):
+        raise SystemExit("enough")
+
+
+def no_table():
+    return nn.Linear(4, 4)
+
+
+def loss_of_two():
+    return SimpleNamespace(
+        model=nn.Linear(4, 4),
+        batch=lambda: torch.ones(2, 4),
+        loss=lambda model, batch: model(batch),
+    )
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "mine.py").write_text(CODE)
+    (folder / "broken.py").write_text("def make(:\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def own(folder: Path) -> Callable[..., RunSpec]:
+    def spec(factory: str, file: str = "mine.py", **settings: Any) -> RunSpec:
+        small = {"batch": 2, "context": 8, "device": "cpu", "threads": 1, "steps": 2, "warmup": 1}
+        return resolved(parse_spec({"model": f"{folder / file}:{factory}", **small, **settings}))
+
+    return spec
+
+
+def stepped(spec: RunSpec) -> tuple[OwnWorkload, list[str]]:
+    workload, phases = make_workload(spec), list[str]()
+    assert isinstance(workload, OwnWorkload)
+    workload.step(phases.append)
+    return workload, phases
+
+
+def test_a_module_alone_is_trained_on_token_ids(own: Callable[..., RunSpec]) -> None:
+    spec = own("make", **{"model.layers": 3, "clip": 1.0})
+    workload, phases = stepped(spec)
+    assert phases == [*workload.phases, ""]
+    assert workload.phases == ("forward", "loss", "backward", "clip", "optimizer", "zero-grad")
+    assert workload.loss_words == CROSS_ENTROPY
+    facts = workload.facts
+    assert facts["inputs"] == ["int64 (2, 8)"] * 2
+    assert facts["parameters"] == 2 * 50 * 48 + 50 + 3 * (48 * 48 + 48 + 1)
+    first = workload.loss_value()
+    workload.step(lambda phase: None)
+    assert first is not None and workload.loss_value() != first
+    assert all(parameter.grad is None for parameter in workload.model.parameters())
+
+
+def test_a_batch_takes_the_sizes_it_names_and_no_other_is_ignored(
+    own: Callable[..., RunSpec],
+) -> None:
+    with pytest.raises(SpecError, match="context = 8: 0: neither the factory nor its batch"):
+        make_workload(own("images"))
+    workload, _ = stepped(own("images", context=0, precision="bf16-pure"))
+    assert workload.facts["inputs"] == ["bfloat16 (2, 3, 8, 8)"]
+    assert workload.loss_words == MEAN_SQUARE
+    with pytest.raises(SpecError, match="left out: batch = … is a key of the spec"):
+        make_workload(own("Trained", context=0, **{"model.batch": 3}))
+    with pytest.raises(SpecError, match=r"batch = 0: a whole number from 1: Trained\(\) needs it"):
+        make_workload(own("Trained", context=0, batch=0, optimizer="custom"))
+    with pytest.raises(SpecError, match=r"an argument of make\(\), which has: layers, width"):
+        make_workload(own("make", **{"model.depth": 3}))
+
+
+def test_a_loss_and_an_optimizer_of_its_own_are_used_and_have_to_be_said(
+    own: Callable[..., RunSpec],
+) -> None:
+    workload, phases = stepped(own("Trained", context=0, optimizer="custom"))
+    assert phases == ["forward", "backward", "optimizer", "zero-grad", ""]
+    assert isinstance(workload.optimizer, torch.optim.SGD)
+    with pytest.raises(SpecError, match="custom: the model brings its own"):
+        make_workload(own("Trained", context=0))
+    with pytest.raises(SpecError, match="a name: it brings none"):
+        make_workload(own("make", optimizer="custom"))
+
+
+def test_a_whole_step_has_its_own_phases(own: Callable[..., RunSpec]) -> None:
+    settings: dict[str, Any] = {"batch": 0, "context": 0, "optimizer": "custom"}
+    _, phases = stepped(own("stepped", **settings))
+    assert phases == ["start", "first half", "second half", ""]
+    with pytest.raises(SpecError, match=r"clip = 1.0: 0.0: the step is the model's own"):
+        make_workload(own("stepped", clip=1, **settings))
+
+
+def test_blocks_compile_where_there_are_any(own: Callable[..., RunSpec]) -> None:
+    eager = {"compile": "default", "compile_backend": "eager", "compile_scope": "block"}
+    with pytest.raises(SpecError, match="no list of blocks"):
+        make_workload(own("Wrong", **eager))
+
+
+def test_all_passes_close_on_a_model_with_its_own_autograd_function(
+    own: Callable[..., RunSpec], tmp_path: Path
+) -> None:
+    spec, events = own("make", batch=8, context=64, **{"model.width": 128}), list[AnyEvent]()
+    trace.measure(Job(spec=spec, name="trace", folder=str(tmp_path)), events.append)
+    memory.measure(Job(spec=spec, name="memory", folder=str(tmp_path)), events.append)
+    timing.measure(Job(spec=spec, name="timing", folder=str(tmp_path)), events.append)
+    blocks = {event.block: event.data for event in events if isinstance(event, ResultReported)}
+    kernels, ledger = (
+        msgspec.convert(blocks["kernels"], Kernels),
+        msgspec.convert(blocks["memory"], Memory),
+    )
+    rows = sum(row.exclusive_ns for row in kernels.rows) + sum(row.ns for row in kernels.idle)
+    assert rows + kernels.unattributed_ns == pytest.approx(kernels.step_ms * 1e6, rel=1e-9)
+    assert kernels.coverage.with_module >= 0.99
+    assert sum(row.bytes for row in ledger.ledger) == ledger.peak_allocated_bytes
+    assert {"parameters", "inputs", "optimizer state", "activations"} <= {
+        row.name for row in ledger.ledger
+    }
+    assert blocks["timing"]["tokens_per_second"] > 0
+    assert blocks["timing"]["model_flops"] is None
+    facts = [event.facts["model"] for event in events if isinstance(event, DeviceDescribed)]
+    assert facts[-1]["loss"] == CROSS_ENTROPY
+
+
+@pytest.mark.parametrize(
+    ("factory", "place", "message"),
+    [
+        ("raises", 'in raises: sizes["b"]', "'b'"),
+        ("exits", "in exits: sys.exit(3)", "exits() ended the process by exit(3)"),
+        ("pair", "", "pair() returned a tuple: it has to return a torch.nn.Module"),
+        ("needs_file", 'in needs_file: open("weights-not-there.bin")', "No such file"),
+        ("Wrong", "in forward: self.table(ids) @ torch.zeros(3, 3)", "cannot be multiplied"),
+        ("Ends", 'in forward: raise SystemExit("enough")', "ended the process by exit('enough')"),
+        ("nothing", "", "mine.py has no function or class nothing; there is: Scaled, Block, make"),
+        ("no_table", "", "has no embedding"),
+    ],
+)
+def test_an_error_of_the_user_s_code_is_told_as_theirs(
+    own: Callable[..., RunSpec], tmp_path: Path, factory: str, place: str, message: str
+) -> None:
+    failure = failed(own(factory), tmp_path)
+    code = place.partition(": ")[2]
+    line = next(number for number, text in enumerate(CODE.splitlines(), 1) if code in text)
+    assert failure.place == (f"mine.py:{line} {place}" if place else "")
+    assert message in failure.message
+
+
+def failed(spec: RunSpec, folder: Path) -> WorkerFailed:
+    events = list[AnyEvent]()
+    job = Job(spec=spec, name="timing", folder=str(folder))
+    assert not measured(job, events.append, lambda: timing.measure)
+    assert isinstance(events[-1], WorkerFailed)
+    return events[-1]
+
+
+def test_a_file_that_is_no_python_names_its_line(
+    own: Callable[..., RunSpec], tmp_path: Path
+) -> None:
+    assert failed(own("make", "broken.py"), tmp_path).place == "broken.py:1: def make(:"
+
+
+def test_code_that_changes_while_it_is_measured_ends_the_pass(
+    own: Callable[..., RunSpec], folder: Path
+) -> None:
+    path = folder / "changing.py"
+    path.write_text("def make(): ...\n")
+    spec = own("make", "changing.py")
+    path.write_text("def make(): return None\n")
+    with pytest.raises(ModelError, match=r"changing\.py was changed since the run began"):
+        make_workload(spec)
