@@ -1,0 +1,211 @@
+"""Models of Hugging Face configurations: random weights, random inputs, nothing downloaded."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import ModelError, SpecError
+from ...spec.model_source import digest_of
+from ...spec.own_model import ARGUMENT, decoded_arguments, source_of
+from ...spec.spec import RunSpec
+from .base import weight_dtype
+from .factory import Parts
+
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Variables by which these libraries ask no server."""
+
+IMPLEMENTATIONS = {"naive": "eager", "sdpa": "sdpa", "flex": "flex_attention"}
+"""Names that transformers has for the code paths of attention."""
+
+AUTO_CLASSES = (
+    *("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM"),
+    *("AutoModelForImageTextToText", "AutoModelForImageClassification"),
+    *("AutoModelForSequenceClassification", "AutoModelForSpeechSeq2Seq", "AutoModel"),
+)
+"""In this order, for a configuration that does not name its architecture."""
+
+TOKENS = ("batch", "context")
+FRAMES = 64
+"""Frames of audio features, where a configuration does not say how many."""
+
+
+def configured_parts(spec: RunSpec) -> Parts:
+    """The model of the spec's configuration with random weights, and its inputs.
+
+    Raises:
+        SpecError: An argument or a key that the model does not have.
+        ModelError: transformers is not installed, or the inputs of the model are of no known kind.
+    """
+    model_type, config = model_class(spec)
+    if hasattr(config, "use_cache"):
+        config.use_cache = False  # as a training loop has it
+    options = {}
+    if not spec.attention_row.is_of_model:
+        options["attn_implementation"] = IMPLEMENTATIONS[spec.attention_row.kernel]
+    try:
+        model = model_type._from_config(config, dtype=weight_dtype(spec), **options)
+    except ValueError as error:
+        if options and "attention" in str(error).lower():
+            raise SpecError("attention", spec.attention, f"one this model has: {error}") from error
+        raise
+    if spec.checkpoint:
+        if not model.supports_gradient_checkpointing:
+            raise SpecError("checkpoint", spec.checkpoint, "0: this model recomputes nothing")
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    make, takes = _inputs_of(model, config, spec)
+    return Parts(
+        model=model,
+        batch=make,
+        takes=frozenset(takes),
+        facts={
+            "architecture": model_type.__name__,
+            "attention": getattr(config, "_attn_implementation", None) or "of its own",
+        },
+    )
+
+
+def model_class(spec: RunSpec) -> tuple[Any, Any]:
+    """The class of the model, imported, and its configuration with the spec's arguments.
+
+    Raises:
+        SpecError: An argument that the configuration does not have, or code that was not allowed.
+        ModelError: transformers is not installed, or does not know the configuration.
+    """
+    path = Path(spec.model_file)
+    if digest_of(source_of(spec.model), path) != spec.model_source:
+        raise ModelError(f"{path} was changed since the run began: run it again")
+    transformers = _transformers()
+    config = _configuration(transformers, path, spec)
+    for name in getattr(config, "architectures", None) or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name), config
+    if spec.trust_code:
+        for name in AUTO_CLASSES:
+            if name in (getattr(config, "auto_map", None) or {}):
+                return _remote_class(config.auto_map[name], path), config
+    for name in AUTO_CLASSES:
+        mapping = getattr(transformers, name)._model_mapping
+        if (found := mapping.get(type(config), None)) is not None:
+            return (found[0] if isinstance(found, tuple) else found), config
+    raise ModelError(f"transformers {transformers.__version__} has no model for {path}")
+
+
+def _transformers() -> Any:
+    for variable in OFFLINE:
+        os.environ[variable] = "1"
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise ModelError(
+            f"hf: needs transformers, which cannot be imported here ({error}): "
+            f"{sys.executable} -m pip install transformers"
+        ) from error
+
+
+def _remote_class(reference: str, path: Path) -> Any:
+    module = importlib.import_module("transformers.dynamic_module_utils")
+    return module.get_class_from_dynamic_module(reference, str(path.parent))
+
+
+def _configuration(transformers: Any, path: Path, spec: RunSpec) -> Any:
+    values = json.loads(path.read_bytes())
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise ModelError(f"{path} has no model_type: it is no configuration of a model")
+    kind, known = values["model_type"], transformers.CONFIG_MAPPING
+    arguments = decoded_arguments(spec.model_args)
+    if kind in known:
+        config_class = known[kind]
+    elif "auto_map" not in values:
+        raise ModelError(f"transformers {transformers.__version__} does not know model_type {kind}")
+    elif not spec.trust_code:
+        raise SpecError(
+            "trust_code",
+            False,
+            f"true, to run the code beside {path}: {kind} is not in transformers",
+        )
+    else:
+        config_class = _remote_class(values["auto_map"]["AutoConfig"], path)
+    names = {*values, *vars(config_class())}
+    for key, value in arguments.items():
+        if key not in names:
+            close = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise SpecError(ARGUMENT + key, value, f"a key of {kind}'s configuration{hint}")
+    config = config_class.from_dict(values | arguments)
+    if not hasattr(config, "architectures") or not config.architectures:
+        config.architectures = values.get("architectures")
+    return config
+
+
+def _inputs_of(
+    model: nn.Module, config: Any, spec: RunSpec
+) -> tuple[Callable[[], Mapping[str, Any]], tuple[str, ...]]:
+    """A maker of the inputs, with labels where a step has a backward, and the sizes it takes."""
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    accepted = inspect.signature(model.forward).parameters
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if main == "input_ids":
+        names = ["input_ids"]
+        if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
+            names.append("decoder_input_ids")
+        if "labels" in accepted and spec.has_backward:
+            names.append("labels")
+        classes = _classes(model, config)
+
+        def tokens() -> Mapping[str, Any]:
+            shape = (spec.batch, spec.context)
+            made = {name: torch.randint(text.vocab_size, shape) for name in names}
+            if "labels" in made and classes:
+                made["labels"] = torch.randint(classes, (spec.batch,))
+            return made
+
+        return tokens, TOKENS
+    makers = {"pixel_values": _pixels, "input_features": _features, "input_values": _samples}
+    if main not in makers:
+        raise ModelError(f"its main input is {main}: return it from batch() of a factory instead")
+    make = makers[main]
+    takes = TOKENS if "decoder_input_ids" in accepted else TOKENS[:1]
+
+    def signals() -> Mapping[str, Any]:
+        made = {main: make(config, spec)}
+        if "decoder_input_ids" in accepted:
+            shape = (spec.batch, spec.context)
+            made["decoder_input_ids"] = torch.randint(text.vocab_size, shape)
+        elif "labels" in accepted and spec.has_backward and _classes(model, config):
+            made["labels"] = torch.randint(_classes(model, config), (spec.batch,))
+        return made
+
+    return signals, takes
+
+
+def _classes(model: nn.Module, config: Any) -> int:
+    """Classes of a classifier; 0 of another model."""
+    return int(config.num_labels) if "Classification" in type(model).__name__ else 0
+
+
+def _pixels(config: Any, spec: RunSpec) -> torch.Tensor:
+    vision = getattr(config, "vision_config", config)
+    size = getattr(vision, "image_size", 224)
+    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    return torch.randn(spec.batch, getattr(vision, "num_channels", 3), height, width)
+
+
+def _features(config: Any, spec: RunSpec) -> torch.Tensor:
+    bins = getattr(config, "num_mel_bins", 80)
+    frames = 2 * config.max_source_positions if hasattr(config, "max_source_positions") else FRAMES
+    return torch.randn(spec.batch, bins, frames)
+
+
+def _samples(config: Any, spec: RunSpec) -> torch.Tensor:
+    return torch.randn(spec.batch, 16_000)
