@@ -17,12 +17,21 @@ from ..errors import SpecError, WorkerFailed
 from ..machine.children import python_child
 from ..record.record import LedgerRow
 from ..record.roof import Roof
-from ..spec.spec import DIMENSION_NAMES, RunSpec
-from .closed_form import Prediction
+from ..spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
+from .closed_form import Prediction, why_not_predicted
 from .requests import Held, Requests
 
 TIMEOUT_SECONDS = 120.0
 """Limit for one answer; the first includes the import of torch."""
+
+
+def why_not_played(spec: RunSpec) -> str | None:
+    """The reason why no played step stands for the spec's; None where one does."""
+    if not spec.is_own:
+        return why_not_predicted(spec)
+    if spec.compiles:
+        return "compiled code saves and fuses as it likes; the played step is eager"
+    return None
 
 
 class ProductCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,9 +129,9 @@ class Estimator:
             WorkerFailed: The process died, did not answer in time, or could not play the step.
             SpecError: There is no such step to play.
         """
-        if spec.workload != "transformer":
+        if spec.workload != "transformer" and not spec.is_own:
             raise SpecError("workload", spec.workload, "transformer; exact mode plays no other")
-        if spec.checkpoint:
+        if spec.checkpoint and not spec.is_own:
             raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
         question = canonical_spec(spec)
         if question.identity not in self._predictions:
@@ -186,8 +195,8 @@ class Estimator:
             while not line.endswith(b"\n"):
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     raise WorkerFailed(
-                        f"exact mode did not answer within {self._timeout_seconds:g} s; "
-                        "the closed form, without --exact, needs no torch"
+                        f"exact mode did not answer within {self._timeout_seconds:g} s; of the "
+                        "built-in models the closed form, without --exact, needs no torch"
                     )
                 data = os.read(process.stdout.fileno(), 2**20)
                 if not data:
@@ -210,7 +219,10 @@ class Estimator:
 
 def canonical_spec(spec: RunSpec) -> RunSpec:
     """The spec with every key that does not change a prediction at its default."""
-    names = (*DIMENSION_NAMES, "batch", "context", "precision", "attention", "step")
+    names: tuple[str, ...] = DIMENSION_NAMES
+    names += ("batch", "context", "precision", "attention", "step")
+    if spec.is_own:
+        names = (*names, "model", "model_args", *PLACE_NAMES, "trust_code", "checkpoint")
     settings: dict[str, Any] = {name: getattr(spec, name) for name in names}
     if spec.step == "train":
         settings |= {"optimizer": spec.optimizer, "clip": 1.0 if spec.clip else 0.0}

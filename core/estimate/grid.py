@@ -14,8 +14,8 @@ from ..spec.fields import field_named
 from ..spec.models import find_model
 from ..spec.spec import RunSpec
 from .allocator_settings import AllocatorSettings
-from .closed_form import Prediction, why_not_predicted
-from .exact import ExactPrediction
+from .closed_form import Prediction
+from .exact import ExactPrediction, why_not_played
 from .room import Room, Verdict, lacking_bytes, room_of, verdict_of
 
 Predict = Callable[[RunSpec], Prediction]
@@ -107,7 +107,7 @@ def fit(
     Raises:
         SpecError: The memory of such a spec is not predicted.
     """
-    why = why_not_predicted(spec)
+    why = why_not_played(spec)
     if why:
         raise SpecError("--fit", key, f"not for this spec: {why}")
     search = _Search(spec, key, room or room_of(spec, capacity_bytes), predict)
@@ -257,7 +257,7 @@ def _cell(
     except SpecError as error:
         return Cell(settings=settings, capacity_bytes=capacity_bytes, why=str(error))
     capacity = changed.memory_limit or capacity_bytes
-    why = why_not_predicted(changed)
+    why = why_not_played(changed)
     if why:
         return Cell(settings=settings, capacity_bytes=capacity, why=why)
     prediction = predict(changed)

@@ -14,6 +14,7 @@ from ..machine.environment import cpu_model
 from ..record.environment import device_name
 from ..record.memory import prediction_error
 from ..record.record import Record
+from ..spec.own_model import is_own
 from ..spec.spec import RunSpec
 from ..storage import UNREADABLE_JSON, home, locked, read_json, write_atomically
 
@@ -95,6 +96,8 @@ def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> 
         machine: Name that the device reports, from `this_machine` or a sample of it; None where
             it reports none.
     """
+    if spec.is_own:
+        return None
     try:
         kept = past_predictions(root)
     except DamagedFileError as error:
@@ -132,7 +135,7 @@ def _past(record: Record) -> PastPrediction | None:
     memory, machine = record.memory, device_name(record.environment)
     if memory is None or not memory.predicted_peak_bytes or not memory.peak_allocated_bytes:
         return None
-    if machine is None:
+    if machine is None or is_own(record.spec["model"]):  # each model's error is its own
         return None
     return PastPrediction(
         run=record.id,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import re
 import traceback
 from collections.abc import Iterator
-from typing import cast
 
 import msgspec
 import torch
@@ -18,6 +16,7 @@ from ..runs.job import Report
 from ..spec.spec import RunSpec
 from .limits import lift_memory_limit
 from .memory.oom import AllocatorState, OomObserver, state_now
+from .places import expression_of, users_place
 from .workloads.transformer import StepError
 
 CPU_REFUSAL = re.compile(r"tried to allocate (\d+) bytes")
@@ -59,7 +58,7 @@ def report_failure(
             kind=_kind(cause),
             message=text or type(cause).__name__,
             traceback="".join(traceback.format_exception(error)),
-            place=_users_place(error, spec),
+            place=users_place(error, spec),
             is_cuda_error="CUDA error" in text or "cuBLAS" in text or "CUDNN" in text.upper(),
         )
     )
@@ -104,7 +103,7 @@ def _out_of_memory(
             f"{os.path.basename(frame.filename)}:{frame.lineno} {frame.name}"
             for frame in frames[:STACK_FRAMES]
         ],
-        expression=_expression(frames[0]) if frames else None,
+        expression=expression_of(frames[0]) if frames else None,
         **fields,
     )
 
@@ -149,41 +148,3 @@ def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
         if f"{os.sep}torch{os.sep}" not in frame.filename and not frame.filename.endswith(WATCHER)
     ]
     return list(reversed(own or frames))
-
-
-def _users_place(error: BaseException, spec: RunSpec) -> str:
-    """``model.py:12 in make: open(path)``: the innermost line of the user's code in the chain.
-
-    Empty where it was not running, and of the built-in models.
-    """
-    folder = os.path.dirname(spec.model_file) + os.sep
-    place, link = "", cast(BaseException | None, error)
-    while spec.model_file and link is not None:
-        frames = traceback.extract_tb(link.__traceback__)
-        own = [frame for frame in frames if _is_users(frame.filename, folder)]
-        if isinstance(link, SyntaxError) and link.filename and _is_users(link.filename, folder):
-            line = (link.text or "").strip()
-            place = f"{os.path.relpath(link.filename, folder)}:{link.lineno}: {line}"
-        elif own:
-            name = os.path.relpath(own[-1].filename, folder)
-            place = f"{name}:{own[-1].lineno} in {own[-1].name}: {_expression(own[-1]) or ''}"
-        link = link.__cause__ or link.__context__
-    return place.removesuffix(": ")
-
-
-def _is_users(filename: str, folder: str) -> bool:
-    """Whether a file is beside the model's, and in no installed library below it."""
-    return filename.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in filename
-
-
-def _expression(frame: traceback.FrameSummary) -> str | None:
-    """The code that the frame was evaluating, joined to one line; None without its source."""
-    if frame.lineno is None or frame.end_lineno is None:
-        return frame.line or None
-    lines = linecache.getlines(frame.filename)[frame.lineno - 1 : frame.end_lineno]
-    if not lines or frame.colno is None or frame.end_colno is None:
-        return frame.line or None
-    # Columns count bytes. Cut the end first: cutting the start of a single line would shift it.
-    lines[-1] = lines[-1].encode()[: frame.end_colno].decode(errors="replace")
-    lines[0] = lines[0].encode()[frame.colno :].decode(errors="replace")
-    return " ".join("".join(lines).split())

@@ -138,6 +138,10 @@ def reconciled(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
     missing = dict(memory.missing)
     if matched is None:
         missing["resident_set"] = NO_MATCH
+    if spec.is_own:  # its worker has played the step, where one could be
+        return msgspec.structs.replace(
+            memory, closed_forms=forms, resident_set=matched, missing=missing
+        )
     reason = why_not_predicted(spec)
     if reason is not None:
         missing |= dict.fromkeys(("predicted_peak_bytes", "reconciliation"), reason)
@@ -148,12 +152,12 @@ def reconciled(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
         closed_forms=forms,
         resident_set=matched,
         predicted_peak_bytes=None if reason else prediction.peak_bytes,
-        reconciliation=[] if reason else _row_by_row(memory, prediction),
+        reconciliation=[] if reason else row_by_row(memory, prediction),
         missing=missing,
     )
 
 
-def _row_by_row(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
+def row_by_row(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
     """Every row that either side has, then the peak.
 
     A prediction covers tensors, so the rows are of the instant with the most bytes of tensors.

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -31,11 +31,18 @@ from ...estimate.trace import SHALLOW, Trace, extended_trace
 from ...machine.processes import die_with_parent
 from ...record.record import LedgerRow
 from ...spec.spec import RunSpec
+from ..places import users_place
 
 
 def exact_prediction(spec: RunSpec) -> ExactPrediction:
     """Run the step on meta tensors and sum it; for a deep model, extrapolate two shallow ones."""
     # Late: `main` times what it imports.
+    if spec.is_own:
+        from .own import play_own
+
+        own = play_own(spec)
+        sizes = Sizes(own.parameters, own.parameter_bytes, None, {})
+        return _added_up(spec, own.played, own.played.trace, " of the whole model", sizes)
     from .step import play
 
     if spec.layers <= SHALLOW:
@@ -51,6 +58,8 @@ def exact_prediction(spec: RunSpec) -> ExactPrediction:
 
 def quick_prediction(spec: RunSpec) -> ExactPrediction:
     """`exact_prediction` without importing torch's compiler, if this torch works without it."""
+    if spec.is_own:  # its code may use anything of torch
+        return exact_prediction(spec)
     try:
         with stub_dynamo():
             return exact_prediction(spec)
@@ -59,8 +68,26 @@ def quick_prediction(spec: RunSpec) -> ExactPrediction:
         return exact_prediction(spec)
 
 
-def _added_up(spec: RunSpec, played: Played, trace: Trace | None, how: str) -> ExactPrediction:
+class Sizes(NamedTuple):
+    """What a prediction says of the model itself; without masked FLOPs where no form has them."""
+
+    parameters: int
+    parameter_bytes: int
+    causal_forward_flops: int | None
+    formulas: dict[str, str]
+
+
+def _built_in(spec: RunSpec) -> Sizes:
     closed = predict(spec)
+    formulas = {"parameters": closed.formulas["parameters"]}
+    return Sizes(closed.parameters, closed.parameter_bytes, closed.causal_forward_flops, formulas)
+
+
+def _added_up(
+    spec: RunSpec, played: Played, trace: Trace | None, how: str, sizes: Sizes | None = None
+) -> ExactPrediction:
+    sizes = sizes or _built_in(spec)
+    masked = sizes.causal_forward_flops
     requests = trace.requests() if spec.on_cuda and trace is not None else None
     phases = [
         _phase(spec, played, name)
@@ -72,10 +99,10 @@ def _added_up(spec: RunSpec, played: Played, trace: Trace | None, how: str) -> E
     peak = max(played.moments, key=lambda moment: sum(moment.requested))
     flops = {phase.phase: phase.flops for phase in phases}
     return ExactPrediction(
-        parameters=closed.parameters,
-        parameter_bytes=closed.parameter_bytes,
-        forward_flops=flops["forward"],
-        causal_forward_flops=closed.causal_forward_flops,
+        parameters=sizes.parameters,
+        parameter_bytes=sizes.parameter_bytes,
+        forward_flops=flops.get("forward", 0),
+        causal_forward_flops=flops.get("forward", 0) if masked is None else masked,
         backward_flops=flops.get("backward", 0),
         step_flops=sum(flops.values()),
         saved_activation_bytes=played.saved_bytes,
@@ -88,7 +115,7 @@ def _added_up(spec: RunSpec, played: Played, trace: Trace | None, how: str) -> E
         requests=requests,
         held=held,
         method=f"exact: the step on meta tensors{how}",
-        formulas={"parameters": closed.formulas["parameters"]},
+        formulas=sizes.formulas,
     )
 
 
@@ -148,14 +175,19 @@ def main() -> int:
 
 
 def _answer(line: bytes, import_seconds: float) -> Answer:
+    place = ""
     try:
         spec = msgspec.json.decode(line, type=RunSpec)
         began = time.perf_counter()
-        prediction = quick_prediction(spec)
+        try:
+            prediction = quick_prediction(spec)
+        except Exception as error:
+            place = users_place(error, spec) and f"{users_place(error, spec)}: "
+            raise
     except Exception as error:
         traceback.print_exc()
         cause = error.__cause__ or error
-        return Answer(error=" ".join(f"{type(cause).__name__}: {cause}".split()))
+        return Answer(error=place + " ".join(f"{type(cause).__name__}: {cause}".split()))
     return Answer(
         prediction=msgspec.structs.replace(
             prediction, seconds=time.perf_counter() - began, import_seconds=import_seconds

@@ -40,9 +40,11 @@ class DryRunOptimizer:
         state: Optimizer state by parameter, allocated from the start.
     """
 
-    def __init__(self, spec: RunSpec, model: nn.Module) -> None:
+    def __init__(self, spec: RunSpec, model: nn.Module | Sequence[Tensor]) -> None:
         self._kind = spec.optimizer
-        self._parameters: list[Tensor] = list(model.parameters())
+        self._parameters: list[Tensor] = list(
+            model.parameters() if isinstance(model, nn.Module) else model
+        )
         self.state = {parameter: self._state_of(parameter) for parameter in self._parameters}
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
@@ -58,11 +60,12 @@ class DryRunOptimizer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update every parameter by its gradient."""
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        """Update every parameter that has a gradient by it."""
+        used = [parameter for parameter in self._parameters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in used if parameter.grad is not None]
         if self._kind == "sgd":
             sgd(
-                self._parameters,
+                used,
                 gradients,
                 [None] * len(gradients),
                 weight_decay=0.0,
@@ -74,12 +77,12 @@ class DryRunOptimizer:
             )
             return
         adamw(
-            self._parameters,
+            used,
             gradients,
-            self._all("exp_avg"),
-            self._all("exp_avg_sq"),
+            [self.state[parameter]["exp_avg"] for parameter in used],
+            [self.state[parameter]["exp_avg_sq"] for parameter in used],
             [],
-            self._all("step"),
+            [self.state[parameter]["step"] for parameter in used],
             foreach=self._kind == "adamw-foreach",
             fused=self._kind == "adamw-fused",
             amsgrad=False,
@@ -90,9 +93,6 @@ class DryRunOptimizer:
             eps=1e-8,
             maximize=False,
         )
-
-    def _all(self, name: str) -> list[Tensor]:
-        return [self.state[parameter][name] for parameter in self._parameters]
 
 
 class DryRunWorkload(workload.Workload):

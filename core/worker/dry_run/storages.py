@@ -185,6 +185,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         life = self._of.get(_address(tensor)) or self._follow(tensor, category, block)
         life.category, life.place = category, place
 
+    def forget(self, tensor: Tensor) -> None:
+        """Count the tensor's storage as if it had never been there."""
+        life = self._of.get(_address(tensor))
+        if life is not None:
+            life.bytes = 0
+
     def begin_state(self, tensors: Iterable[Tensor]) -> None:
         """Say which of the tensors that were built are the optimizer's state."""
         numbers = [self._built.number_of(_address(tensor)) for tensor in tensors]

@@ -15,7 +15,7 @@ from ...record.events import Noticed, ResultReported, StageEntered, StepCounted,
 from ...runs.job import Job, Report
 from ...spec.spec import DIMENSION_NAMES, RunSpec
 from ...storage import write_atomically
-from ..dry_run.reserve import with_predicted_reserve
+from ..dry_run.reserve import with_own_prediction, with_predicted_reserve
 from ..failures import ran_out_of_memory
 from ..limits import OOM_RESERVE_BYTES, without_limit
 from ..memory.cpu_recorder import CpuRecorder
@@ -91,6 +91,9 @@ def measure(job: Job, report: Report) -> None:
     if job.spec.compile != "off":
         memory = msgspec.structs.replace(memory, missing=memory.missing | HIDDEN_BY_COMPILING)
     report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
+    if job.spec.is_own:  # reported first: playing runs the user's code once more
+        memory = with_own_prediction(memory, job.spec)
+        report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
 
 
 def _noted(tagger: Tagger, recorder: CudaRecorder | CpuRecorder) -> Notes:

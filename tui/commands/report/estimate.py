@@ -125,7 +125,7 @@ NOT_PLAYED = "it goes by the order of all requests, which exact mode plays: ask 
 def estimate_lines(estimate: Estimate, width: int) -> Iterator[Line]:
     """The whole answer about one spec."""
     spec, prediction = estimate.spec, estimate.prediction
-    yield from _head(spec, width)
+    yield from _head(spec, width, prediction.parameters)
     works = {
         "forward": prediction.forward_flops,
         "backward": prediction.backward_flops,
@@ -187,9 +187,9 @@ def grid_lines(spec: RunSpec, cells: Sequence[Cell], method: str, width: int) ->
     yield from prose(f"method: {method}", width, style="dim")
 
 
-def _head(spec: RunSpec, width: int) -> Iterator[Line]:
+def _head(spec: RunSpec, width: int, parameters: int = 0) -> Iterator[Line]:
     settings = msgspec.to_builtins(spec)
-    model = model_line(settings, spec.dimensions.parameters)
+    model = model_line(settings, parameters or spec.dimensions.parameters)
     yield from prose(model, width, hang=2, style="bold")
     yield from prose(f"{settings_line(settings)} · {spec.device}", width, hang=2)
 
@@ -291,9 +291,10 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
     if estimate.why_no_workspace:
         yield f"{LIBRARY_WORKSPACE}: {estimate.why_no_workspace}"
     if isinstance(prediction, ExactPrediction):
-        closed = predict(spec).peak_bytes
-        over = round(closed / prediction.peak_bytes - 1, 3) + 0.0  # one zero, not two
-        yield f"closed form: {format_bytes(closed)} ({signed_percent(over)})"
+        if not spec.is_own:
+            closed = predict(spec).peak_bytes
+            over = round(closed / prediction.peak_bytes - 1, 3) + 0.0  # one zero, not two
+            yield f"closed form: {format_bytes(closed)} ({signed_percent(over)})"
         if times := estimate.roof_times:
             yield f"roofline: the step takes at least {sum(times.values()):.3g} ms"
         else:

@@ -12,7 +12,7 @@ import msgspec
 from ....core.errors import SpecError
 from ....core.estimate.allocator_settings import settings_of
 from ....core.estimate.closed_form import predict, why_no_workspace, why_not_predicted
-from ....core.estimate.exact import Estimator, ExactPrediction
+from ....core.estimate.exact import Estimator, ExactPrediction, why_not_played
 from ....core.estimate.grid import Predict, cells_of, fit, parse_axes
 from ....core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
 from ....core.formatting import parse_bytes
@@ -22,6 +22,7 @@ from ....core.machine.peaks import parse_peak, roof_of
 from ....core.record.roof import Roof
 from ....core.runs.prediction_errors import this_machine
 from ....core.runs.rates.store import measured_facts
+from ....core.spec.model_source import located
 from ....core.spec.resolve import resolved
 from ....core.spec.spec import RunSpec
 from ....core.tables.estimate import fit_table, grid_table
@@ -42,8 +43,15 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
         WorkerFailed: Exact mode could not play the step.
     """
     spec = asked_spec(arguments)
-    if spec.device == "auto":
-        spec = resolved(spec)
+    spec = resolved(spec) if spec.device == "auto" else located(spec)
+    if spec.is_own and exact is None:
+        with Estimator() as exact:
+            _answer(arguments, spec, exact)
+    else:
+        _answer(arguments, spec, exact)
+
+
+def _answer(arguments: argparse.Namespace, spec: RunSpec, exact: Estimator | None) -> None:
     if not spec.has_model:
         raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
     capacity = _capacity(arguments, spec)
@@ -53,7 +61,7 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
     elif arguments.table:
         _table(arguments, spec, capacity, predict_one)
     else:
-        _one(arguments, spec, capacity, predict_one)
+        _one(arguments, spec, capacity, exact)
 
 
 def _capacity(arguments: argparse.Namespace, spec: RunSpec) -> int | None:
@@ -69,15 +77,15 @@ def _capacity(arguments: argparse.Namespace, spec: RunSpec) -> int | None:
 
 
 def _one(
-    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, predict_one: Predict
+    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, exact: Estimator | None
 ) -> None:
-    why = why_not_predicted(spec) or ""
-    if why and arguments.exact:
+    why = (why_not_predicted(spec) if exact is None else why_not_played(spec)) or ""
+    if why and exact is not None:
         raise SpecError("--exact", True, f"not for this spec: {why}")
-    roof, why_no_roof = _roof(arguments, spec) if arguments.exact else (None, "")
+    roof, why_no_roof = (None, "") if exact is None else _roof(arguments, spec)
     estimate = Estimate(
         spec=spec,
-        prediction=predict_one(spec),
+        prediction=predict(spec) if exact is None else exact.predict(spec),
         why=why,
         capacity_bytes=capacity,
         roof=roof,
@@ -95,10 +103,13 @@ def _fit(
     if capacity is None:
         raise SpecError("--capacity", None, f"say how much memory {spec.device} has, such as 24GiB")
     settings = settings_of(os.environ)
-    fitted = fit(spec, arguments.fit, capacity, predict, settings=settings)
-    if arguments.exact:
-        fitted = fit(spec, arguments.fit, capacity, predict_one, fitted.largest, settings)
-    method = _method(arguments)
+    guess = None
+    if not spec.is_own:
+        fitted = fit(spec, arguments.fit, capacity, predict, settings=settings)
+        guess = fitted.largest
+    if spec.is_own or arguments.exact:
+        fitted = fit(spec, arguments.fit, capacity, predict_one, guess, settings)
+    method = _method(arguments, spec)
     lines = fit_lines(spec, fitted, method, page_width())
     _print(arguments, msgspec.to_builtins(fitted) | {"method": method}, [fit_table(fitted)], lines)
 
@@ -108,7 +119,7 @@ def _table(
 ) -> None:
     axes = parse_axes(arguments.table)
     cells = cells_of(spec, axes, capacity, predict_one)
-    method = _method(arguments)
+    method = _method(arguments, spec)
     document = {"capacity_bytes": capacity, "axes": axes, "cells": cells, "method": method}
     lines = grid_lines(spec, cells, method, page_width())
     _print(arguments, document, [grid_table(cells)], lines)
@@ -128,8 +139,9 @@ def _print(
         print_lines(lines)
 
 
-def _method(arguments: argparse.Namespace) -> str:
-    return "exact: the step on meta tensors" if arguments.exact else CLOSED_FORM
+def _method(arguments: argparse.Namespace, spec: RunSpec) -> str:
+    is_exact = arguments.exact or spec.is_own
+    return "exact: the step on meta tensors" if is_exact else CLOSED_FORM
 
 
 def _roof(arguments: argparse.Namespace, spec: RunSpec) -> tuple[Roof | None, str]:
@@ -185,7 +197,9 @@ def _exact_json(estimate: Estimate, prediction: ExactPrediction) -> dict[str, An
         "first_step_bytes": None if held is None else held.first_step_bytes,
         "block_ledger": prediction.block_ledger,
         "saved_activation_bytes": prediction.saved_activation_bytes,
-        "closed_form_peak_bytes": predict(estimate.spec).peak_bytes,
+        "closed_form_peak_bytes": (
+            None if estimate.spec.is_own else predict(estimate.spec).peak_bytes
+        ),
         "roofline_ms": sum(times.values()) if times else None,
         "phases": [
             {

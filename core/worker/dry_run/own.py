@@ -1,0 +1,308 @@
+"""Dry run of a model of the user's: its own code, all of its layers, on tensors without data."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...estimate.extend import Played
+from ...estimate.libraries import workspaces_bytes
+from ...estimate.step.backward import GRADIENTS
+from ...estimate.step.forward import LOGITS
+from ...estimate.trace import STEP
+from ...spec.choices import without_autocast
+from ...spec.spec import RunSpec
+from ..workloads import own
+from ..workloads.base import autocast_dtype, tensors_in
+from .building import BuildTracker
+from .device import CpuFunctions, CudaFunctions, replaced
+from .step import DryRunOptimizer
+from .storages import OUTSIDE, Place, StorageTracker
+
+_aten = torch.ops.aten
+MODEL = "model"
+"""Name of the place outside every module of the model."""
+
+
+class OwnPlayed(NamedTuple):
+    """A played step, and the size of the model that took it."""
+
+    played: Played
+    parameters: int
+    parameter_bytes: int
+
+
+class DryRunOwnWorkload(own.OwnWorkload):
+    """The workload of a model of the user's on meta tensors, on any machine.
+
+    Attributes:
+        requested_spec: The spec that is predicted; ``spec`` is its stand-in, run eagerly.
+    """
+
+    def __init__(self, requested_spec: RunSpec) -> None:
+        self.requested_spec = requested_spec
+        with replaced(own, "optimizer_over", DryRunOptimizer):
+            super().__init__(_runnable(requested_spec), torch.device("meta"))
+
+    @contextmanager
+    def _casting(self) -> Iterator[None]:
+        spec = self.requested_spec
+        functions = _OwnCuda if spec.on_cuda else _OwnCpu
+        with functions(autocast_dtype(spec), spec.attention_row), _without_values():
+            yield
+
+
+@contextmanager
+def _without_values() -> Iterator[None]:
+    """Answer what transformers reads from the values of ids, which have none here.
+
+    It asks whether several sequences are packed into one row, and warns of padding without a
+    mask. In a batch of ours there is neither.
+    """
+    masks = sys.modules.get("transformers.masking_utils")
+    models = sys.modules.get("transformers.modeling_utils")
+    base = getattr(models, "PreTrainedModel", None)
+    questions = (
+        (masks, "find_packed_sequence_indices"),
+        (base, "warn_if_padding_and_no_attention_mask"),
+    )
+    with ExitStack() as stack:
+        for owner, name in questions:
+            if hasattr(owner, name):
+                stack.enter_context(replaced(owner, name, lambda *_, **__: None))
+        yield
+
+
+GROUPED_PRODUCTS = tuple(
+    getattr(owner, name)
+    for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
+    if hasattr(owner, name)
+)
+"""Products of experts' weights, in the versions of torch that have them."""
+
+
+class GroupedProduct(torch.autograd.Function):
+    """A product of rows in groups, each with a matrix of its own.
+
+    torch has no meta kernel for it in float32. Every row is multiplied once, whatever the groups.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, matrices: Tensor) -> Tensor:
+        """The rows' products, in the layout of the rows."""
+        ctx.save_for_backward(rows, matrices)
+        return rows @ matrices[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of both inputs."""
+        rows, matrices = ctx.saved_tensors
+        (gradient,) = gradients
+        of_rows = gradient @ matrices[0].t()
+        rows.t() @ gradient  # for its FLOPs
+        return of_rows, torch.empty_like(matrices)
+
+
+class _OwnCpu(CpuFunctions):
+    """Mode that answers any model's functions as on the CPU."""
+
+    def _answer(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if func is F.scaled_dot_product_attention:
+            return cpu_attention(*args, **kwargs)
+        if func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3:
+            return GroupedProduct.apply(args[0], args[1])  # type: ignore[no-untyped-call]
+        return func(*args, **kwargs)
+
+
+class _OwnCuda(CudaFunctions):
+    """Mode that answers any model's functions as on CUDA, where the built-in model's rules hold."""
+
+    def _answer(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if func is F.scaled_dot_product_attention:
+            plain = kwargs.get("attn_mask") is None and len(args) == 3
+            if not plain or not kwargs.get("is_causal") or kwargs.get("dropout_p"):
+                return func(*args, **kwargs)
+        if func is F.rms_norm and kwargs.get("weight") is None:
+            return func(*args, **kwargs)
+        if func is F.cross_entropy and kwargs.get("label_smoothing"):
+            return func(*args, **kwargs)
+        return super()._answer(func, args, kwargs)
+
+
+def cpu_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention by the kernel that torch chooses on the CPU for these shapes and strides.
+
+    torch is asked with real tensors that nobody writes to: their memory is never touched.
+    """
+    operands = (query, key, value)
+    with _disable_current_modes(), torch.device("cpu"):
+        q, k, v = map(_unwritten, operands)
+        mask = None if attn_mask is None else _unwritten(attn_mask)
+        choice = torch._fused_sdp_choice(
+            q,
+            k,
+            v,
+            mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+    if choice != SDPBackend.FLASH_ATTENTION.value:
+        math = _aten._scaled_dot_product_attention_math
+        return math(  # type: ignore[no-any-return]
+            *operands,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            None,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )[0]
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
+    flash = _aten._scaled_dot_product_flash_attention_for_cpu
+    return flash(*operands, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]  # type: ignore[no-any-return]
+
+
+def _unwritten(tensor: Tensor) -> Tensor:
+    """A tensor of the CPU like this one, with no values."""
+    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return like.requires_grad_(tensor.requires_grad)
+
+
+def _runnable(spec: RunSpec) -> RunSpec:
+    """The eager CPU spec without autocast that runs while a device is emulated."""
+    row = spec.attention_row
+    return spec.changed(
+        device="cpu",
+        compile="off",
+        precision=without_autocast(spec.precision_row).name,
+        attention=row.name if row.is_of_model else row.stand_in,
+    )
+
+
+def play_own(spec: RunSpec) -> OwnPlayed:
+    """Run a dry step of the whole model; optimizer state exists beforehand.
+
+    An optimizer or a whole step of the user's makes its state in a first step, which is not
+    followed.
+
+    Raises:
+        Exception: Whatever the user's code raises, also because a tensor has no data.
+    """
+    built = BuildTracker()
+    with built:
+        workload = DryRunOwnWorkload(spec)
+        if spec.optimizer == "custom":
+            workload.step(lambda phase: None)
+    tracker = StorageTracker(built, workspaces_bytes(spec))
+    _own_residents(tracker, workload)
+    built.label_the_rest()
+    tracker.trace.mark(STEP)
+    used: set[Tensor] = set()
+    _watch(tracker, workload, used)
+    with tracker, _no_collections():
+        workload.step(tracker.enter)
+    optimizer = workload.optimizer
+    for parameter, state in optimizer.state.items() if optimizer else ():
+        if parameter not in used:  # a step makes no state for it
+            for value in tensors_in(state):
+                tracker.forget(value)
+    parameters = list(workload.model.parameters())
+    return OwnPlayed(
+        tracker.played(0),
+        sum(parameter.numel() for parameter in parameters),
+        sum(parameter.nbytes for parameter in parameters),
+    )
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Hold off collections: they would free storages where a real step frees none."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _own_residents(tracker: StorageTracker, workload: DryRunOwnWorkload) -> None:
+    states = workload.optimizer.state if workload.optimizer else {}
+    tracker.begin_state(value for state in states.values() for value in tensors_in(state))
+    spec = workload.requested_spec
+    for name, parameter in workload.model.named_parameters():
+        place = Place(0, name.rpartition(".")[0] or MODEL)
+        tracker.own(parameter, "parameters", place)
+        for value in tensors_in(states.get(parameter, {})):
+            # On CUDA only the fused optimizer keeps the number of steps on the device.
+            on_host = value.dim() == 0 and spec.on_cuda and spec.optimizer != "adamw-fused"
+            if not on_host:
+                tracker.own(value, "optimizer state", place)
+    for buffer in workload.model.buffers():
+        tracker.own(buffer, "buffers")
+    for tensor in workload.inputs:
+        tracker.own(tensor, "inputs")
+
+
+def _watch(tracker: StorageTracker, workload: DryRunOwnWorkload, used: set[Tensor]) -> None:
+    """Hook the model so that the tracker has the step's place and the gradients."""
+    open_places: list[Place] = [OUTSIDE]
+
+    def enter(place: Place, *_: object) -> None:
+        open_places.append(place)
+        tracker.go_to(place)
+
+    def leave(*_: object) -> None:
+        open_places.pop()
+        tracker.go_to(open_places[-1])
+
+    for name, module in workload.model.named_modules():
+        module.register_forward_pre_hook(partial(enter, Place(0, name or MODEL)))
+        module.register_forward_hook(leave, always_call=True)
+
+    def done(module: nn.Module, args: object, output: object) -> None:
+        for tensor in tensors_in(output):
+            tracker.own(tensor, LOGITS)
+        if not workload.spec.has_backward:
+            tracker.graph_is_complete()
+
+    workload.model.register_forward_hook(done)
+
+    def own_gradient(place: Place, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        used.add(parameter)
+        tracker.own(parameter.grad, GRADIENTS, place)
+
+    named = [*workload.model.named_parameters(), *((MODEL, one) for one in workload.inputs)]
+    for name, leaf in named:
+        if leaf.requires_grad:
+            place = Place(0, name.rpartition(".")[0] or MODEL)
+            keep = partial(own_gradient, place)
+            leaf.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]
