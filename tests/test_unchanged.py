@@ -42,6 +42,9 @@ ADDED = {
     "timing.steps",
     "timing.loss_start",
     "timing.throttled",
+    "kernels.device",
+    "kernels.other_devices",
+    "coverage.dropped_fills",
 }
 """Keys that JSON has gained since, a dotted one in that block only; none is renamed or removed."""
 

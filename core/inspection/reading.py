@@ -11,11 +11,12 @@ import msgspec
 
 from ..analysis.costs.rows import noted_work, with_costs
 from ..analysis.kernels.table import kernel_table
-from ..analysis.kernels.time_ledger import time_ledger
+from ..analysis.kernels.time_ledger import chosen_device, time_ledger
 from ..analysis.memory.block import describe_profiled, describe_snapshot
 from ..analysis.memory.profiled import has_profiled_allocations, read_profiled_allocations
 from ..analysis.memory.snapshot import read_snapshot
 from ..analysis.nsys.export import export_of, read_contents
+from ..analysis.trace.events import Trace
 from ..analysis.trace.reader import read_trace
 from ..errors import DamagedFileError
 from ..record.record import Kernels, Memory
@@ -43,25 +44,23 @@ def read_tables(path: Path, progress: Progress, device: int | None = None) -> Ta
     """All tables of a file. Neither time nor memory is limited here.
 
     Args:
-        device: The device of a memory snapshot; None for the busiest.
+        device: The device that the tables are of; None for the busiest.
 
     Raises:
         DamagedFileError: It cannot be read; the message has the reason.
         MemoryError: It takes more than this process may have.
     """
     kind = format_of(path)
-    if device is not None and kind != "memory-snapshot":
-        raise DamagedFileError("a device can be chosen of a memory snapshot alone")
     match kind:
         case "chrome-trace":
-            return _read_trace(path, progress)
+            return _read_trace(path, progress, device)
         case "memory-snapshot":
             return _read_snapshot(path, progress, device)
         case "nsys-export":
-            return _read_export(path, progress)
+            return _read_export(path, progress, device)
 
 
-def _read_trace(path: Path, progress: Progress) -> Tables:
+def _read_trace(path: Path, progress: Progress, device: int | None) -> Tables:
     """Times of kernels; without a device also the allocations of operators, if it has any."""
     try:
         trace = read_trace(path, lambda done, total: progress("decode", done, total))
@@ -73,10 +72,10 @@ def _read_trace(path: Path, progress: Progress) -> Tables:
             raise
         return Tables(_profiled(path, memory, missing={"kernels": str(error)}), None)
     progress("analyse", 0, 0)
-    ledger = time_ledger(trace)
+    ledger = time_ledger(trace, device=chosen_device(trace, device))
     work = noted_work(trace, ledger)
-    device = None if ledger.device is None else trace.devices.get(ledger.device)
-    folded = under_roof(with_costs(kernel_table(ledger), work), device)
+    name = device_name(trace, ledger.device)
+    folded = under_roof(with_costs(kernel_table(ledger), work), name)
     layers = with_costs(kernel_table(ledger, by_layer=True), work)
     memory = _profiled_memory(path) if ledger.source == "operators" else None
     if memory:
@@ -87,11 +86,24 @@ def _read_trace(path: Path, progress: Progress) -> Tables:
         kind="chrome-trace",
         file=_name(path),
         file_bytes=path.stat().st_size,
-        device=device,
+        device=name,
         kernels=folded,
         missing={"memory": "a chrome trace has no allocations with their owners"},
     )
     return Tables(inspection, layers)
+
+
+def device_name(trace: Trace, device: int | None) -> str | None:
+    """The device's name by the file; None where the file does not say it.
+
+    AMD's traces number devices otherwise in events than in their properties: where all names
+    agree, the number does not matter.
+    """
+    if device is None:
+        return None
+    names = {name for name in trace.devices.values() if name}
+    only = next(iter(names)) if len(names) == 1 else None
+    return trace.devices.get(device) or only
 
 
 def _profiled(
@@ -131,10 +143,10 @@ def _read_snapshot(path: Path, progress: Progress, device: int | None) -> Tables
     return Tables(inspection, None)
 
 
-def _read_export(path: Path, progress: Progress) -> Tables:
+def _read_export(path: Path, progress: Progress, device: int | None) -> Tables:
     contents = read_contents(path, lambda done, total: progress("rows", done, total))
     progress("analyse", 0, 0)
-    export = export_of(contents)
+    export = export_of(contents, device)
     rows, elsewhere, missing = export.nvtx.rows, export.nvtx.elsewhere, export.missing
     if (row_count := max(len(rows), len(elsewhere))) > MOST_RANGES:
         missing = missing | {"nvtx.rows": f"the first {MOST_RANGES:,} of {row_count:,}"}

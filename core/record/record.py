@@ -115,7 +115,7 @@ class Coverage(Block, frozen=True):
     ``with_module`` the part of forward, loss and backward time that has a module, in a CUDA graph
     one below the root. ``graph_kernels`` are those of the kernels that one launch of a CUDA graph
     started: all take its place in the model. ``dropped`` are launches whose work was never seen on
-    the device.
+    the device, ``dropped_fills`` those of them that only set memory.
     """
 
     launches: int
@@ -125,6 +125,7 @@ class Coverage(Block, frozen=True):
     with_module: float
     graph_kernels: int = 0
     dropped: int = 0
+    dropped_fills: int = 0
 
 
 class Kernels(Block, frozen=True):
@@ -142,7 +143,9 @@ class Kernels(Block, frozen=True):
 
     ``counted_flops`` are the FLOPs of matrix products by phase, from the shapes that ran;
     null where no shapes were noted. ``roof`` is what the rows' ``of_roof`` are measured by.
-    ``generated`` are the kernels of compiled graphs, decoded.
+    ``generated`` are the kernels of compiled graphs, decoded. ``device`` is the number of the
+    device that the rows are of, null for rows of the host; ``other_devices`` ran something too and
+    are left out.
     """
 
     source: Literal["kernels", "operators"]
@@ -160,6 +163,8 @@ class Kernels(Block, frozen=True):
     counted_flops: dict[str, float] | None = None
     roof: Roof | None = None
     generated: list[GeneratedKernel] = []
+    device: int | None = None
+    other_devices: list[int] = []
     missing: dict[str, str] = {}
 
     @property

@@ -58,6 +58,14 @@ def coverage_warning(kernels: Kernels) -> str:
         return ""
     if kernels.lacks_kernels:
         return f"These tables are not of the GPU: {literal(kernels.missing['kernels'])}."
+    coverage = kernels.coverage
+    if coverage.dropped and coverage.dropped == coverage.dropped_fills and not coverage.unlinked:
+        were = "fill of memory was" if coverage.dropped == 1 else "fills of memory were"
+        return (
+            f"{coverage.dropped:,} {were} launched and not recorded, and no kernel is missing: "
+            f"{percent(1 - coverage.explained)} of the {kernels.whole}, in gaps after such a "
+            "launch, is called unattributed and not idle."
+        )
     return (
         f"These tables explain only {percent(kernels.coverage.explained)} of the {kernels.whole} "
         f"({percent(COVERAGE_LIMIT, 0)} is the least to rely on): shares are of what was seen."

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         type=int,
         metavar="N",
-        help="of a memory snapshot of several devices, whose tables (default: the busiest)",
+        help="of a file of several devices, whose tables (default: the busiest)",
     )
     add_tree_options(parser)
 

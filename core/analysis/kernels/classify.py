@@ -126,7 +126,9 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             r"flash_?(fwd|bwd|attn|attention|mla|decode)|flash::|fmha|sdpa",
             r"attention|attn|(prefill|decode)_?with|paged_(decode|prefill|logits)",
-            r"(?<![a-z])((m?mha|[gm]qa|mla|xqa)(?![a-z])|[dn]sa_(?!\w*topk)|fna_)|natten",
+            # NSA_ before a capital is of a mangled name: a substitution and its arguments.
+            r"(?<![a-z])((m?mha|[gm]qa|mla|xqa)(?![a-z])|(?-i:[dn]sa_|[DN]SA_(?![A-Z]))(?!\w*topk)"
+            r"|fna_|sage_?fwd)|natten",
             r"dot_do_o|do_o_dot|convert_dq|merge_?state|lse_correct|softmax_reducev",
             r"^_?(fwd|bwd)_(preprocess|(grouped_)?kernel)(_stage\d|_d[kqv].*|_fuse)?(\.kd)?$",
         ),

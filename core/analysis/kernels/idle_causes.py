@@ -8,6 +8,9 @@ HOST_LATE = "host had not launched yet"
 ON_SYNC = "waiting on a sync"
 
 
+LAUNCHING = "host inside the launch call"
+
+
 BETWEEN = "between launched kernels"
 
 

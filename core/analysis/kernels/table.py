@@ -15,6 +15,7 @@ from ..trace.scopes import GRAD_ACCUMULATE, LOSS
 from .classify import classify, classify_operator, fused_operators
 from .time_ledger import TimeLedger
 
+OTHER = "other"
 LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
 MODEL_PHASES = ("forward", "loss", "backward")
 NO_KERNELS = (
@@ -32,13 +33,14 @@ def kernel_table(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool 
     """Rows by name, phase, module and operator, per step, the longest first.
 
     A host's operators are no account of a step that a device computed: where the trace shows
-    launches and no work on a device, the table explains nothing, and ``missing`` says why.
+    launches and no work on a device, or a device's events in a form that is not read, the table
+    explains nothing, and ``missing`` says why.
 
     Args:
         by_layer: Give modules that differ only by a layer's number a row each.
         on_device: The steps ran on a device, whatever the trace shows.
     """
-    is_blind = ledger.source == "operators" and (on_device or ledger.dropped > 0)
+    is_blind = ledger.source == "operators" and bool(on_device or ledger.dropped or ledger.unread)
     rows = _rows(ledger, by_layer=by_layer)
     steps, length = ledger.window.steps, ledger.window.length
     return Kernels(
@@ -57,8 +59,24 @@ def kernel_table(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool 
         ],
         unattributed_ns=ledger.unattributed / steps,
         coverage=_coverage(ledger, is_blind=is_blind),
-        missing=_missing(ledger) | ({"kernels": NO_KERNELS} if is_blind else {}),
+        device=ledger.device,
+        other_devices=ledger.other_devices,
+        missing=_missing(ledger)
+        | ({"kernels": NO_KERNELS if on_device else _no_kernels(ledger)} if is_blind else {}),
     )
+
+
+def _no_kernels(ledger: TimeLedger) -> str:
+    """The reason for a foreign file without kernels, with what it has in their place."""
+    unread = ", ".join(f"{count:,} {category}" for category, count in ledger.unread.items())
+    launches = f"{ledger.dropped_kernels:,} launch{'' if ledger.dropped_kernels == 1 else 'es'}"
+    reason = (
+        f"the GPU's kernels are not in this file: {launches}, 0 kernels; times below are the host's"
+        if ledger.dropped or not unread
+        else "the device's work is not in this file in a form that is read; times below are the "
+        "host's"
+    )
+    return f"{reason} (not read: {unread})" if unread else reason
 
 
 def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
@@ -95,11 +113,13 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
         strict=True,
     )
     steps, length = ledger.window.steps, ledger.window.length
-    category = classify if ledger.source == "kernels" else classify_operator
+    category = _category_of_kernel if ledger.source == "kernels" else _category_of_operator
     rows = [
         KernelRow(
             name=ledger.names[name],
-            category=category(ledger.names[name]),
+            category=category(
+                ledger.names[name], ledger.names[operator] if operator != NONE else ""
+            ),
             phase=ledger.phases[phase],
             module=labels[module] if module != NONE else "",
             op=ledger.names[operator] if operator != NONE else "",
@@ -117,6 +137,16 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
         for name, phase, module, operator, linked, calls, total, own, shortest, longest in columns
     ]
     return sorted(rows, key=lambda row: -row.exclusive_ns)
+
+
+def _category_of_kernel(name: str, operator: str) -> str:
+    """By the name; what it leaves open the operator settles that launched it."""
+    category = classify(name)
+    return classify_operator(operator) if category == OTHER and operator else category
+
+
+def _category_of_operator(name: str, operator: str) -> str:
+    return classify_operator(name)
 
 
 def _categories(rows: list[KernelRow]) -> list[CategoryRow]:
@@ -148,7 +178,7 @@ def _coverage(ledger: TimeLedger, *, is_blind: bool) -> Coverage:
     # What a CUDA graph launches has the module around the one launch: the root says nothing then.
     at_root = np.isin(work.module, _indices(ledger.modules, WHOLE_MODEL))
     is_placed = (work.module != NONE) & ~(work.in_graph & at_root)
-    with_module = int(ledger.exclusive[of_model & is_placed].sum())
+    with_module = int(ledger.exclusive[of_model & is_placed].sum()) if _has_modules(ledger) else 0
     return Coverage(
         launches=ledger.launches,
         kernels=len(work) if is_device else 0,
@@ -157,6 +187,7 @@ def _coverage(ledger: TimeLedger, *, is_blind: bool) -> Coverage:
         with_module=with_module / model_time if model_time else 0.0,
         graph_kernels=int(work.in_graph.sum()),
         dropped=ledger.dropped,
+        dropped_fills=ledger.dropped_fills,
     )
 
 
@@ -164,15 +195,27 @@ def _indices(names: Sequence[str], wanted: str) -> list[int]:
     return [index for index, name in enumerate(names) if name == wanted]
 
 
+def _has_modules(ledger: TimeLedger) -> bool:
+    """Whether the file has modules: loss and accumulation are places, but follow from operators."""
+    return bool(set(ledger.modules) - {LOSS, GRAD_ACCUMULATE})
+
+
 def _missing(ledger: TimeLedger) -> dict[str, str]:
     missing = {}
     if not ledger.phase_times:
-        missing["phases_ns"] = "the trace has no phase ranges: it is not from our trace pass"
-    if not set(ledger.modules) - {LOSS, GRAD_ACCUMULATE}:
-        missing["module"] = "the trace has no module ranges: it is not from our trace pass"
+        missing["phases_ns"] = (
+            "the file marks no phases: a row's phase follows from the operators around its launch"
+        )
+    if not _has_modules(ledger):
+        missing["module"] = (
+            "the file has no ranges of modules: torch.profiler records them with_stack=True"
+        )
     if ledger.other_devices:
         others = ", ".join(map(str, ledger.other_devices))
-        missing["devices"] = f"the table is of the busiest device; left out: {others}"
+        why = "as chosen" if ledger.is_chosen else "the busiest"
+        missing["devices"] = (
+            f"the table is of device {ledger.device}, {why}; left out: {others} (--device N)"
+        )
     return missing
 
 

@@ -12,13 +12,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import DamagedFileError
 from ..trace.activities import Activities, device_activities, host_activities
 from ..trace.events import NONE, HostEvents, Kind, Trace
 from ..trace.intervals import Cover, Times, exclusive
 from ..trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
-from .idle_causes import BETWEEN, HOST_LATE, ON_SYNC, OUTSIDE_OPERATORS, UNKNOWN
+from .idle_causes import BETWEEN, HOST_LATE, LAUNCHING, ON_SYNC, OUTSIDE_OPERATORS, UNKNOWN
 
 LAUNCH = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset|Enqueue")
+KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
+FILL_LAUNCH = re.compile(r"Memset")
 SYNC = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$")
 
 
@@ -26,16 +29,17 @@ def idle_causes(trace: Trace, work: Activities, low: int, high: int) -> tuple[di
     """Split the time of [low, high) in which nothing ran.
 
     Up to the moment the host began to launch the work that ends a gap, the host is late; it is
-    on a sync if it was inside a synchronising call when the gap began. After that moment the
-    work was launched and had not started. From the launch of work that the trace never shows
-    running, a gap cannot be called idle.
+    on a sync if it was inside a synchronising call when the gap began. From then until that call
+    returned the host was inside it, which can be long: a launch loads code, or waits for room in
+    a full queue. After that the work was launched and had not started. From the launch of work
+    that the trace never shows running, a gap cannot be called idle.
 
     Returns:
         Nanoseconds by cause, and unattributed nanoseconds; together they sum to all gaps.
     """
     host = trace.host
     begin, end = Cover(work.start, work.end).gaps(low, high)
-    # A gap is split in up to three: begin … launch … idle_end … end.
+    # A gap is split in up to four: begin … launch … return … idle_end … end.
     idle_end = _until_lost_launch(lost_launches(trace), begin, end)
     order = np.argsort(work.start, kind="stable")
     # The first work that starts at a gap's end or later is the one that ends the gap.
@@ -43,15 +47,19 @@ def idle_causes(trace: Trace, work: Activities, low: int, high: int) -> tuple[di
     has_next = following < len(order)
     launched = np.full(len(end), high)  # nothing follows: the host is late until the end
     launched[has_next] = work.launched[order[following[has_next]]]
+    returned = launched.copy()
+    returned[has_next] = work.returned[order[following[has_next]]]
     is_sync = _named(trace, host, SYNC)
     syncs = Cover(host.start[is_sync], host.end[is_sync])
     on_sync = syncs.within(begin, begin + 1) > 0  # the gap's first nanosecond lies in a sync
     late = np.clip(launched, begin, idle_end) - begin
+    inside = np.clip(returned, begin, idle_end) - begin - late
     unknown = has_next & (launched == NONE)
     causes = {
         HOST_LATE: late[~on_sync & ~unknown],
         ON_SYNC: late[on_sync & ~unknown],
-        BETWEEN: (idle_end - begin - late)[~unknown],
+        LAUNCHING: inside[~unknown],
+        BETWEEN: (idle_end - begin - late - inside)[~unknown],
         UNKNOWN: (idle_end - begin)[unknown],
     }
     return {cause: int(part.sum()) for cause, part in causes.items()}, int((end - idle_end).sum())
@@ -66,10 +74,15 @@ def count_launches(trace: Trace, work: Activities, low: int, high: int) -> int:
     return len(np.unique(host.correlation[is_launch]))
 
 
-def lost_launches(trace: Trace) -> Times:
-    """Times of launches whose work the trace shows on no device, each launch once."""
+def lost_launches(trace: Trace, pattern: re.Pattern[str] = LAUNCH) -> Times:
+    """Times of launches whose work the trace shows on no device, each launch once.
+
+    Args:
+        trace: The events.
+        pattern: Of the names of the calls that count.
+    """
     host = trace.host
-    launches = host.take(_named(trace, host, LAUNCH) & (host.correlation > 0))
+    launches = host.take(_named(trace, host, pattern) & (host.correlation > 0))
     shown = np.isin(launches.correlation, trace.device.correlation)
     _, first = np.unique(launches.correlation[~shown], return_index=True)
     return launches.start[~shown][first]
@@ -113,8 +126,10 @@ class TimeLedger:
 
     All in nanoseconds over all steps of the window; ``exclusive`` is by piece of work.
     ``launches`` counts the calls that launched work on a device, ``dropped`` those whose work
-    the trace never shows. ``device`` is the device that the ledger is of, None where the trace
-    shows work on none; ``other_devices`` are left out.
+    the trace never shows, ``dropped_kernels`` and ``dropped_fills`` those of them that launched
+    kernels and fills. ``device`` is the device that the ledger is of, None where the trace shows
+    work on none; ``other_devices`` are left out, and ``is_chosen`` says that the caller named it.
+    ``unread`` are as in a `Trace`.
     """
 
     source: Literal["kernels", "operators"]
@@ -131,18 +146,29 @@ class TimeLedger:
     unattributed: int
     launches: int
     dropped: int
+    dropped_kernels: int
+    dropped_fills: int
     device: int | None
     other_devices: list[int]
+    is_chosen: bool
+    unread: dict[str, int]
 
 
-def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
+def time_ledger(
+    trace: Trace, window: Window | None = None, device: int | None = None
+) -> TimeLedger:
     """Account for every nanosecond of the window.
 
-    Without a window it is the steps that the trace pass marked, and in a foreign trace from
-    the first to the last piece of work. Of several devices the busiest is accounted for.
+    Args:
+        trace: The events.
+        window: Without one it is the steps that the trace pass marked, and in a foreign trace
+            from the first to the last piece of work.
+        device: One of `devices_by_work`; None for the busiest.
     """
     scopes = host_scopes(trace)
-    devices = _devices_by_work(trace)
+    devices = devices_by_work(trace)
+    if device is not None:
+        devices = [device, *(other for other in devices if other != device)]
     names = trace.names
     if devices:
         work = device_activities(trace, scopes, devices[0])
@@ -155,11 +181,10 @@ def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
         idle, unattributed = idle_causes(trace, work, window.low, window.high)
         phase_times = _device_phase_times(scopes.ranges, work, window)
         launches = count_launches(trace, work, window.low, window.high)
-        dropped = _within(lost_launches(trace), window)
     else:
         idle, unattributed = {OUTSIDE_OPERATORS: window.length - busy}, 0
         phase_times = _host_phase_times(scopes.ranges, window)
-        launches = dropped = _within(lost_launches(trace), window)
+        launches = _within(lost_launches(trace), window)
     return TimeLedger(
         source="kernels" if devices else "operators",
         window=window,
@@ -174,9 +199,13 @@ def time_ledger(trace: Trace, window: Window | None = None) -> TimeLedger:
         idle=idle,
         unattributed=unattributed,
         launches=launches,
-        dropped=dropped,
+        dropped=_within(lost_launches(trace), window),
+        dropped_kernels=_within(lost_launches(trace, KERNEL_LAUNCH), window),
+        dropped_fills=_within(lost_launches(trace, FILL_LAUNCH), window),
         device=devices[0] if devices else None,
         other_devices=sorted(devices[1:]),
+        is_chosen=device is not None,
+        unread=trace.unread,
     )
 
 
@@ -200,13 +229,26 @@ def _whole(work: Activities) -> Window:
     return Window(int(work.start.min()), int(work.end.max()))
 
 
-def _devices_by_work(trace: Trace) -> list[int]:
+def devices_by_work(trace: Trace) -> list[int]:
     """Devices that ran something, the busiest first."""
     events = trace.device
     devices, index = np.unique(events.device, return_inverse=True)
     # bincount's float64 sums may round; they only rank the devices. Ties keep their order.
     busy = np.bincount(index, weights=(events.end - events.start), minlength=len(devices))
     return [int(device) for device in devices[np.argsort(-busy, kind="stable")]]
+
+
+def chosen_device(trace: Trace, device: int | None) -> int | None:
+    """The device that a user chose, None where none was.
+
+    Raises:
+        DamagedFileError: Nothing ran on that device.
+    """
+    devices = devices_by_work(trace)
+    if device is not None and device not in devices:
+        numbers = ", ".join(map(str, sorted(devices))) or "none"
+        raise DamagedFileError(f"no device {device} in the file, which has work of: {numbers}")
+    return device
 
 
 def _host_phase_times(ranges: PhaseRanges, window: Window) -> dict[str, int]:

@@ -12,7 +12,7 @@ import numpy as np
 from ...record.nsys import NsysFacts
 from ...record.record import Kernels, Nsys
 from ..kernels.table import kernel_table
-from ..kernels.time_ledger import time_ledger
+from ..kernels.time_ledger import chosen_device, time_ledger
 from ..trace.events import NONE, DeviceEvents, HostEvents, Kind, Trace
 from .events import Events, joined, read_events
 from .file import ExportFile, Progress, open_export
@@ -144,12 +144,21 @@ def read_contents(path: Path, progress: Progress | None = None) -> ExportContent
         return ExportContents(read_events(file), _models(file), file.facts("META_DATA_EXPORT"))
 
 
-def export_of(contents: ExportContents) -> NsysExport:
-    """The tables from the contents of an export."""
+def export_of(contents: ExportContents, device: int | None = None) -> NsysExport:
+    """The tables from the contents of an export.
+
+    Args:
+        contents: Of the export.
+        device: The device whose kernels make the kernel tables; None for the busiest.
+
+    Raises:
+        DamagedFileError: Nothing ran on that device.
+    """
     events, models, versions = contents
     schema = versions.get("EXPORT_SCHEMA_VERSION")
     missing = _missing(events, schema)
-    ledger = time_ledger(trace_of(events))
+    trace = trace_of(events)
+    ledger = time_ledger(trace, device=chosen_device(trace, device))
     devices = devices_of(events, models)
     is_kernel = events.work.kind == Kind.KERNEL
     return NsysExport(

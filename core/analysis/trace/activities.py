@@ -26,8 +26,9 @@ class Activities:
     ``name`` and ``operator`` are indices of the names, ``phase`` of the phases and ``module``
     of the modules. ``rank`` decides which piece an instant counts for when several run:
     computation before communication before copies. ``call`` numbers the call that a piece is
-    part of. ``launched`` is the time of the launch on the host, -1 if the trace does not hold
-    it (then ``linked`` is false). ``in_graph`` marks pieces that a CUDA graph launched.
+    part of. ``launched`` is the time of the launch on the host and ``returned`` the time at which
+    that call was over, both -1 if the trace does not hold it (then ``linked`` is false).
+    ``in_graph`` marks pieces that a CUDA graph launched.
     """
 
     name: Index
@@ -39,6 +40,7 @@ class Activities:
     module: Index
     operator: Index
     launched: Times
+    returned: Times
     in_graph: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -75,6 +77,7 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
         module=follow(launch, scopes.module),
         operator=follow(launch, scopes.operator),
         launched=follow(launch, scopes.events.start),
+        returned=follow(launch, scopes.events.end),
         in_graph=follow(launch, is_graph_launch.astype(np.int64), 0) == 1,
     )
 
@@ -94,6 +97,8 @@ def launches_of(events: DeviceEvents, host: HostEvents) -> Index:
 def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities]:
     """The operators of all host threads, each without the operators inside it.
 
+    A call whose whole time lies in operators inside it is a piece without length: it is counted.
+
     Returns:
         The trace's names, with one more for the work of the autograd engine around each
         node; and the pieces of work.
@@ -102,7 +107,12 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
     owner, start, end = self_times(scopes.events, scopes.parent)
     is_operator = (scopes.events.kind == Kind.OPERATOR) & ~names.is_range[scopes.events.name]
     owned = is_operator[owner]
-    owner, start, end = owner[owned], start[owned], end[owned]
+    covered = is_operator.copy()
+    covered[owner] = False
+    inner = np.flatnonzero(covered)
+    begin = scopes.events.start[inner]
+    owner = np.r_[owner[owned], inner]
+    start, end = np.r_[start[owned], begin], np.r_[end[owned], begin]
     name = scopes.events.name[owner]
     return [*trace.names, ENGINE_NAME], Activities(
         # The engine's events are named by their node: one added name stands for all of them.
@@ -115,6 +125,7 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
         module=scopes.module[owner],
         operator=scopes.operator[owner],
         launched=start,  # an operator is its own launch, so every piece is linked
+        returned=end,
         in_graph=np.zeros(len(owner), dtype=bool),
     )
 

@@ -6,8 +6,10 @@ with a fraction arrive as their JSON text.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -126,7 +128,13 @@ RUNTIMES = ("cuda_runtime", "Runtime")
 """Categories whose calls have these numbers; the driver's numbers mean other calls."""
 ON_HOST = {category: int(kind) for category, kind in KIND_OF.items() if kind < Kind.KERNEL}
 ON_DEVICE = {category: int(kind) for category, kind in KIND_OF.items() if kind >= Kind.KERNEL}
+UNREAD = frozenset(
+    ("cuda_profiler_range", "glow_runtime", "hpu_op", "mtia_ccp_events", "mtia_insight")
+)
+"""Kineto's categories (``ActivityType.cpp``) of other devices' events, and of times that CUPTI's
+range profiler gives in place of kernels."""
 PYTHON = "python_function"
+CATEGORY = attrgetter("cat")
 THREAD_BITS = 32
 
 AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents)
@@ -149,6 +157,7 @@ class PackedColumns(msgspec.Struct, frozen=True):
     threads: list[Any]
     operands: list[bytes]
     devices: dict[int, str]
+    unread: dict[str, int]
     host: dict[str, bytes]
     device: dict[str, bytes]
 
@@ -176,6 +185,7 @@ class Collector:
         self.threads = _Numbers()
         self.operands = _Numbers()
         self.devices: dict[int, str] = {}
+        self.unread: Counter[str] = Counter()
         self.host: list[HostEvents] = []
         self.device: list[DeviceEvents] = []
         self.seen = 0
@@ -188,6 +198,11 @@ class Collector:
             ValueError: A number is out of range, or there is too much.
         """
         self.seen += len(events)
+        # A set first: few chunks have any of these, and counting costs more than comparing.
+        if UNREAD & set(map(CATEGORY, events)):
+            self.unread.update(
+                event.cat for event in events if event.cat in UNREAD and event.ph == "X"
+            )
         self._add_host(
             [
                 event
@@ -214,6 +229,7 @@ class Collector:
                 list(self.threads),
                 list(self.operands),
                 self.devices,
+                self.unread,
                 *columns,
             )
         )
@@ -241,6 +257,7 @@ class Collector:
         self.host.append(HostEvents(**host))
         self.device.append(DeviceEvents(**device | {"name": names[device["name"]]}))
         self.devices |= part.devices
+        self.unread.update(part.unread)
         self.seen += part.seen
         self._check_size()
 
@@ -310,6 +327,7 @@ class Collector:
             device=device,
             operands=list(self.operands),
             devices=self.devices,
+            unread=dict(self.unread),
         )
 
 

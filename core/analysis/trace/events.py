@@ -80,7 +80,8 @@ class Trace:
 
     ``operands`` are the distinct inputs of operators, in the form that
     `core.analysis.costs.operands` parses; ``devices`` are the devices' names by number, where
-    the file has them.
+    the file has them. ``unread`` counts the timed events of devices in forms that are not read,
+    by their category.
     """
 
     names: list[str]
@@ -89,6 +90,7 @@ class Trace:
     device: DeviceEvents
     operands: list[bytes] = field(default_factory=list)
     devices: dict[int, str] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)
 
 
 Index = NDArray[np.int64]

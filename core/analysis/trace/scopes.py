@@ -8,6 +8,7 @@ module. The accumulation of gradients has no such number: it is a module by itse
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -68,6 +69,9 @@ PHASE_RANGE = "phase:"
 STEPS_RANGE = "sysbench:steps:"
 ENGINE = "autograd::engine::evaluate_function: "
 
+NODE = re.compile(r".*\wBackwards?\d*|(torch::autograd::)?AccumulateGrad", re.DOTALL)
+"""Name of a node of autograd by its class, such as ``AddmmBackward0``."""
+
 GRAD_ACCUMULATE = "grad accumulate"
 LOSS = "loss"
 UNKNOWN_PHASE = "unknown"
@@ -119,9 +123,15 @@ class Names:
         self.is_module = _flags(name.startswith((MODULE_RANGE, MODULE_PREFIX)) for name in names)
         self.is_wrapper = _flags(name.startswith(WRAPPERS) for name in names)
         self.is_engine = _flags(name.startswith(ENGINE) for name in names)
-        self.is_node = _flags(name in nodes for name in names)
+        # Before torch 1.10 the engine recorded no range around a node: the node is what there is.
+        self.opens_backward = _flags(
+            not name.startswith(ENGINE) and NODE.fullmatch(name) is not None for name in names
+        )
+        self.is_node = _flags(name in nodes for name in names) | self.opens_backward
         self.accumulates = _flags(
-            name.startswith(ENGINE) and name.endswith("AccumulateGrad") for name in names
+            (name.startswith(ENGINE) and name.endswith("AccumulateGrad"))
+            or name.endswith("autograd::AccumulateGrad")
+            for name in names
         )
         self.steps_optimizer = _flags(name.startswith("Optimizer.step") for name in names)
         self.is_graph_launch = _flags(name.endswith("GraphLaunch") for name in names)
@@ -133,7 +143,7 @@ def host_scopes(trace: Trace) -> Scopes:
     events = by_thread(trace.host)
     parent = parents(events)
     names = Names(trace.names)
-    engine = nearest(names.is_engine[events.name], parent)
+    engine = _engine(events, parent, names)
     operator = _outermost_operators(events, parent, names)
     ranges = _phase_ranges(trace, names)
     if ranges.names:
@@ -158,6 +168,17 @@ def host_scopes(trace: Trace) -> Scopes:
         module=module,
         operator=operator,
     )
+
+
+def _engine(events: HostEvents, parent: Index, names: Names) -> Index:
+    """For each event the call of the autograd engine around it, or -1.
+
+    An operator named like a backward node that is in no such call is one.
+    """
+    is_engine = names.is_engine[events.name]
+    engine = nearest(is_engine, parent)
+    opens = names.opens_backward[events.name] & (events.kind == Kind.OPERATOR) & (engine == NONE)
+    return nearest(is_engine | opens, parent) if opens.any() else engine
 
 
 def _phase_ranges(trace: Trace, names: Names) -> PhaseRanges:

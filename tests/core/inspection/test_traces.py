@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sysbench.core.analysis.kernels.idle_causes import BETWEEN, LAUNCHING
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.foreign_roof import under_peak
 from sysbench.core.inspection.inspection import Inspection
@@ -82,7 +83,7 @@ def test_a_peak_that_is_given_goes_before_the_table(tmp_path: Path) -> None:
     ("properties", "kernel", "reason"),
     [
         ([H100], "a_gemm", "do not give the precision"),
-        ([{"id": 1, "name": "NVIDIA H100 80GB HBM3"}], BF16, "has not told its name"),
+        ([H100 | {"id": 1}, {"id": 2, "name": "Tesla T4"}], BF16, "has not told its name"),
         ([{"id": 0, "name": "Abacus"}], BF16, "Abacus is not in the table"),
         ([{"id": 0, "name": "x" * 10_000}], BF16, "has not told its name"),
         ([{"id": [], "name": {}}, 3, None], BF16, "has not told its name"),
@@ -103,6 +104,63 @@ def test_a_real_trace_names_its_device(shared_data: Path) -> None:
     assert found.device == "NVIDIA H100 80GB HBM3"
     longest = reached(found)
     assert longest is not None and 0.3 < longest < 1
+
+
+def test_devices_that_are_all_alike_need_no_number(tmp_path: Path) -> None:
+    """AMD's traces number devices otherwise in their events than in their properties."""
+    others = [H100 | {"id": 1}, H100 | {"id": 2}, {"id": 3, "name": ""}]
+    assert (
+        read(write(tmp_path / "trace.json", product(), deviceProperties=others)).device
+        == (H100["name"])
+    )
+
+
+def test_real_files_name_their_devices(shared_data: Path) -> None:
+    more = shared_data / "more"
+    assert read(more / "tl_mi300_qwen.json.gz").device == "AMD Instinct MI300X VF"
+    assert read(more / "tl_sglang_decode.json.gz").device == "AMD Instinct MI300X"
+    assert read(more / "tl_vllm_decode_full_exec.json.gz").device is None  # their names are empty
+
+
+def test_a_real_trace_without_its_kernels_says_so_first(shared_data: Path) -> None:
+    found = read(shared_data / "more" / "hta_cupti.json.gz")
+    assert found.kernels is not None and found.kernels.lacks_kernels
+    assert found.kernels.missing["kernels"] == (
+        "the GPU's kernels are not in this file: 77 launches, 0 kernels; times below are the "
+        "host's (not read: 77 cuda_profiler_range)"
+    )
+    assert found.kernels.coverage.explained == 0
+    assert sum(row.calls for row in found.kernels.rows) == 375  # each cpu_op of the file
+
+
+def test_a_real_trace_of_torch_before_1_10_has_its_backward(shared_data: Path) -> None:
+    kernels = read(shared_data / "more" / "kin_resnet50_autograd.json.gz").kernels
+    assert kernels is not None
+    shares = {
+        phase: sum(row.exclusive_ns for row in kernels.rows if row.phase == phase)
+        for phase in ("forward", "backward", "optimizer")
+    }
+    # Backward of a convolution net takes about twice its forward.
+    assert 1.2 < shares["backward"] / shares["forward"] < 3
+    idle = {row.cause: row.ns for row in kernels.idle}
+    assert idle[LAUNCHING] > 100 * idle[BETWEEN]  # 1.67 s and 0.016 s; one before
+
+
+@pytest.mark.parametrize(("device", "kernels"), [(0, 2184), (1, 2184), (None, 2184)])
+def test_a_device_of_a_real_export_is_chosen(
+    shared_data: Path, device: int | None, kernels: int
+) -> None:
+    path = shared_data / "nsys" / "h100_2gpu_1s.sqlite"
+    found = read_tables(path, lambda *_: None, device).inspection.kernels
+    assert found is not None and found.coverage.kernels == kernels
+    assert found.device == (device or 0)
+    assert ("chosen" in found.missing["devices"]) == (device is not None)
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.json", product())
+    with pytest.raises(DamagedFileError, match="no device 3 in the file, which has work of: 0"):
+        read_tables(path, lambda *_: None, 3)
 
 
 def test_the_memory_pass_of_a_cpu_run_gives_its_memory(tiny_run: RunDirectory) -> None:

@@ -60,7 +60,9 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
         table = top_kernels(kernels, KERNEL_ROWS)
         yield from kernel_warnings(kernels, width)
         yield from titled(table.title, kernel_lines(table, width, total=True))
-        yield from note(map(literal, kernels.missing.values()), width)
+        told = {"kernels"} if kernels.lacks_kernels else set()  # by the warning above
+        reasons = [why for key, why in kernels.missing.items() if key not in told]
+        yield from note(map(literal, reasons), width)
         yield from category_section(kernels, width)
     if nsys := inspection.nsys:
         yield from nsys_section(nsys, width)

@@ -186,6 +186,13 @@ def test_operators_of_each_family(category: str) -> None:
     assert {name: classify_operator(name) for name in names} == dict.fromkeys(names, category)
 
 
+def test_a_word_inside_a_mangled_name_is_none() -> None:
+    """``NSA_I`` is a nested name, a substitution and the begin of its arguments."""
+    assert classify("_ZN7library3fooIL_NSA_IfEEE") == "other"
+    assert classify("nsa_fwd_kernel") == classify("NSA_fwd") == "attention"
+    assert classify("void sage_fwd<128>(unsigned char*)") == "attention"
+
+
 def test_listed_real_names(shared_data: Path) -> None:
     with (shared_data / "kernel_names.tsv").open() as file:
         listed = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))

@@ -8,6 +8,7 @@ import pytest
 from sysbench.core.analysis.kernels.idle_causes import (
     BETWEEN,
     HOST_LATE,
+    LAUNCHING,
     ON_SYNC,
     OUTSIDE_OPERATORS,
     UNKNOWN,
@@ -16,6 +17,7 @@ from sysbench.core.analysis.kernels.table import kernel_table
 from sysbench.core.analysis.kernels.time_ledger import TimeLedger, Window, time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.record import Kernels
+from sysbench.core.tables.trust import coverage_warning
 
 AssertClosed = Callable[[TimeLedger], Kernels]
 GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -44,7 +46,27 @@ def test_idle_is_split_by_what_the_host_did(writer: Any, assert_closed: AssertCl
     assert ledger.idle == {
         HOST_LATE: 50 - 30,
         ON_SYNC: 80 - 60,
-        BETWEEN: (25 - 20) + (57 - 50) + (84 - 80),
+        LAUNCHING: (52 - 50) + (82 - 80),
+        BETWEEN: (25 - 20) + (57 - 52) + (84 - 82),
+        UNKNOWN: 0,
+    }
+
+
+def test_the_host_stuck_inside_a_launch_call_is_not_the_device_waiting(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    writer.launch(0, "a", 10, 10)
+    writer.call("cudaLaunchKernel", 30, 600)  # returns at 630
+    writer.work("b", 700, 10, correlation=writer.correlations)
+    writer.call("cudaLaunchKernel", 705, 100)  # the kernel starts before its call returns
+    writer.work("c", 750, 10, correlation=writer.correlations)
+    ledger = _ledger(writer)
+    assert_closed(ledger)
+    assert ledger.idle == {
+        HOST_LATE: 30 - 20,
+        ON_SYNC: 0,
+        LAUNCHING: (630 - 30) + (750 - 710),
+        BETWEEN: 700 - 630,
         UNKNOWN: 0,
     }
 
@@ -120,6 +142,33 @@ def test_launches_without_any_work_are_of_a_device_that_was_not_recorded(
     table = assert_closed(_ledger(writer))
     assert table.lacks_kernels
     assert (table.coverage.launches, table.coverage.dropped, table.coverage.explained) == (1, 1, 0)
+    assert table.missing["kernels"] == (
+        "the GPU's kernels are not in this file: 1 launch, 0 kernels; times below are the host's"
+    )
+
+
+def test_a_device_of_another_kind_is_named_and_makes_no_cpu_run(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    _host_of_a_step(writer)
+    for at in (60, 80, 100):
+        writer.add("mtia_ccp_events", "a job", at, 10)
+    table = assert_closed(_ledger(writer))
+    assert (table.source, table.lacks_kernels, table.coverage.explained) == ("operators", True, 0)
+    assert "not read: 3 mtia_ccp_events" in table.missing["kernels"]
+
+
+def test_fills_that_were_not_recorded_leave_no_kernel_in_doubt(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    writer.launch(0, "a", 10, 10)
+    writer.call("cudaMemsetAsync", 22, 2)
+    writer.launch(40, "b", 50, 10)
+    table = assert_closed(_ledger(writer))
+    assert (table.coverage.dropped, table.coverage.dropped_fills) == (1, 1)
+    assert coverage_warning(table).startswith("1 fill of memory was launched and not recorded")
+    writer.call("cudaLaunchKernel", 30, 2)
+    assert coverage_warning(assert_closed(_ledger(writer))).startswith("These tables explain only")
 
 
 def test_a_launch_lost_before_or_after_the_window_is_not_its_own(writer: Any) -> None:
@@ -189,7 +238,11 @@ def test_the_busiest_device_is_the_table_s_and_the_others_are_named(
     writer.launch(1, "b", 10, 30, device=3)
     table = assert_closed(_ledger(writer))
     assert [row.name for row in table.rows] == ["b"]
-    assert "left out: 0" in table.missing["devices"]
+    assert "device 3, the busiest; left out: 0" in table.missing["devices"]
+    assert (table.device, table.other_devices) == (3, [0])
+    chosen = assert_closed(time_ledger(read_trace(writer.write()), device=0))
+    assert [row.name for row in chosen.rows] == ["a"]
+    assert "device 0, as chosen; left out: 3" in chosen.missing["devices"]
 
 
 def test_steps_and_phases_of_our_own_passes(writer: Any, assert_closed: AssertClosed) -> None:
@@ -279,6 +332,70 @@ def test_a_foreign_trace_has_phases_by_what_encloses_and_modules_by_nesting(
         "optimizer kernel": "optimizer",
     }
     assert ledger.modules[work.module[0]] == "Block_3.Linear_12"
+
+
+def test_before_torch_1_10_a_backward_operator_opens_backward(writer: Any) -> None:
+    """No range of the engine is around it, as torch 1.8 recorded; a modern one is inside one."""
+    writer.op("aten::addmm", 0, 20, sequence=3)
+    writer.launch(5, "forward kernel", 100, 5)
+    writer.op("AddmmBackward", 30, 20, tid=101, sequence=3)
+    writer.op("aten::mm", 32, 10, tid=101)
+    writer.launch(35, "backward kernel", 110, 5, tid=101)
+    writer.op("aten::_softmax_backward_data", 60, 10)
+    writer.launch(65, "called by hand", 120, 5)
+    ledger = _ledger(writer)
+    work = ledger.work
+    found = {
+        ledger.names[work.name[index]]: (
+            ledger.phases[work.phase[index]],
+            ledger.names[work.operator[index]],
+        )
+        for index in range(len(work))
+    }
+    assert found == {
+        "forward kernel": ("forward", "aten::addmm"),
+        "backward kernel": ("backward", "aten::mm"),
+        "called by hand": ("forward", "aten::_softmax_backward_data"),
+    }
+
+
+def test_what_a_kernels_name_leaves_open_its_operator_settles(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    for number, (operator, kernel) in enumerate(
+        [("aten::linear", "kernel_47"), ("aten::linear", "vectorized_copy"), ("mine", "kernel_48")]
+    ):
+        writer.op(operator, 20 * number, 10)
+        writer.launch(20 * number + 2, kernel, 100 + 10 * number, 10)
+    table = assert_closed(_ledger(writer))
+    assert {row.name: row.category for row in table.rows} == {
+        "kernel_47": "gemm",
+        "vectorized_copy": "elementwise",
+        "kernel_48": "other",
+    }
+
+
+def test_a_call_whose_time_is_all_in_others_is_counted(
+    writer: Any, assert_closed: AssertClosed
+) -> None:
+    writer.op("aten::linear", 0, 20)
+    writer.op("aten::addmm", 0, 20)
+    writer.op("aten::linear", 40, 20)
+    writer.op("aten::addmm", 42, 10)
+    writer.op("aten::view", 70, 0)
+    table = assert_closed(_ledger(writer))
+    assert {row.name: (row.calls, row.total_ns) for row in table.rows} == {
+        "aten::linear": (2, 10),
+        "aten::addmm": (2, 30),
+        "aten::view": (1, 0),
+    }
+
+
+def test_loss_alone_is_no_module(writer: Any, assert_closed: AssertClosed) -> None:
+    writer.op("phase:loss", 0, 100)
+    writer.op("aten::nll_loss", 10, 20)
+    writer.launch(12, "nll_loss_kernel", 50, 10)
+    assert assert_closed(_ledger(writer)).coverage.with_module == 0
 
 
 def test_without_a_device_the_rows_are_operators_by_their_own_time(
