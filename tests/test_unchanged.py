@@ -45,6 +45,8 @@ ADDED = {
     "kernels.device",
     "kernels.other_devices",
     "coverage.dropped_fills",
+    "peak_requested_bytes",
+    "end_requested_bytes",
 }
 """Keys that JSON has gained since, a dotted one in that block only; none is renamed or removed."""
 

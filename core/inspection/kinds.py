@@ -42,7 +42,9 @@ def format_of(path: Path) -> Format:
         return "memory-snapshot"
     packed = head.startswith(GZIP)
     text = _unpacked(path) if packed else head
-    if packed and text.startswith((PICKLE, SQLITE)):
+    if packed and text.startswith(PICKLE):
+        return "memory-snapshot"
+    if packed and text.startswith(SQLITE):
         raise ForeignFileError(f"{path} is packed; unpack it (gunzip -k) and inspect that")
     if path.name in OWN and (run := _run_around(path)):
         raise ForeignFileError(f"{path} is a file of a run, {_to_see(run)}")

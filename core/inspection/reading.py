@@ -12,8 +12,12 @@ import msgspec
 from ..analysis.costs.rows import noted_work, with_costs
 from ..analysis.kernels.table import kernel_table
 from ..analysis.kernels.time_ledger import chosen_device, time_ledger
-from ..analysis.memory.block import describe_profiled, describe_snapshot
-from ..analysis.memory.profiled import has_profiled_allocations, read_profiled_allocations
+from ..analysis.memory.foreign import describe_counted, describe_profiled, describe_snapshot
+from ..analysis.memory.profiled import (
+    has_profiled_allocations,
+    read_counted_allocations,
+    read_profiled_allocations,
+)
 from ..analysis.memory.snapshot import read_snapshot
 from ..analysis.nsys.export import export_of, read_contents
 from ..analysis.trace.events import Trace
@@ -28,6 +32,9 @@ Progress = Callable[[str, int, int], None]
 """Called with the stage, the amount done and the total: ``decode`` in bytes, ``rows`` of an nsys
 export in rows, ``analyse`` with 0 of 0."""
 
+NO_REQUESTS = (
+    "the trace has no requests for memory: torch.profiler records them with profile_memory=True"
+)
 MOST_RANGES = 20_000
 """Rows of NVTX ranges kept of an nsys export. If each call of an operator has a distinct name, a
 second of training makes 3,000 rows."""
@@ -82,13 +89,15 @@ def _read_trace(path: Path, progress: Progress, device: int | None) -> Tables:
         return Tables(_profiled(path, memory, kernels=folded), layers)
     if not len(ledger.work):
         raise DamagedFileError(f"{path} is a chrome trace without any kernel or operator")
+    counted = _counted_memory(path, ledger.device) if trace.has_requests else None
     inspection = Inspection(
         kind="chrome-trace",
         file=_name(path),
         file_bytes=path.stat().st_size,
         device=name,
         kernels=folded,
-        missing={"memory": "a chrome trace has no allocations with their owners"},
+        memory=counted,
+        missing={} if counted else {"memory": NO_REQUESTS},
     )
     return Tables(inspection, layers)
 
@@ -128,6 +137,14 @@ def _profiled_memory(path: Path) -> Memory | None:
         return None
     history = read_profiled_allocations(path)
     return describe_profiled(history) if len(history) else None
+
+
+def _counted_memory(path: Path, device: int | None) -> Memory | None:
+    """The memory block of a GPU's allocator; None where the trace has none that can be read."""
+    with suppress(DamagedFileError):  # the kernels were read, and stand without it
+        counted = read_counted_allocations(path, device)
+        return describe_counted(counted) if counted else None
+    return None
 
 
 def _read_snapshot(path: Path, progress: Progress, device: int | None) -> Tables:

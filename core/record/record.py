@@ -220,14 +220,15 @@ class Memory(Block, frozen=True):
     ``baseline_blocks`` that are older than the recording, which began after them or whose ring of
     events wrapped. ``devices`` is filled where there are several.
 
-    ``predicted_reserved_bytes`` is what a model of CUDA's allocator reserves for the requests of
-    the step's dry run, to be held against ``peak_reserved_bytes``.
+    ``peak_requested_bytes`` and ``end_requested_bytes`` are of the requests alone, which blocks are
+    larger than. ``predicted_reserved_bytes`` is what a model of CUDA's allocator reserves for the
+    requests of the step's dry run, to be held against ``peak_reserved_bytes``.
 
     The steps of a foreign recording are not known. All of it stands for the steady one, the
     columns are ``peak`` and ``end``, and ``first_step_peak_bytes`` is null.
     """
 
-    source: Literal["cuda-snapshot", "cpu-profiler"]
+    source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler"]
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     end_allocated_bytes: int
@@ -259,6 +260,8 @@ class Memory(Block, frozen=True):
     library_workspace_bytes: int = 0
     residual_bytes: int | None = None
     clock_offset_us: float | None = None
+    peak_requested_bytes: int | None = None
+    end_requested_bytes: int | None = None
     missing: dict[str, str] = {}
 
     @property

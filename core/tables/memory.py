@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.memory.difference import MemoryDifference, OriginChange, RowChange
 from ..analysis.memory.oom import out_of_memory
 from ..formatting import format_bytes
 from ..record.memory import (
-    Allocation,
     ClosedForm,
     DeviceMemory,
     LedgerRow,
     Oom,
-    Origin,
     Pool,
     ReconciledRow,
     WouldFit,
 )
 from ..record.record import Memory, ModuleMemory, Record
+from .allocations import LARGEST_COLUMNS, ORIGIN_COLUMNS, largest_first
 from .table import Column, Table, facts, fields_of, tabulate
 
 
@@ -28,8 +26,10 @@ def memory_table(memory: Memory) -> Table:
     """The byte totals, each under its own name: none of them is "the" memory."""
     values = {
         "peak_allocated_bytes": memory.peak_allocated_bytes,
+        **_requested(memory, "peak"),
         "peak_reserved_bytes": memory.peak_reserved_bytes,
         "end_allocated_bytes": memory.end_allocated_bytes,
+        **_requested(memory, "end"),
         "driver_used_bytes": memory.driver_used_bytes,
         "baseline_bytes": memory.baseline_bytes,
         "baseline_blocks": memory.baseline_blocks,
@@ -40,8 +40,16 @@ def memory_table(memory: Memory) -> Table:
         "events": memory.events,
         "events_dropped": memory.events_dropped,
     }
-    source = "CUDA allocator" if memory.source == "cuda-snapshot" else "CPU allocator"
+    source = "CPU allocator" if memory.source == "cpu-profiler" else "CUDA allocator"
     return facts("memory", f"Memory of {memory.whole}, {source}", values, memory.missing)
+
+
+def _requested(memory: Memory, when: str) -> dict[str, int | None]:
+    """Bytes of the requests, where the blocks that were handed out are larger."""
+    key = f"{when}_requested_bytes"
+    requested: int | None = getattr(memory, key)
+    differs = requested not in (None, getattr(memory, f"{when}_allocated_bytes"))
+    return {key: requested} if differs else {}
 
 
 def _predicted_reserve(memory: Memory) -> dict[str, int | None]:
@@ -224,47 +232,6 @@ def module_table(memory: Memory) -> Table:
     )
 
 
-ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
-    *fields_of(Origin, "bytes"),
-    Column("block_bytes", lambda row: row.block_bytes, is_optional=True),
-    *fields_of(Origin, "blocks", "category", "phase"),
-    Column("stack", lambda row: " < ".join(row.stack)),
-)
-"""``block_bytes`` are the allocator's blocks, ``bytes`` the requests."""
-
-
-def origins_table(memory: Memory) -> Table:
-    """Bytes alive at the peak by the stack of their request, innermost frame first."""
-    return tabulate(
-        memory.origins,
-        ORIGIN_COLUMNS,
-        name="origins",
-        title="Alive at the peak, by category, phase and stack (bytes as requested)",
-    )
-
-
-LARGEST_COLUMNS: tuple[Column[Allocation], ...] = (
-    *fields_of(Allocation, "bytes"),
-    Column("block_bytes", lambda row: row.block_bytes, is_optional=True),
-    *fields_of(Allocation, "category", "phase", "module", "born_ms", "died_ms"),
-    Column("stack", lambda row: " < ".join(row.stack)),
-)
-
-
-def largest_table(memory: Memory) -> Table:
-    """The largest allocations alive at the peak, innermost frame first."""
-    return tabulate(
-        _largest_first(memory.largest),
-        LARGEST_COLUMNS,
-        name="largest",
-        title="Largest allocations alive at the peak",
-    )
-
-
-def _largest_first(largest: Sequence[Allocation]) -> list[Allocation]:
-    return sorted(largest, key=lambda row: -row.bytes)
-
-
 CHANGE_COLUMNS: tuple[Column[RowChange], ...] = (
     Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
     *fields_of(RowChange, "a_bytes", "b_bytes"),
@@ -378,7 +345,7 @@ def oom_origins_table(oom: Oom) -> Table:
 def oom_largest_table(oom: Oom) -> Table:
     """The largest allocations alive at the failed request, without the column of their death."""
     return tabulate(
-        _largest_first(oom.largest),
+        largest_first(oom.largest),
         [column for column in LARGEST_COLUMNS if column.name != "died_ms"],
         name="oom_largest",
         title="Largest allocations alive at the refusal",

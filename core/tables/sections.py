@@ -104,7 +104,7 @@ def _roofline(source: Source) -> Iterator[Table]:
 
 
 def _memory(source: Source) -> Iterator[Table]:
-    from . import memory
+    from . import allocations, memory
 
     if block := source.record.memory:
         yield memory.memory_table(block)
@@ -114,8 +114,8 @@ def _memory(source: Source) -> Iterator[Table]:
         yield memory.resident_table(block)
         yield memory.pools_table(block)
         yield memory.module_table(block)
-        yield memory.origins_table(block)
-        yield memory.largest_table(block)
+        yield allocations.origins_table(block)
+        yield allocations.largest_table(block)
         yield memory.devices_table(block)
 
 

@@ -21,7 +21,7 @@ with open(sys.argv[1], "rb") as file:
 """
 OURS = """
 from pathlib import Path
-from sysbench.core.analysis.memory.block import describe_snapshot
+from sysbench.core.analysis.memory.foreign import describe_snapshot
 from sysbench.core.analysis.memory.snapshot import read_snapshot
 began = time.perf_counter()
 memory = describe_snapshot(read_snapshot(Path(sys.argv[1])))

@@ -13,25 +13,22 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from ...errors import DamagedFileError
 from ...estimate.closed_form import ROWS
 from ...record.memory import (
     LIBRARY_WORKSPACE,
     RESIDUAL,
-    DeviceMemory,
     Pool,
 )
 from ...record.record import LedgerRow, Memory
 from ..trace.scopes import LOSS
 from .card import CardReading, Segments, card_rows
 from .clock_join import joined
-from .history import History, OomEvent, pair
+from .history import History, OomEvent
 from .lists import draw_timeline, largest_alive, module_table, origins_alive
 from .owners import Notes
 from .predicted import NOT_PREDICTED
 from .residents import HELD_BY_GRAPHS, Residents, replay
 from .residents import UNSPLIT as UNSPLIT
-from .snapshot import Snapshot
 
 LAST_READING = "steady end"
 """The reading that stands for instants without one, on a device: within a step only the bytes
@@ -163,7 +160,7 @@ class Recording:
         missing: Name of an absent value to the reason.
     """
 
-    source: Literal["cuda-snapshot", "cpu-profiler"]
+    source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler"]
     history: History
     counters: Counters = field(default_factory=Counters)
     readings: Mapping[str, CardReading] = field(default_factory=dict)
@@ -214,6 +211,8 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         peak_allocated_bytes=peak_bytes,
         peak_reserved_bytes=counters.peak_reserved,
         end_allocated_bytes=end_bytes,
+        peak_requested_bytes=_requested(residents, peak),
+        end_requested_bytes=_requested(residents, steady[1]),
         driver_used_bytes=sum(row.bytes for row in card) if card else None,
         baseline_bytes=int(residents.live[0]),
         baseline_blocks=int(np.count_nonzero(residents.allocations.born < 0)),
@@ -244,6 +243,11 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     )
 
 
+def _requested(residents: Residents, instant: int) -> int:
+    allocations = residents.allocations
+    return int(allocations.bytes[allocations.alive_at(instant - 1)].sum())
+
+
 def _residual(recording: Recording, residents: Residents, peak: int) -> int | None:
     """Bytes of the counted peak that the replayed events do not explain; None without a count."""
     counted = recording.counters.peak_allocated
@@ -261,73 +265,6 @@ def _missing(instants: Mapping[str, int], residents: Residents) -> dict[str, str
     elif "end of forward" not in instants:
         missing["columns.end of forward"] = NO_FORWARD_END
     return missing
-
-
-def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
-    """The same tables for one device of a foreign snapshot, without owners.
-
-    Args:
-        device: Its number; without one, the busiest.
-
-    Raises:
-        DamagedFileError: An event of it cannot be read, or it has nothing of that device.
-    """
-    used = snapshot.used_devices
-    if device is None:
-        device = snapshot.busiest_device
-    elif device not in used:
-        numbers = ", ".join(map(str, used)) or "none"
-        raise DamagedFileError(f"no device {device} in the snapshot, which has {numbers}")
-    reserved = snapshot.peak_reserved_bytes(device) or None
-    missing = {
-        "driver_used_bytes": "a snapshot knows only what its allocator holds",
-        "modules": "a snapshot does not say whose an allocation is",
-        "residual_bytes": "a snapshot has no counter of the peak",
-    }
-    if reserved is None:
-        missing["peak_reserved_bytes"] = "the snapshot has no segments"
-    recording = Recording(
-        source="cuda-snapshot",
-        history=snapshot.history(device),
-        counters=Counters(peak_reserved=reserved),
-        missing=missing,
-    )
-    memory = describe_memory(recording, Notes())
-    if len(used) < 2:
-        return memory
-    devices = [_describe_device(snapshot, number, number == device) for number in used]
-    return msgspec.structs.replace(memory, devices=devices)
-
-
-def describe_profiled(history: History) -> Memory:
-    """The same tables for the CPU allocator's requests in a foreign trace, without owners."""
-    recording = Recording(
-        source="cpu-profiler",
-        history=history,
-        missing={
-            "peak_reserved_bytes": "the CPU allocator reserves nothing ahead",
-            "driver_used_bytes": "a trace does not say what its process held",
-            "modules": "a trace does not say whose an allocation is",
-            "residual_bytes": NO_COUNTER,
-        },
-    )
-    return describe_memory(recording, Notes())
-
-
-def _describe_device(snapshot: Snapshot, device: int, is_described: bool) -> DeviceMemory:
-    history = snapshot.history(device)
-    allocations = pair(history)
-    live = allocations.curve(allocations.rounded(history.granule))
-    return DeviceMemory(
-        device=device,
-        events=len(history),
-        peak_allocated_bytes=int(live.max()),
-        peak_reserved_bytes=snapshot.peak_reserved_bytes(device),
-        end_allocated_bytes=int(live[-1]),
-        baseline_bytes=int(live[0]),
-        baseline_blocks=int(np.count_nonzero(allocations.born < 0)),
-        is_described=is_described,
-    )
 
 
 LOGITS, TEMPORARIES = "logits and loss", "temporaries"

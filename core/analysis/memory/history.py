@@ -23,6 +23,11 @@ class Frame(NamedTuple):
     name: str
 
 
+def is_python(file: str) -> bool:
+    """Whether a frame's file is Python's; code without a file is named ``<string>`` or the like."""
+    return file.endswith(".py") or file.startswith("<")
+
+
 Stack = tuple[Frame, ...]
 """Innermost frame first."""
 
@@ -42,6 +47,9 @@ class History:
             operators were not recorded.
         block: Bytes of the block that was handed out, which can be larger than the rounded request,
             0 where one was given back; empty where that is not known.
+        survivor_stacks: Address to the index of the stack of a survivor, -1 when unknown.
+        end_blocks: Address to bytes of the blocks in use when the recording ended, where the file
+            has them: as handed out, not as requested.
         granule: Bytes that the allocator rounds every request up to; 1 if it does not.
     """
 
@@ -53,6 +61,8 @@ class History:
     survivors: Sequence[tuple[int, int]] = ()
     product: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     block: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    survivor_stacks: Mapping[int, int] = field(default_factory=dict)
+    end_blocks: Mapping[int, int] = field(default_factory=dict)
     granule: int = 1
 
     def __len__(self) -> int:
@@ -135,6 +145,7 @@ def pair(history: History) -> Allocations:
     mentioned = set(history.address.tolist())
     untouched = [block for block in history.survivors if block[0] not in mentioned]
 
+    stacks = [history.survivor_stacks.get(block[0], -1) for block in untouched]
     early = len(orphans) + len(untouched)
     return Allocations(
         address=_join(
@@ -145,7 +156,7 @@ def pair(history: History) -> Allocations:
         ),
         born=_join(np.full(early, -1), births),
         died=_join(orphans, np.full(len(untouched), count), ends[births]),
-        stack=_join(np.full(early, -1), history.stack[births]),
+        stack=_join(np.full(len(orphans), -1), stacks, history.stack[births]),
         events=count,
     )
 

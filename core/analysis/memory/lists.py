@@ -12,7 +12,7 @@ import numpy as np
 from ...formatting import short_path, slashed
 from ...record.memory import Origin
 from ...record.record import Allocation, ModuleMemory, Timeline
-from .history import Frame, Stack
+from .history import Frame, Stack, is_python
 from .owners import WHOLE_MODEL
 from .residents import Residents
 
@@ -29,6 +29,7 @@ RECORDING_FILES = tuple(
 )
 LIBRARY_FILE = re.compile(r"<|((.*/)?(site|dist)-packages/)?torch/")
 """Files of the interpreter and of torch."""
+OPTIMIZER_FILE = re.compile(r"(^|/)torch/optim/(?!optimizer|lr_scheduler|_|swa)")
 
 
 def largest_alive(residents: Residents, instant: int, count: int) -> list[Allocation]:
@@ -57,14 +58,18 @@ def _describe(residents: Residents, index: int) -> Allocation:
 
 
 def readable(stack: Stack) -> list[str]:
-    """A stack as text, innermost first, without torch's own frames unless there is no other."""
-    own = [frame for frame in stack if not _is_internal(slashed(frame.file))]
-    shown = own if any(frame.file for frame in own) else stack
+    """A stack as text, innermost first: Python alone where there is any, without torch's own
+    frames unless there is no other, but with the optimizers', which tell their states apart."""
+    python = [frame for frame in stack if not frame.file or is_python(frame.file)]
+    told = python if any(frame.file for frame in python) else stack
+    own = [frame for frame in told if not _is_internal(slashed(frame.file))]
+    shown = own if any(frame.file for frame in own) else told
     return [_line(frame) for frame in shown[:STACK_DEPTH]]
 
 
 def _is_internal(file: str) -> bool:
-    return bool(LIBRARY_FILE.match(file)) or file.endswith(RECORDING_FILES)
+    is_library = LIBRARY_FILE.match(file) and not OPTIMIZER_FILE.search(file)
+    return bool(is_library) or file.endswith(RECORDING_FILES)
 
 
 def _line(frame: Frame) -> str:

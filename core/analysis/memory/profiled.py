@@ -1,7 +1,7 @@
 """Allocation events from a chrome trace of torch.profiler with ``profile_memory``.
 
-The profiler reports the CPU allocator's requests as instant events named ``[memory]``, and
-with ``with_stack`` the Python functions that were open around them.
+The profiler reports an allocator's requests as instant events named ``[memory]``, those of a GPU's
+with its counters, and with ``with_stack`` the Python functions that were open around them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
@@ -19,12 +21,15 @@ import msgspec
 import numpy as np
 
 from ...errors import DamagedFileError
-from .history import Frame, History, OomEvent, Stack
+from .history import Frame, History, OomEvent, Stack, pair
 
 GZIP_MAGIC = b"\x1f\x8b"
 CHUNK_BYTES = 2**20
 MEMORY, REFUSED = "[memory]", "[OutOfMemory]"
 CPU = 0
+"""``Device Type`` of the host; a GPU's is larger."""
+NOWHERE = -1
+"""Address of the block that stands for all that was there before."""
 FUNCTIONS_KEPT = 4096
 PYTHON = "python_function"
 OPERATOR = "cpu_op"
@@ -50,6 +55,9 @@ class _Args(msgspec.Struct, gc=False):
     bytes: int = msgspec.field(name="Bytes", default=0)
     address: int = msgspec.field(name="Addr", default=0)
     device_type: int = msgspec.field(name="Device Type", default=-1)
+    device: int = msgspec.field(name="Device Id", default=-1)
+    allocated: int = msgspec.field(name="Total Allocated", default=0)
+    reserved: int = msgspec.field(name="Total Reserved", default=0)
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -97,12 +105,69 @@ def read_profiled_allocations(path: Path) -> History:
         DamagedFileError: Not a chrome trace.
     """
     try:
-        data = path.read_bytes()
-        if data.startswith(GZIP_MAGIC):
-            data = gzip.decompress(data)
-        return decode_profiled_allocations(data)
-    except (OSError, EOFError, zlib.error, msgspec.DecodeError, OverflowError) as error:
+        return decode_profiled_allocations(_unpacked(path))
+    except (msgspec.DecodeError, OverflowError) as error:
         raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedHistory:
+    """The history of a GPU's allocator, and its counters over the same time, in bytes."""
+
+    history: History
+    peak_allocated: int
+    peak_reserved: int
+    end_allocated: int
+
+
+def read_counted_allocations(path: Path, device: int | None) -> CountedHistory | None:
+    """The allocator of a GPU in a chrome trace, gzip'd or plain; None where the trace has none.
+
+    Each event has the allocator's counters. What they have before the first event, and no event
+    gives back, is one block that was there before.
+
+    Args:
+        path: The file.
+        device: Number of the GPU; of None, or one without events, the one with the most.
+
+    Raises:
+        DamagedFileError: Not a chrome trace.
+    """
+    try:
+        trace = _decode(_unpacked(path).decode("utf-8", "replace"))
+        return _counted(trace, device)
+    except (msgspec.DecodeError, OverflowError) as error:
+        raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
+
+
+def _counted(trace: _Trace, device: int | None) -> CountedHistory | None:
+    counts = Counter(event.args.device for event in trace.events if _is_on_gpu(event))
+    if not counts:
+        return None
+    chosen = device if device in counts else max(counts, key=counts.__getitem__)
+
+    def is_wanted(event: _Event) -> bool:
+        return _is_on_gpu(event) and event.args.device == chosen
+
+    readings = sorted(filter(is_wanted, trace.events), key=attrgetter("ts"))
+    history = _history(trace, is_wanted)
+    before = readings[0].args.allocated - readings[0].args.bytes
+    allocations = pair(history)
+    before -= int(allocations.bytes[allocations.born < 0].sum())
+    return CountedHistory(
+        history=replace(history, survivors=[(NOWHERE, before)]) if before > 0 else history,
+        peak_allocated=max(event.args.allocated for event in readings),
+        peak_reserved=max(event.args.reserved for event in readings),
+        end_allocated=readings[-1].args.allocated,
+    )
 
 
 def decode_profiled_allocations(data: bytes) -> History:
@@ -111,12 +176,16 @@ def decode_profiled_allocations(data: bytes) -> History:
     Raises:
         msgspec.DecodeError: Not a chrome trace.
     """
-    trace = _decode(data.decode("utf-8", "replace"))
+    return _history(_decode(data.decode("utf-8", "replace")), _is_move)
+
+
+def _history(trace: _Trace, is_wanted: Callable[[_Event], bool]) -> History:
+    """The memory events that are wanted, with their stacks."""
     stacks: dict[Stack, int] = {}
     products: dict[int, int] = {}
     moves: list[tuple[int, int, int, int, int]] = []
     relevant = [
-        event for event in trace.events if event.cat in (PYTHON, OPERATOR) or _is_move(event)
+        event for event in trace.events if event.cat in (PYTHON, OPERATOR) or is_wanted(event)
     ]
     relevant.sort(key=lambda event: (str(event.tid), event.ts, -event.dur))
     for _, thread in groupby(relevant, key=attrgetter("tid")):
@@ -186,6 +255,10 @@ def _decode(text: str) -> _Trace:
 
 def _is_move(event: _Event) -> bool:
     return event.name == MEMORY and event.args.device_type == CPU and event.args.bytes != 0
+
+
+def _is_on_gpu(event: _Event) -> bool:
+    return event.name == MEMORY and event.args.device_type > CPU and event.args.bytes != 0
 
 
 def _with_open(thread: Iterator[_Event]) -> Iterator[tuple[_Event, list[_Event]]]:

@@ -44,8 +44,8 @@ class Residents:
         notes: The worker's notes of the same time.
         allocations: Every allocation of the history.
         attribution: Their owners.
-        blocks: Bytes of each allocation's block, where the history has them; else its request
-            rounded to the allocator's granule.
+        blocks: Bytes of each allocation's block, where the history or the state at its end has
+            them; else its request rounded to the allocator's granule.
         live: Live bytes at each instant, in blocks, and what CUDA graphs hold.
         categories: Live bytes of each category at each instant, as requested; further ones for
             the rounding, and for blocks larger than that. They sum to ``live``.
@@ -131,8 +131,11 @@ class Residents:
         return self.live if workspace is None else self.live - workspace
 
     def block_bytes(self, index: int) -> int | None:
-        """An allocation's bytes rounded up to the allocator's granule; None where it has none."""
+        """An allocation's bytes rounded up to the allocator's granule, or its block's where the
+        file has that; None where the allocator has no granule."""
         granule = self.history.granule
+        if self.history.end_blocks:
+            return int(self.blocks[index])
         # ``-(-a // b)`` rounds up in integers: floats lose bytes from 2**53.
         return -(-int(self.allocations.bytes[index]) // granule) * granule if granule > 1 else None
 
@@ -149,7 +152,7 @@ def replay(history: History, notes: Notes) -> Residents:
     allocations = pair(history)
     attribution = attribute(history, allocations, notes)
     rounded = allocations.rounded(history.granule)
-    blocks = _blocks(history, allocations, rounded)
+    blocks = block_bytes(history, allocations)
     names = np.array(attribution.category, dtype=np.str_)
     categories = {
         str(name): allocations.curve(np.where(names == name, allocations.bytes, 0))
@@ -158,7 +161,7 @@ def replay(history: History, notes: Notes) -> Residents:
     if history.granule > 1:
         rounding = allocations.curve(rounded - allocations.bytes)
         categories[rounding_name(history.granule)] = rounding
-    if len(history.block):
+    if len(history.block) or (blocks > rounded).any():
         categories[UNSPLIT] = allocations.curve(blocks - rounded)
     return Residents(
         history=history,
@@ -171,12 +174,17 @@ def replay(history: History, notes: Notes) -> Residents:
     )
 
 
-def _blocks(history: History, allocations: Allocations, rounded: Integers) -> Integers:
-    """Bytes of each allocation's block; at least its rounded request."""
-    if not len(history.block):
-        return rounded
-    # The index -1 of a birth before the recording reaches the last element, which is no block.
-    blocks: Integers = np.maximum(rounded, np.append(history.block, 0)[allocations.born])
+def block_bytes(history: History, allocations: Allocations) -> Integers:
+    """Bytes of each allocation's block; at least its request, rounded to the granule."""
+    blocks = allocations.rounded(history.granule)
+    if len(history.block):
+        # The index -1 of a birth before the recording reaches the last element, which is no block.
+        blocks = np.maximum(blocks, np.append(history.block, 0)[allocations.born])
+    if history.end_blocks:
+        alive = np.flatnonzero(allocations.died == allocations.events)
+        sizes = map(history.end_blocks.get, allocations.address[alive].tolist())
+        at_end = np.array([size or 0 for size in sizes], dtype=np.int64)
+        blocks[alive] = np.maximum(blocks[alive], at_end)
     return blocks
 
 

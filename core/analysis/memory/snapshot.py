@@ -7,9 +7,10 @@ of blocks, and for each device a ring of events. Keys may be absent.
 from __future__ import annotations
 
 import gc
+import gzip
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
@@ -21,7 +22,7 @@ import numpy as np
 
 from ...errors import DamagedFileError
 from ...estimate.blocks import GRANULE
-from .history import Frame, History, Integers, Stack
+from .history import Frame, History, Integers, Stack, is_python
 
 MOVES = {"alloc": 1, "free_completed": -1}
 """Events that change the allocated bytes, with their sign."""
@@ -34,9 +35,14 @@ MAX_EVENTS = 10_000_000
 
 MAX_DEVICES = 256
 MAX_FRAMES = 100
+MAX_FRAMES_READ = 2000
+"""Frames of one stack that are looked through for Python: with ``stacks="all"``, torch's default,
+those of C++ come first and are many."""
 MAX_ALIKE = 64
 """Stacks of one key that are compared; a hostile file can have a million."""
 
+ALLOCATED = "active_allocated"
+GZIP = b"\x1f\x8b"
 CHUNK = 2**16
 READ_BYTES = 2**20
 
@@ -54,17 +60,38 @@ class _Frame(msgspec.Struct, gc=False):
     name: str = ""
 
 
-class _Block(msgspec.Struct, gc=False):
-    address: Address
+class _PastBlock(msgspec.Struct, gc=False):
+    frames: Any = None
+
+
+class _Block(msgspec.Struct):
+    """A block; torch 2.0 wrote no address, and frames in the history of the block alone."""
+
     size: Size
+    address: Address | None = None
     requested_size: Size | None = None
     state: str = "inactive"
+    frames: Any = None
+    history: list[_PastBlock] = []
 
 
 class _Segment(msgspec.Struct):
     device: Device = 0
+    address: Address = 0
     total_size: Size = 0
+    allocated_size: Size | None = None
     blocks: list[_Block] = []
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """A block in use when the snapshot was taken; ``stack`` is -1 where it is not known."""
+
+    address: int
+    size: int
+    requested: int
+    stack: int
+    is_allocated: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +120,12 @@ class Events:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The allocator's state: see the module's description."""
+    """The allocator's state: see the module's description; ``in_use`` is by device."""
 
     segments: list[_Segment]
     events: list[Events]
     stacks: list[Stack]
+    in_use: Mapping[int, list[InUse]]
 
     @property
     def busiest_device(self) -> int:
@@ -110,6 +138,19 @@ class Snapshot:
         """The devices that have events or segments, in order."""
         with_events = {device for device, events in enumerate(self.events) if len(events)}
         return sorted(with_events | {segment.device for segment in self.segments})
+
+    def end_allocated_bytes(self, device: int) -> int | None:
+        """Bytes of the blocks that were allocated at the end, as ``torch.cuda.memory_allocated``
+        counts them; None without segments."""
+        if not any(segment.device == device for segment in self.segments):
+            return None
+        return sum(block.size for block in self.in_use.get(device, ()) if block.is_allocated)
+
+    def counted_allocated_bytes(self, device: int) -> int | None:
+        """The same by the counters of the segments; None where the file has none."""
+        sizes = [one.allocated_size for one in self.segments if one.device == device]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if known and len(known) == len(sizes) else None
 
     def peak_reserved_bytes(self, device: int) -> int:
         """Largest reserved bytes of a device since the oldest event."""
@@ -124,12 +165,7 @@ class Snapshot:
 
     def history(self, device: int) -> History:
         """The events of one device that took or gave back memory."""
-        survivors = [
-            (block.address, block.size if block.requested_size is None else block.requested_size)
-            for segment in self.segments
-            for block in segment.blocks
-            if segment.device == device and block.state != "inactive"
-        ]
+        in_use = self.in_use.get(device, [])
         events = self.events[device] if device < len(self.events) else NO_EVENTS
         moved = (events.move != 0) & (events.size > 0)
         # The middle of the microsecond that the allocator recorded.
@@ -141,7 +177,9 @@ class Snapshot:
             change=(events.size * events.move)[moved],
             stack=np.where(events.move > 0, events.stack, -1)[moved],
             stacks=self.stacks,
-            survivors=survivors,
+            survivors=[(block.address, block.requested) for block in in_use],
+            survivor_stacks={block.address: block.stack for block in in_use},
+            end_blocks={block.address: block.size for block in in_use},
             granule=GRANULE,
         )
 
@@ -158,7 +196,8 @@ def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
     with _collector_off():
         try:
             with BufferedReader(_WatchedFile(path, progress), READ_BYTES) as file:
-                raw = _PlainUnpickler(file).load()
+                packed = file.peek(len(GZIP))[: len(GZIP)] == GZIP
+                raw = _PlainUnpickler(gzip.GzipFile(fileobj=file) if packed else file).load()
         except Exception as error:  # A foreign pickle can raise anything.
             raise DamagedFileError(f"{path} is not a memory snapshot: {error}") from error
         return _converted(raw, consume=True)
@@ -181,12 +220,36 @@ def _converted(raw: Any, *, consume: bool) -> Snapshot:
         stacks = _Stacks()
         segments = msgspec.convert(raw["segments"], list[_Segment])
         events = [_events(trace, stacks, consume=consume) for trace in raw["device_traces"]]
-        return Snapshot(segments=segments, events=events, stacks=stacks.distinct)
+        in_use = _in_use(segments, stacks)
+        return Snapshot(segments=segments, events=events, stacks=stacks.distinct, in_use=in_use)
     except (
         *(TypeError, KeyError, AttributeError, OverflowError, ValueError, RecursionError),
         msgspec.ValidationError,
     ) as error:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
+
+
+def _in_use(segments: list[_Segment], stacks: _Stacks) -> dict[int, list[InUse]]:
+    """The blocks in use by device; one without an address lies behind the one before it."""
+    found: dict[int, list[InUse]] = {}
+    for segment in segments:
+        end = segment.address
+        for block in segment.blocks:
+            address = end if block.address is None else block.address
+            end = address + block.size
+            if block.state == "inactive":
+                continue
+            frames = block.frames or (block.history[-1].frames if block.history else None)
+            found.setdefault(segment.device, []).append(
+                InUse(
+                    address=address,
+                    size=block.size,
+                    requested=block.size if block.requested_size is None else block.requested_size,
+                    stack=stacks.number(frames),
+                    is_allocated=block.state == ALLOCATED,
+                )
+            )
+    return found
 
 
 def _events(trace: list[dict[str, Any]], stacks: _Stacks, *, consume: bool) -> Events:
@@ -258,14 +321,18 @@ class _Stacks:
         for stored, number in alike:
             if stored == frames:
                 return number
-        number = self._new(frames[:MAX_FRAMES])
+        number = self._new(frames[:MAX_FRAMES_READ])
         if len(alike) < MAX_ALIKE:
             alike.append((frames, number))
         return number
 
     def _new(self, frames: list[Any]) -> int:
         typed = msgspec.convert(frames, list[_Frame])
-        stack = tuple(Frame(frame.filename, frame.line, frame.name) for frame in typed)
+        python = [frame for frame in typed if is_python(frame.filename)]
+        stack = tuple(
+            Frame(frame.filename, frame.line, frame.name)
+            for frame in (python or typed)[:MAX_FRAMES]
+        )
         number = self._numbers.setdefault(stack, len(self.distinct))
         if number == len(self.distinct):
             self.distinct.append(stack)

@@ -134,6 +134,7 @@ UNREAD = frozenset(
 """Kineto's categories (``ActivityType.cpp``) of other devices' events, and of times that CUPTI's
 range profiler gives in place of kernels."""
 PYTHON = "python_function"
+INSTANT = "cpu_instant_event"
 CATEGORY = attrgetter("cat")
 THREAD_BITS = 32
 
@@ -158,6 +159,7 @@ class PackedColumns(msgspec.Struct, frozen=True):
     operands: list[bytes]
     devices: dict[int, str]
     unread: dict[str, int]
+    has_requests: bool
     host: dict[str, bytes]
     device: dict[str, bytes]
 
@@ -186,6 +188,7 @@ class Collector:
         self.operands = _Numbers()
         self.devices: dict[int, str] = {}
         self.unread: Counter[str] = Counter()
+        self.has_requests = False
         self.host: list[HostEvents] = []
         self.device: list[DeviceEvents] = []
         self.seen = 0
@@ -199,7 +202,9 @@ class Collector:
         """
         self.seen += len(events)
         # A set first: few chunks have any of these, and counting costs more than comparing.
-        if UNREAD & set(map(CATEGORY, events)):
+        categories = set(map(CATEGORY, events))
+        self.has_requests |= INSTANT in categories
+        if UNREAD & categories:
             self.unread.update(
                 event.cat for event in events if event.cat in UNREAD and event.ph == "X"
             )
@@ -230,6 +235,7 @@ class Collector:
                 list(self.operands),
                 self.devices,
                 self.unread,
+                self.has_requests,
                 *columns,
             )
         )
@@ -258,6 +264,7 @@ class Collector:
         self.device.append(DeviceEvents(**device | {"name": names[device["name"]]}))
         self.devices |= part.devices
         self.unread.update(part.unread)
+        self.has_requests |= part.has_requests
         self.seen += part.seen
         self._check_size()
 
@@ -328,6 +335,7 @@ class Collector:
             operands=list(self.operands),
             devices=self.devices,
             unread=dict(self.unread),
+            has_requests=self.has_requests,
         )
 
 

@@ -81,7 +81,7 @@ class Trace:
     ``operands`` are the distinct inputs of operators, in the form that
     `core.analysis.costs.operands` parses; ``devices`` are the devices' names by number, where
     the file has them. ``unread`` counts the timed events of devices in forms that are not read,
-    by their category.
+    by their category; ``has_requests`` says that there are requests for memory.
     """
 
     names: list[str]
@@ -91,6 +91,7 @@ class Trace:
     operands: list[bytes] = field(default_factory=list)
     devices: dict[int, str] = field(default_factory=dict)
     unread: dict[str, int] = field(default_factory=dict)
+    has_requests: bool = False
 
 
 Index = NDArray[np.int64]

@@ -18,8 +18,9 @@ from ...record.memory import Origin
 from ...record.record import Kernels, Memory, Nsys, Record
 from ...spec.fields import COMPILE_KEYS
 from ...spec.spec import RunSpec
+from ...tables.allocations import largest_table
 from ...tables.kernels import question_table
-from ...tables.memory import largest_table, ledger_table
+from ...tables.memory import ledger_table
 from ...tables.numerics import accumulation_table, dtypes_table
 from ...tables.table import Cell, Column, Row, Table, tabulate
 

@@ -33,6 +33,12 @@ def test_json_plain_or_packed_is_a_trace(tmp_path: Path, data: bytes) -> None:
     assert format_of(path) == "chrome-trace"
 
 
+def test_a_packed_pickle_is_a_snapshot(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(gzip.compress(b"\x80\x04", mtime=0))
+    assert format_of(path) == "memory-snapshot"
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -41,7 +47,7 @@ def test_json_plain_or_packed_is_a_trace(tmp_path: Path, data: bytes) -> None:
         (b"\x7fELF", "of an unknown kind, not a chrome trace"),
         (b"\x1f\x8b", "not whole gzip"),
         (b"\x1f\x8b\x08" + bytes(40), "not whole gzip"),
-        (gzip.compress(b"\x80\x04", mtime=0), "unpack it"),
+        (gzip.compress(b"SQLite format 3\x00", mtime=0), "unpack it"),
     ],
 )
 def test_other_files_are_refused_with_the_reason(tmp_path: Path, data: bytes, reason: str) -> None:

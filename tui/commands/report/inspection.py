@@ -10,9 +10,9 @@ import msgspec
 
 from ....core.inspection.inspection import Inspection
 from ....core.inspection.messages import Progressed
+from ....core.tables.allocations import largest_alike_table
 from ....core.tables.cells import literal
 from ....core.tables.kernels import top_kernels
-from ....core.tables.memory import largest_table
 from ...text import decoding_text, file_text
 from .layout import Line, note, prose, titled
 from .live_progress import bar
@@ -67,7 +67,7 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
     if nsys := inspection.nsys:
         yield from nsys_section(nsys, width)
     if memory := inspection.memory:
-        largest = largest_table(memory)
+        largest = largest_alike_table(memory)
         shown = msgspec.structs.replace(largest, rows=largest.rows[:LARGEST_ROWS])
         yield from memory_section(memory, width)
-        yield from full_table(shown, width, drop=("module", "phase", "category", "died_ms"))
+        yield from full_table(shown, width, drop=("block_bytes",))

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ....core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
+from ....core.tables.allocations import largest_table
 from ....core.tables.cells import heading, literal, one_figure
 from ....core.tables.compile import compile_table, gaps_table
 from ....core.tables.context import headline
 from ....core.tables.kernels import KERNEL_NAMES, category_table, top_kernels
-from ....core.tables.memory import card_table, largest_table, ledger_table, recording_notes
+from ....core.tables.memory import card_table, ledger_table, recording_notes
 from ....core.tables.nsys import clock_table, range_table
 from ....core.tables.numerics import numerics_tables
 from ....core.tables.table import Cell, Table, select, with_column, with_total
@@ -247,7 +248,7 @@ def _totals(memory: Memory) -> list[str]:
         "predicted_peak_bytes": memory.predicted_peak_bytes,
         "predicted_reserved_bytes": memory.predicted_reserved_bytes,
     }
-    names = {} if memory.source == "cuda-snapshot" else {"driver_used_bytes": "resident set"}
+    names = {} if memory.source != "cpu-profiler" else {"driver_used_bytes": "resident set"}
     figures = (
         f"{names.get(key, heading(key))} {_figure(key, value, memory.missing)}"
         for key, value in keys.items()

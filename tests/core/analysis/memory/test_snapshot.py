@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.memory.block import describe_snapshot
+from sysbench.core.analysis.memory.foreign import describe_snapshot
 from sysbench.core.analysis.memory.history import pair
 from sysbench.core.analysis.memory.snapshot import Snapshot, read_snapshot, snapshot_from
 from sysbench.core.errors import DamagedFileError

@@ -1,0 +1,74 @@
+"""Tables of allocations: alive at the peak by stack, and the largest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..record.memory import Allocation, Origin
+from ..record.record import Memory
+from .table import Column, Table, fields_of, tabulate
+
+ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
+    *fields_of(Origin, "bytes"),
+    Column("block_bytes", lambda row: row.block_bytes, is_optional=True),
+    *fields_of(Origin, "blocks", "category", "phase"),
+    Column("stack", lambda row: " < ".join(row.stack)),
+)
+"""``block_bytes`` are the allocator's blocks, ``bytes`` the requests."""
+
+
+def origins_table(memory: Memory) -> Table:
+    """Bytes alive at the peak by the stack of their request, innermost frame first."""
+    return tabulate(
+        memory.origins,
+        ORIGIN_COLUMNS,
+        name="origins",
+        title="Alive at the peak, by category, phase and stack (bytes as requested)",
+    )
+
+
+LARGEST_COLUMNS: tuple[Column[Allocation], ...] = (
+    *fields_of(Allocation, "bytes"),
+    Column("block_bytes", lambda row: row.block_bytes, is_optional=True),
+    *fields_of(Allocation, "category", "phase", "module", "born_ms", "died_ms"),
+    Column("stack", lambda row: " < ".join(row.stack)),
+)
+
+
+def largest_table(memory: Memory) -> Table:
+    """The largest allocations alive at the peak, innermost frame first; without their times where
+    the recording has none."""
+    timeless = ("born_ms", "died_ms") if "times" in memory.missing else ()
+    return tabulate(
+        largest_first(memory.largest),
+        [column for column in LARGEST_COLUMNS if column.name not in timeless],
+        name="largest",
+        title="Largest allocations alive at the peak",
+    )
+
+
+def largest_alike_table(memory: Memory) -> Table:
+    """The same without times: allocations of one size and place are one row, with their count."""
+    alike = Counter(
+        (row.bytes, row.block_bytes, row.category, row.phase, row.module, tuple(row.stack))
+        for row in memory.largest
+    )
+    rows = sorted(alike.items(), key=lambda pair: -pair[0][0] * pair[1])
+    return tabulate(
+        rows,
+        (
+            Column("blocks", lambda pair: pair[1]),
+            Column("bytes", lambda pair: pair[0][0], heading="each"),
+            Column("block_bytes", lambda pair: pair[0][1], is_optional=True),
+            Column("sum_bytes", lambda pair: pair[0][0] * pair[1], heading="all"),
+            Column("stack", lambda pair: " < ".join(pair[0][5])),
+        ),
+        name="largest",
+        title=f"Largest of {len(memory.largest)} allocations alive at the peak",
+    )
+
+
+def largest_first(largest: Sequence[Allocation]) -> list[Allocation]:
+    """By bytes as requested; of equals the order stays."""
+    return sorted(largest, key=lambda row: -row.bytes)
