@@ -43,6 +43,7 @@ ADDED = {
     "timing.loss_start",
     "timing.throttled",
     "kernels.device",
+    "kernels.marked_steps",
     "kernels.other_devices",
     "coverage.dropped_fills",
     "peak_requested_bytes",

@@ -1,7 +1,7 @@
-"""The decoding process: ``python -P -m sysbench.core.inspection FILE ENTRY LIMIT_BYTES [DEVICE]``.
+"""The decoding process: ``python -m sysbench.core.inspection FILE ENTRY LIMIT [DEVICE [STEPS]]``.
 
-It writes messages to standard output and the tables into the entry's folder. It exits when
-standard input closes.
+LIMIT is of memory in bytes, STEPS such as 2-5. It writes messages to standard output and the tables
+into the entry's folder. It exits when standard input closes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LARGEST_TABLES_BYTES = 64 * 2**20
 """A file with larger tables is hostile: real ones have a few megabytes."""
 
 
-def main(file: str, entry: str, limit_bytes: str, device: str = "") -> int:
+def main(file: str, entry: str, limit_bytes: str, device: str = "", steps: str = "") -> int:
     """Decode the file into the entry and report the outcome; returns the exit code."""
     die_with_parent(os.getppid())
     die_with_input()
@@ -38,9 +38,11 @@ def main(file: str, entry: str, limit_bytes: str, device: str = "") -> int:
     path = Path(file)
     try:
         number = int(device) if device else None
-        tables = read_tables(path, _ProgressSender().send, number)
+        first, _, last = steps.partition("-")
+        chosen = (int(first), int(last)) if steps else None
+        tables = read_tables(path, _ProgressSender().send, number, chosen)
         # The name of the entry stands for the state of the file that was to be read.
-        if entry_of(path, number).path != Path(entry):
+        if entry_of(path, number, chosen).path != Path(entry):
             raise ForeignFileError(f"{path} changed while it was read: look again when it is whole")
         _write(tables, Entry(Path(entry)))
     except Exception as error:  # A foreign file can raise anything; the log has it all.

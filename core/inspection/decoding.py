@@ -33,22 +33,30 @@ class Decoding:
         entry: Folder of the tables, once `run` has returned.
     """
 
-    def __init__(self, path: Path, limit_bytes: int = 0, device: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        limit_bytes: int = 0,
+        device: int | None = None,
+        steps: tuple[int, int] | None = None,
+    ) -> None:
         """
         Args:
             path: The file.
             limit_bytes: Memory limit of the child; 0 for half of this machine's memory and at
                 most 16 GiB: a million events take 1 GiB.
-            device: The device of a snapshot with several; None for the busiest.
+            device: The device of a file with several; None for the busiest.
+            steps: First and last number of the marked steps that the tables are of; None for all.
 
         Raises:
             ForeignFileError: It cannot be read, or its format is not recognised.
         """
         self.path = path.absolute()
         format_of(self.path)  # refuses an unreadable file before a child is started
-        self.entry = entry_of(self.path, device)
+        self.entry = entry_of(self.path, device, steps)
         self._limit_bytes = limit_bytes or min(MOST_BYTES, memory_capacity_bytes() // 2)
-        self._device = [] if device is None else [str(device)]
+        numbers = "" if steps is None else f"{steps[0]}-{steps[1]}"
+        self._choice = ["" if device is None else str(device), numbers]
         self._lock = Lock()
         self._cancelled = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -98,7 +106,7 @@ class Decoding:
                 self._process.kill()
 
     def _arguments(self) -> list[str]:
-        return [str(self.path), str(self.entry.path), str(self._limit_bytes), *self._device]
+        return [str(self.path), str(self.entry.path), str(self._limit_bytes), *self._choice]
 
     def _read_again(self) -> Inspection:
         inspection = self.entry.read()

@@ -61,11 +61,11 @@ class Entry:
             return None
 
 
-def entry_of(path: Path, device: int | None = None) -> Entry:
+def entry_of(path: Path, device: int | None = None, steps: tuple[int, int] | None = None) -> Entry:
     """The entry of a file, whether its inspection was made or not.
 
-    Another file, size or time of change is another entry, and so is a chosen device. Of the two
-    times the later can only be set by the system: a copy may keep the other.
+    Another file, size or time of change is another entry, and so are chosen devices and steps. Of
+    the two times the later can only be set by the system: a copy may keep the other.
 
     Raises:
         OSError: There is no such file.
@@ -73,7 +73,7 @@ def entry_of(path: Path, device: int | None = None) -> Entry:
     facts = path.stat()
     name = os.fsencode(path.resolve())
     stamps = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
-    parts = [name, *stamps, device, _version()]
+    parts = [name, *stamps, device, steps, _version()]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     return Entry(entries_folder() / key)
 

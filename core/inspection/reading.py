@@ -47,11 +47,20 @@ class Tables(NamedTuple):
     layers: Kernels | None
 
 
-def read_tables(path: Path, progress: Progress, device: int | None = None) -> Tables:
+def read_tables(
+    path: Path,
+    progress: Progress,
+    device: int | None = None,
+    steps: tuple[int, int] | None = None,
+) -> Tables:
     """All tables of a file. Neither time nor memory is limited here.
 
     Args:
+        path: The file.
+        progress: Called as it is read.
         device: The device that the tables are of; None for the busiest.
+        steps: First and last number of the marked steps that the tables are of; None for all that
+            the file has.
 
     Raises:
         DamagedFileError: It cannot be read; the message has the reason.
@@ -60,14 +69,18 @@ def read_tables(path: Path, progress: Progress, device: int | None = None) -> Ta
     kind = format_of(path)
     match kind:
         case "chrome-trace":
-            return _read_trace(path, progress, device)
+            return _read_trace(path, progress, device, steps)
         case "memory-snapshot":
+            if steps is not None:
+                raise DamagedFileError("a memory snapshot has no steps to choose from")
             return _read_snapshot(path, progress, device)
         case "nsys-export":
-            return _read_export(path, progress, device)
+            return _read_export(path, progress, device, steps)
 
 
-def _read_trace(path: Path, progress: Progress, device: int | None) -> Tables:
+def _read_trace(
+    path: Path, progress: Progress, device: int | None, steps: tuple[int, int] | None
+) -> Tables:
     """Times of kernels; without a device also the allocations of operators, if it has any."""
     try:
         trace = read_trace(path, lambda done, total: progress("decode", done, total))
@@ -79,7 +92,7 @@ def _read_trace(path: Path, progress: Progress, device: int | None) -> Tables:
             raise
         return Tables(_profiled(path, memory, missing={"kernels": str(error)}), None)
     progress("analyse", 0, 0)
-    ledger = time_ledger(trace, device=chosen_device(trace, device))
+    ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     work = noted_work(trace, ledger)
     name = device_name(trace, ledger.device)
     folded = under_roof(with_costs(kernel_table(ledger), work), name)
@@ -160,10 +173,12 @@ def _read_snapshot(path: Path, progress: Progress, device: int | None) -> Tables
     return Tables(inspection, None)
 
 
-def _read_export(path: Path, progress: Progress, device: int | None) -> Tables:
+def _read_export(
+    path: Path, progress: Progress, device: int | None, steps: tuple[int, int] | None
+) -> Tables:
     contents = read_contents(path, lambda done, total: progress("rows", done, total))
     progress("analyse", 0, 0)
-    export = export_of(contents, device)
+    export = export_of(contents, device, steps)
     rows, elsewhere, missing = export.nvtx.rows, export.nvtx.elsewhere, export.missing
     if (row_count := max(len(rows), len(elsewhere))) > MOST_RANGES:
         missing = missing | {"nvtx.rows": f"the first {MOST_RANGES:,} of {row_count:,}"}

@@ -35,6 +35,7 @@ from .memory import Timeline as Timeline
 from .nsys import NsysFacts
 from .numerics import Numerics as Numerics
 from .roof import Roof
+from .steps import MarkedSteps as MarkedSteps
 from .timing import Round as Round
 from .timing import Spread as Spread
 from .timing import Timing as Timing
@@ -163,6 +164,7 @@ class Kernels(Block, frozen=True):
     counted_flops: dict[str, float] | None = None
     roof: Roof | None = None
     generated: list[GeneratedKernel] = []
+    marked_steps: MarkedSteps | None = None
     device: int | None = None
     other_devices: list[int] = []
     missing: dict[str, str] = {}
@@ -174,7 +176,8 @@ class Kernels(Block, frozen=True):
         Without marked phases, as in a foreign trace, it is unknown how many steps lie between
         the first and the last work, so the rows are of the span.
         """
-        return "step" if self.phases_ns else "span"
+        chosen = self.marked_steps is not None and self.marked_steps.chosen
+        return "step" if self.phases_ns or chosen else "span"
 
     @property
     def lacks_kernels(self) -> bool:

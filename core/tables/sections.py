@@ -80,6 +80,13 @@ def _kernels(source: Source) -> Iterator[Table]:
         yield kernels.category_table(source.record.kernels)
 
 
+def _steps(source: Source) -> Iterator[Table]:
+    from .files import steps
+
+    if source.record.kernels and source.record.kernels.marked_steps:
+        yield steps.steps_table(source.record.kernels.marked_steps)
+
+
 def _tree(source: Source) -> Iterator[Table]:
     from . import tree
 
@@ -126,7 +133,7 @@ def _oom(source: Source) -> Iterator[Table]:
 
 
 def _nsys(source: Source) -> Iterator[Table]:
-    from . import nsys
+    from .files import nsys
 
     if block := source.record.nsys:
         # The kernels of a file are a section already; those of a run are of its trace pass.
@@ -176,6 +183,7 @@ SECTIONS = {
     "timing": Section(make=_timing, block="timing"),
     "rounds": Section(make=_rounds, block="timing"),
     "kernels": Section(make=_kernels, block="kernels", of_files=True),
+    "steps": Section(make=_steps, block="kernels", of_files=True),
     "tree": Section(make=_tree, block="kernels", of_files=True),
     "questions": Section(make=_questions, block="kernels"),
     "roofline": Section(make=_roofline, block="kernels", of_files=True),
@@ -200,7 +208,7 @@ TREE_LEAST = 0.005
 every row."""
 
 READING_ORDER = (
-    *("findings", "passes", "oom", "timing", "rounds", "questions", "categories", "tree"),
+    *("findings", "passes", "oom", "timing", "rounds", "questions", "steps", "categories", "tree"),
     *("kernels", "roofline", "memory", "nsys", "numerics", "compile", "distributed", "telemetry"),
     "environment",
 )

@@ -22,7 +22,7 @@ import msgspec
 
 from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.errors import DamagedFileError, NotFoundError
-from sysbench.core.tables.nsys import record_tables
+from sysbench.core.tables.files.nsys import record_tables
 
 MEMORY_BYTES = 512 * 2**20
 PAGE_BYTES = 4096

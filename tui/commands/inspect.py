@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         examples(
             ("sysbench-tui inspect trace.json.gz", ""),
             ("sysbench-tui inspect trace.json.gz --section tree --depth 4", ""),
+            ("sysbench-tui inspect trace.json.gz --section steps", ""),
+            ("sysbench-tui inspect trace.json.gz --steps 2-5", ""),
             ("sysbench-tui inspect trace.json.gz --section roofline --peak 989.4,3350", ""),
             ("sysbench-tui inspect snapshot.pickle --json | jq .memory.ledger", ""),
             ("sysbench-tui inspect report.sqlite --section kernels --csv > kernels.csv", ""),
@@ -56,7 +59,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of a file of several devices, whose tables (default: the busiest)",
     )
+    steps = parser.add_mutually_exclusive_group()
+    steps.add_argument(
+        "--step", type=one_step, dest="steps", metavar="N", help="all tables of this marked step"
+    )
+    steps.add_argument(
+        "--steps", type=steps_range, metavar="N-M", help="all tables of these marked steps"
+    )
     add_tree_options(parser)
+
+
+def one_step(text: str) -> tuple[int, int]:
+    """A step's number, as first and last of a range.
+
+    Raises:
+        argparse.ArgumentTypeError: Not a number.
+    """
+    return steps_range(f"{text}-{text}")
+
+
+def steps_range(text: str) -> tuple[int, int]:
+    """The first and the last number of ``2-5``.
+
+    Raises:
+        argparse.ArgumentTypeError: Not two numbers in order.
+    """
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not numbers of steps, such as 3 or 2-5")
+    return int(match[1]), int(match[2])
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -71,7 +102,9 @@ def main(arguments: argparse.Namespace) -> int:
 
     options = tree_options(arguments)
     peak = parse_peak(arguments.peak) if arguments.peak else None
-    decoding = Decoding(Path(arguments.file), arguments.memory_limit, arguments.device)
+    decoding = Decoding(
+        Path(arguments.file), arguments.memory_limit, arguments.device, arguments.steps
+    )
     with decoding_progress() as show:
         inspection = decoding.run(show)
     if peak:
@@ -112,6 +145,8 @@ def _require(inspection: Inspection, section: str | None) -> None:
     if getattr(inspection, block) is None:
         reason = inspection.missing.get(block, f"it is a {KIND_WORDS[inspection.kind]}")
         raise NotFoundError(f"no {section} in {inspection.file}: {reason}")
+    if section == "steps" and inspection.kernels and not inspection.kernels.marked_steps:
+        raise NotFoundError(f"no {section} in {inspection.file}: no range in it marks a step")
     if section == "roofline" and inspection.kernels and not roof_points(inspection.kernels):
         reason = inspection.kernels.missing.get("flops", "no operator's bytes are known")
         raise NotFoundError(f"no {section} in {inspection.file}: {reason}")

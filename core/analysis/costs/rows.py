@@ -94,7 +94,7 @@ def work_costs(
             flops[key] += cost.flops
         placed += (cost.flops or 0.0) if cost.is_product else 0.0
     steps = ledger.window.steps
-    products = _products(scopes, steps_window(trace), counting)
+    products = _products(scopes, ledger.host_window or steps_window(trace), counting)
     return WorkCosts(
         rows={
             key: (None if key in unknown else flops[key] / steps, amount / steps)

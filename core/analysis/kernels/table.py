@@ -59,6 +59,7 @@ def kernel_table(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool 
         ],
         unattributed_ns=ledger.unattributed / steps,
         coverage=_coverage(ledger, is_blind=is_blind),
+        marked_steps=ledger.marked,
         device=ledger.device,
         other_devices=ledger.other_devices,
         missing=_missing(ledger)
@@ -204,7 +205,8 @@ def _missing(ledger: TimeLedger) -> dict[str, str]:
     missing = {}
     if not ledger.phase_times:
         missing["phases_ns"] = (
-            "the file marks no phases: a row's phase follows from the operators around its launch"
+            f"the file marks no {'' if ledger.marked else 'steps and no '}phases: a row's phase "
+            "follows from the operators around its launch"
         )
     if not _has_modules(ledger):
         missing["module"] = (

@@ -9,15 +9,19 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DamagedFileError
+from ...record.steps import MarkedSteps
 from ..trace.activities import Activities, device_activities, host_activities
 from ..trace.events import NONE, HostEvents, Kind, Trace
 from ..trace.intervals import Cover, Times, exclusive
+from ..trace.markers import find_steps
 from ..trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
 from .idle_causes import BETWEEN, HOST_LATE, LAUNCHING, ON_SYNC, OUTSIDE_OPERATORS, UNKNOWN
+from .steps import Gaps, device_cuts, host_cuts, marked_steps, rows_between
 
 LAUNCH = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset|Enqueue")
 KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
@@ -25,17 +29,14 @@ FILL_LAUNCH = re.compile(r"Memset")
 SYNC = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$")
 
 
-def idle_causes(trace: Trace, work: Activities, low: int, high: int) -> tuple[dict[str, int], int]:
-    """Split the time of [low, high) in which nothing ran.
+def gaps_of(trace: Trace, work: Activities, low: int, high: int) -> Gaps:
+    """The time of [low, high) in which nothing ran, by cause.
 
     Up to the moment the host began to launch the work that ends a gap, the host is late; it is
     on a sync if it was inside a synchronising call when the gap began. From then until that call
     returned the host was inside it, which can be long: a launch loads code, or waits for room in
     a full queue. After that the work was launched and had not started. From the launch of work
     that the trace never shows running, a gap cannot be called idle.
-
-    Returns:
-        Nanoseconds by cause, and unattributed nanoseconds; together they sum to all gaps.
     """
     host = trace.host
     begin, end = Cover(work.start, work.end).gaps(low, high)
@@ -52,17 +53,20 @@ def idle_causes(trace: Trace, work: Activities, low: int, high: int) -> tuple[di
     is_sync = _named(trace, host, SYNC)
     syncs = Cover(host.start[is_sync], host.end[is_sync])
     on_sync = syncs.within(begin, begin + 1) > 0  # the gap's first nanosecond lies in a sync
-    late = np.clip(launched, begin, idle_end) - begin
-    inside = np.clip(returned, begin, idle_end) - begin - late
     unknown = has_next & (launched == NONE)
-    causes = {
-        HOST_LATE: late[~on_sync & ~unknown],
-        ON_SYNC: late[on_sync & ~unknown],
-        LAUNCHING: inside[~unknown],
-        BETWEEN: (idle_end - begin - late - inside)[~unknown],
-        UNKNOWN: (idle_end - begin)[unknown],
-    }
-    return {cause: int(part.sum()) for cause, part in causes.items()}, int((end - idle_end).sum())
+    known = ~unknown
+    launched = np.clip(launched, begin, idle_end)
+    returned = np.clip(returned, launched, idle_end)
+    return Gaps(
+        causes={
+            HOST_LATE: Cover(begin[~on_sync & known], launched[~on_sync & known]),
+            ON_SYNC: Cover(begin[on_sync & known], launched[on_sync & known]),
+            LAUNCHING: Cover(launched[known], returned[known]),
+            BETWEEN: Cover(returned[known], idle_end[known]),
+            UNKNOWN: Cover(begin[unknown], idle_end[unknown]),
+        },
+        unattributed=Cover(idle_end, end),
+    )
 
 
 def count_launches(trace: Trace, work: Activities, low: int, high: int) -> int:
@@ -129,7 +133,8 @@ class TimeLedger:
     the trace never shows, ``dropped_kernels`` and ``dropped_fills`` those of them that launched
     kernels and fills. ``device`` is the device that the ledger is of, None where the trace shows
     work on none; ``other_devices`` are left out, and ``is_chosen`` says that the caller named it.
-    ``unread`` are as in a `Trace`.
+    ``unread`` are as in a `Trace`. ``marked`` are the steps of a foreign file; where some of them
+    are chosen, ``host_window`` is from the begin of the first one's marker to the end of the last.
     """
 
     source: Literal["kernels", "operators"]
@@ -152,10 +157,15 @@ class TimeLedger:
     other_devices: list[int]
     is_chosen: bool
     unread: dict[str, int]
+    marked: MarkedSteps | None = None
+    host_window: Window | None = None
 
 
 def time_ledger(
-    trace: Trace, window: Window | None = None, device: int | None = None
+    trace: Trace,
+    window: Window | None = None,
+    device: int | None = None,
+    steps: tuple[int, int] | None = None,
 ) -> TimeLedger:
     """Account for every nanosecond of the window.
 
@@ -164,6 +174,11 @@ def time_ledger(
         window: Without one it is the steps that the trace pass marked, and in a foreign trace
             from the first to the last piece of work.
         device: One of `devices_by_work`; None for the busiest.
+        steps: First and last number of the steps of a foreign trace that the ledger is of; None
+            for all of the trace.
+
+    Raises:
+        DamagedFileError: The trace does not mark such a step, or it ran nothing.
     """
     scopes = host_scopes(trace)
     devices = devices_by_work(trace)
@@ -174,15 +189,24 @@ def time_ledger(
         work = device_activities(trace, scopes, devices[0])
     else:
         names, work = host_activities(trace, scopes)
-    window = window or steps_window(trace) or _whole(work)
+    own = window or steps_window(trace)
+    window = own or _whole(work)
     work = work.clipped(window.low, window.high)
+    gaps = _gaps(trace, work, window, on_device=bool(devices))
+    marked = host_window = None
+    if own is None:
+        marked = _marked(trace, work, gaps, window, on_device=bool(devices))
+    if steps is not None:
+        marked, window, host_window = _chosen(marked, steps)
+        work = work.clipped(window.low, window.high)
+        if not devices:  # a marker may begin before the first operator
+            gaps = _gaps(trace, work, window, on_device=False)
+    idle, unattributed = gaps.within(window.low, window.high)
     busy = Cover(work.start, work.end).total
     if devices:
-        idle, unattributed = idle_causes(trace, work, window.low, window.high)
         phase_times = _device_phase_times(scopes.ranges, work, window)
         launches = count_launches(trace, work, window.low, window.high)
     else:
-        idle, unattributed = {OUTSIDE_OPERATORS: window.length - busy}, 0
         phase_times = _host_phase_times(scopes.ranges, window)
         launches = _within(lost_launches(trace), window)
     return TimeLedger(
@@ -206,6 +230,59 @@ def time_ledger(
         other_devices=sorted(devices[1:]),
         is_chosen=device is not None,
         unread=trace.unread,
+        marked=marked,
+        host_window=host_window,
+    )
+
+
+def _gaps(trace: Trace, work: Activities, window: Window, *, on_device: bool) -> Gaps:
+    if on_device:
+        return gaps_of(trace, work, window.low, window.high)
+    outside = Cover(work.start, work.end).gaps(window.low, window.high)
+    nothing = np.zeros(0, dtype=np.int64)
+    return Gaps({OUTSIDE_OPERATORS: Cover(*outside)}, unattributed=Cover(nothing, nothing))
+
+
+def _marked(
+    trace: Trace, work: Activities, gaps: Gaps, window: Window, *, on_device: bool
+) -> MarkedSteps | None:
+    """The steps that a foreign trace marks. Those of the host may begin before its first operator
+    and end after the last: their span is the longer one."""
+    steps = find_steps(trace) if len(work) else None
+    if steps is None:
+        return None
+    low, high = window.low, window.high
+    if on_device:
+        cuts, clock = device_cuts(steps, work, low, high), "device"
+    else:
+        cuts, clock = host_cuts(steps), "host"
+        low, high = min(low, int(steps.start[0])), max(high, int(steps.end[-1]))
+        gaps = _gaps(trace, work, Window(low, high), on_device=False)
+    return marked_steps(steps, cuts, work, gaps, low, high, clock=clock)
+
+
+def _chosen(
+    marked: MarkedSteps | None, wanted: tuple[int, int]
+) -> tuple[MarkedSteps, Window, Window]:
+    """The steps with the choice noted, its window, and that of its markers on the host.
+
+    Raises:
+        DamagedFileError: No step is marked, none has such a number, or it ran nothing.
+    """
+    if marked is None:
+        raise DamagedFileError("no range in the file marks a step: none can be chosen")
+    rows = rows_between(marked, *wanted)
+    first, last = rows[0], rows[-1]
+    window = Window(first.start_ns, last.start_ns + last.ns, len(rows))
+    if not window.length:
+        raise DamagedFileError(f"nothing ran in {first.name}")
+    host_low = first.host_start_ns or 0
+    host_high = (last.host_start_ns or 0) + (last.host_ns or 0)
+    numbers = (first.number or 0, last.number or 0)
+    return (
+        msgspec.structs.replace(marked, chosen=numbers),
+        window,
+        Window(host_low, host_high, len(rows)),
     )
 
 

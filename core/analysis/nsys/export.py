@@ -144,21 +144,24 @@ def read_contents(path: Path, progress: Progress | None = None) -> ExportContent
         return ExportContents(read_events(file), _models(file), file.facts("META_DATA_EXPORT"))
 
 
-def export_of(contents: ExportContents, device: int | None = None) -> NsysExport:
+def export_of(
+    contents: ExportContents, device: int | None = None, steps: tuple[int, int] | None = None
+) -> NsysExport:
     """The tables from the contents of an export.
 
     Args:
         contents: Of the export.
         device: The device whose kernels make the kernel tables; None for the busiest.
+        steps: First and last number of the marked steps that these tables are of; None for all.
 
     Raises:
-        DamagedFileError: Nothing ran on that device.
+        DamagedFileError: Nothing ran on that device, or in these steps.
     """
     events, models, versions = contents
     schema = versions.get("EXPORT_SCHEMA_VERSION")
     missing = _missing(events, schema)
     trace = trace_of(events)
-    ledger = time_ledger(trace, device=chosen_device(trace, device))
+    ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     devices = devices_of(events, models)
     is_kernel = events.work.kind == Kind.KERNEL
     return NsysExport(

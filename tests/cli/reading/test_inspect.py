@@ -116,3 +116,44 @@ def test_what_cannot_be_shown_says_why(
     assert command in complaint(capsys, tiny_run.path)
     snapshot.write_bytes(snapshot.read_bytes()[:-9])
     assert "is not a memory snapshot" in complaint(capsys, snapshot)
+
+
+@pytest.fixture
+def three_steps(tmp_path: Path) -> Path:
+    """Kernels of 100, 200 and 600 µs, each in a step of its own, on two devices."""
+    events = []
+    for number, length in enumerate((100, 200, 600), 7):
+        at = 1000 * number
+        events += [
+            {"cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 900},
+            {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 10, "dur": 5}
+            | {"args": {"correlation": number}},
+            {"cat": "kernel", "name": f"kernel_{number}", "ts": at + 50, "dur": length}
+            | {"args": {"correlation": number, "device": 1}},
+        ]
+    events.append({"cat": "kernel", "name": "other", "ts": 9000, "dur": 9, "args": {"device": 0}})
+    path = tmp_path / "steps.json"
+    place = {"ph": "X", "pid": 1, "tid": 1}
+    path.write_text(json.dumps({"traceEvents": [place | event for event in events]}))
+    return path
+
+
+def test_steps_are_told_and_chosen(three_steps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = printed(capsys, three_steps)
+    assert "Steps by torch.profiler" in whole and "outside" in whole
+    assert "the table is of device 1, the busiest; left out: 0" in whole
+    rows = list(
+        csv.DictReader(io.StringIO(printed(capsys, three_steps, "--section", "steps", "--csv")))
+    )
+    assert [row["step"] for row in rows] == ["7", "8", "9", "outside"]
+    text = printed(capsys, three_steps, "--steps", "7-8")
+    assert "kernel_9" not in text and "of steps 7–8, per step" in text
+    assert "one traced step" in text and "mean of 2 steps" in text
+    chosen = ("--step", "8", "--device", "1", "--json")
+    found = json.loads(printed(capsys, three_steps, *chosen))["kernels"]
+    assert [row["name"] for row in found["rows"]] == ["kernel_8"]
+    assert (found["steps"], found["marked_steps"]["chosen"]) == (1, [8, 8])
+    assert "no step 5 in the file, which has 7 to 9" in complaint(
+        capsys, three_steps, "--step", "5"
+    )
+    assert "such as 3 or 2-5" in complaint(capsys, three_steps, "--steps", "9-7")

@@ -14,6 +14,7 @@ from ....core.tables.allocations import largest_alike_table
 from ....core.tables.cells import literal
 from ....core.tables.kernels import top_kernels
 from ...text import decoding_text, file_text
+from .kernel_sections import steps_section
 from .layout import Line, note, prose, titled
 from .live_progress import bar
 from .report import (
@@ -57,6 +58,8 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
     yield [(literal(inspection.file), "bold")]  # whole, so that it can be copied
     yield from prose(file_text(inspection), width)
     if kernels := inspection.kernels:
+        if kernels.marked_steps:
+            yield from steps_section(kernels.marked_steps, width)
         table = top_kernels(kernels, KERNEL_ROWS)
         yield from kernel_warnings(kernels, width)
         yield from titled(table.title, kernel_lines(table, width, total=True))

@@ -13,17 +13,19 @@ from ....core.analysis.kernels.questions import questions_of
 from ....core.analysis.kernels.tree import TreeNode, from_share, kernel_tree, matching, to_depth
 from ....core.errors import SpecError
 from ....core.formatting import parse_ratio
-from ....core.record.record import Record
+from ....core.record.record import MarkedSteps, Record
 from ....core.runs.artifacts import layer_rows
 from ....core.runs.directory import RunDirectory
 from ....core.runs.related import runs_with_other_steps
 from ....core.tables.cells import literal
+from ....core.tables.files.steps import steps_notes, steps_table
 from ....core.tables.kernels import kernel_table
 from ....core.tables.tree import COLUMNS, known_columns, tree_table
 from ....core.tables.trust import coverage_words, is_perturbed, steps_words
 from .layout import Line, blank, note, prose, table_lines, titled
 from .report import category_section, kernel_lines, kernel_warnings, perturbed_columns
 
+MOST_STEPS = 12
 TREE_DROP = (
     *("parameter_bytes", "activation_bytes", "moved_bytes", "flops", "backward_ns"),
     *("forward_ns", "own_ns", "of_roof", "calls"),
@@ -107,6 +109,20 @@ def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Itera
     yield blank()
     yield from prose(literal(table.title), page, style="bold")
     yield from lines
+
+
+def steps_section(marked: MarkedSteps, width: int, most: int = MOST_STEPS) -> Iterator[Line]:
+    """The marked steps, the odd ones among them named; of many the longest, in order."""
+    table = steps_table(marked)
+    if len(table.rows) > most + 1:
+        longest = sorted(range(len(marked.rows)), key=lambda at: -marked.rows[at].ns)[:most]
+        rows = [table.rows[at] for at in sorted(longest)]
+        title = f"{table.title}; the {most} longest"
+        table = msgspec.structs.replace(table, rows=(*rows, table.rows[-1]), title=title)
+    idle = [name for name in table.columns if name.endswith("_ns") and name in table.headings]
+    drop = ("name", "host_ns", "unattributed_ns", "requests", "kernels", *reversed(idle), "share")
+    yield from titled(table.title, table_lines(table, width, drop=drop))
+    yield from note(steps_notes(marked), width)
 
 
 def answers_of(record: Record) -> list[Answer]:

@@ -11,9 +11,9 @@ from ....core.tables.allocations import largest_table
 from ....core.tables.cells import heading, literal, one_figure
 from ....core.tables.compile import compile_table, gaps_table
 from ....core.tables.context import headline
+from ....core.tables.files.nsys import clock_table, range_table
 from ....core.tables.kernels import KERNEL_NAMES, category_table, top_kernels
 from ....core.tables.memory import card_table, ledger_table, recording_notes
-from ....core.tables.nsys import clock_table, range_table
 from ....core.tables.numerics import numerics_tables
 from ....core.tables.table import Cell, Table, select, with_column, with_total
 from ....core.tables.timing import rounds_table, timing_table

@@ -26,6 +26,7 @@ from .kernel_sections import (
     answers_of,
     kernels_section,
     questions_section,
+    steps_section,
     tree_of,
     tree_section,
 )
@@ -91,9 +92,9 @@ class _Text:
 def section_as_json(run: RunDirectory, record: Record, section: str, options: TreeOptions) -> Any:
     """The record's block of that name, or the content of a section that is no block.
 
-    ``log`` has each pass's lines, ``rounds`` those of the timing block, ``tree`` the outermost
-    node, ``questions`` the answers, ``roofline`` the points, ``oom`` the out-of-memory block with
-    the most detail.
+    ``log`` has each pass's lines, ``rounds`` those of the timing block, ``steps`` the marked ones
+    of a foreign file, ``tree`` the outermost node, ``questions`` the answers, ``roofline`` the
+    points, ``oom`` the out-of-memory block with the most detail.
     """
     match section:
         case "log":
@@ -102,6 +103,8 @@ def section_as_json(run: RunDirectory, record: Record, section: str, options: Tr
             return record.timing and record.timing.rounds
         case "tree":
             return tree_of(run, record, options)
+        case "steps":
+            return record.kernels and record.kernels.marked_steps
         case "questions":
             return answers_of(record)
         case "roofline":
@@ -151,6 +154,14 @@ def _kernels(view: _View) -> Iterator[Line]:
     yield from kernels_section(view.record, view.width, view.page)
 
 
+def _steps(view: _View) -> Iterator[Line]:
+    assert view.record.kernels is not None
+    if marked := view.record.kernels.marked_steps:
+        yield from steps_section(marked, view.width, len(marked.rows))
+    else:
+        yield from prose("no range in it marks a step", view.page)
+
+
 def _tree(view: _View) -> Iterator[Line]:
     tree = tree_of(view.run, view.record, view.options)
     assert tree is not None
@@ -191,6 +202,7 @@ TEXTS = {
     "timing": _Text(lines=_timing, covers=("timing",)),
     "rounds": _Text(lines=_rounds, covers=("rounds",)),
     "kernels": _Text(lines=_kernels, covers=("kernels", "categories")),
+    "steps": _Text(lines=_steps, covers=("steps",)),
     "tree": _Text(lines=_tree, covers=("tree",)),
     "questions": _Text(lines=_questions, covers=("questions",)),
     "memory": _Text(lines=_memory, covers=("memory", "ledger", "card", "devices")),

@@ -17,7 +17,7 @@ from sysbench.core.analysis.kernels.idle_causes import HOST_LATE, ON_SYNC
 from sysbench.core.analysis.nsys.export import NsysExport, read_export
 from sysbench.core.analysis.trace.scopes import GRAD_ACCUMULATE, STEPS_RANGE
 from sysbench.core.record.nsys import NvtxRange
-from sysbench.core.tables.nsys import record_tables
+from sysbench.core.tables.files.nsys import record_tables
 
 BUILD = runpy.run_path(str(Path(__file__).parents[3] / "nsys_double" / "build.py"))
 MAIN, AUTOGRAD, PROCESS = BUILD["MAIN"], BUILD["AUTOGRAD"], BUILD["PROCESS"]

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from .....core.tables.cells import cells_as_text, heading
-from .....core.tables.nsys import nsys_tables
+from .....core.tables.files.nsys import nsys_tables
 from .....core.tables.table import Table
 from ....widgets.tables.table_view import TableView
 from ..views import View, ViewsTab, view_bindings
