@@ -27,7 +27,7 @@ WITHOUT_TORCH = (
     "sysbench.core.runs.supervisor",
     "sysbench.core.runs.library",
     "sysbench.core.runs.api",
-    "sysbench.core.runs.builder",
+    "sysbench.core.runs.records",
     "sysbench.core.machine.doctor.checks",
     "sysbench.core.export.exports",
     "sysbench.core.estimate.closed_form",

@@ -7,8 +7,8 @@ from pathlib import Path
 from ..analysis.kernels.tree import kernel_tree
 from ..record.record import encode_record
 from ..runs.artifacts import layer_rows
-from ..runs.builder import load_record
 from ..runs.directory import RunDirectory
+from ..runs.records import load_record
 from ..runs.related import compile_break_even, runs_with_other_steps
 from ..tables.sections import tables_of
 from .files import refuse_existing, write

@@ -11,8 +11,8 @@ from ..record.record import Record
 from ..spec.passes import parse_passes
 from ..spec.resolve import resolved
 from ..spec.spec import RunSpec
-from .builder import load_record
 from .directory import RunDirectory, create_run, find_run
+from .records import load_record
 from .supervisor import supervise
 
 if TYPE_CHECKING:

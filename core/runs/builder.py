@@ -1,4 +1,4 @@
-"""Folds a run's events into its record: the same whether live or after a crash."""
+"""Folds a run's events into its record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..analysis.costs.roofline import nsys_under_roof, under_roof, with_mfu
 from ..analysis.memory.oom import describe_oom
 from ..analysis.memory.predicted import reconciled
 from ..analysis.rules.findings import findings_of
-from ..errors import DamagedFileError, NewerFileError
+from ..errors import DamagedFileError
 from ..estimate.closed_form import Prediction, predict
 from ..machine.null_gpu import NO_TIMES, is_null
 from ..machine.peaks import roof_of
@@ -44,8 +44,7 @@ from ..record.timing import Round
 from ..spec.spec import RunSpec
 from ..storage import last_lines
 from .directory import Header, RunDirectory
-from .launch import is_beginning
-from .missing import RECORD_CHANGED, kept_prediction, lines_lost, reasons_of_missing
+from .missing import kept_prediction, lines_lost, reasons_of_missing
 from .rounds import Attempt, RoundLog
 
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
@@ -227,7 +226,7 @@ class RecordBuilder:
 
     def rounds(self) -> list[Round]:
         """The rounds of the timing pass that are over."""
-        return self._rounds.rounds(self._log.device_index, self._own_pids())
+        return self._rounds.rounds(self._log.device_index, frozenset(self._worker_pids))
 
     def _take_sample(self, event: TelemetrySampled) -> None:
         self._disturb(self._log.take(event))
@@ -250,9 +249,6 @@ class RecordBuilder:
             msgspec.structs.replace(row, step_ms=_step_ms(row.name, blocks))
             for row in rows.values()
         ]
-
-    def _own_pids(self) -> frozenset[int]:
-        return frozenset(self._worker_pids)
 
     def _described_oom(self) -> Oom | None:
         if self._oom is None:
@@ -284,7 +280,9 @@ class RecordBuilder:
             prediction=kept_prediction(prediction, spec),
             passes=passes,
             **blocks,
-            telemetry=self._log.summary(self._rounds.measured(rounds), self._own_pids()),
+            telemetry=self._log.summary(
+                self._rounds.measured(rounds), frozenset(self._worker_pids)
+            ),
             missing=reasons_of_missing(self.header, blocks, passes, self._log.missing),
         )
         timing = _with_mfu(record.timing, spec, roof, no_roof, prediction)
@@ -318,85 +316,8 @@ def _with_mfu(
     return with_mfu(timing, roof, no_roof, prediction.causal_step_flops)
 
 
-def replay(run: RunDirectory) -> Record:
-    """The record from the events alone; still ``running`` if they hold no end.
-
-    Raises:
-        DamagedFileError: Not even ``run.json`` can be read.
-    """
-    builder = _replayed(run)
-    return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
-
-
-def _replayed(run: RunDirectory) -> RecordBuilder:
-    """The events so far."""
-    builder = RecordBuilder(run, run.header(), known_environment(run))
-    builder.take_in(run.tail())
-    return builder
-
-
 def known_environment(run: RunDirectory) -> dict[str, Any]:
     """The environment of the run's record; empty without one that can be read."""
     with suppress(DamagedFileError):
         return run.record().environment
     return {}
-
-
-def load_record(run: RunDirectory) -> Record:
-    """The record of a run; if its supervisor died before the end, rebuilt and kept.
-
-    A pass that it left without an end is ``killed``, and so is the run, unless it had ended before.
-    A record that somebody changed is not read: the run's is made of its events, with a finding.
-
-    Raises:
-        NewerFileError: The record is of a later version.
-        DamagedFileError: The run cannot be read at all.
-    """
-    # Checked before reading: a supervisor that ends in between leaves a finished record.
-    live = is_beginning(run) or run.is_live()
-    try:
-        record = run.record()
-    except DamagedFileError as error:
-        is_newer = isinstance(error, NewerFileError)
-        if is_newer or not run.header_path.is_file() or _is_all_there_is(run):
-            raise
-    else:
-        if not live and not run.is_record_as_written():
-            return _as_measured(run)
-        if record.status != "running" or live:
-            return record
-    if live:
-        return _replayed(run).record()
-    record = _ended(run)
-    with suppress(OSError):  # the disk is full, or the run somebody else's: it is made again
-        run.write_record(record)
-    return record
-
-
-def _is_all_there_is(run: RunDirectory) -> bool:
-    """Whether there is a record that cannot be read, and no events to make another one of."""
-    return run.record_path.exists() and not run.events_path.exists()
-
-
-def _ended(run: RunDirectory) -> Record:
-    """The record of a run that no supervisor works on any more, from its events.
-
-    Raises:
-        DamagedFileError: They make none.
-    """
-    try:
-        builder = _replayed(run)
-        builder.abandon()
-        return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # Events that somebody wrote may hold any values of the right types.
-        reason = f"{type(error).__name__}: {error}"
-        raise DamagedFileError(f"{run.events_path} makes no record: {reason}") from error
-
-
-def _as_measured(run: RunDirectory) -> Record:
-    """The record from the events, with a finding that ``record.json`` says something else."""
-    if not run.events_path.is_file():
-        raise DamagedFileError(f"{run.record_path} was changed, and its events are gone")
-    record = _ended(run)
-    return msgspec.structs.replace(record, findings=[RECORD_CHANGED, *record.findings])

@@ -21,8 +21,8 @@ from ..record.record import Record
 from ..spec.fields import FIELDS
 from ..spec.spec import subject
 from ..storage import UNREADABLE_JSON, home, make_folder
-from .builder import load_record
 from .directory import RunDirectory, find_run, list_runs
+from .records import load_record
 
 BUSY_SECONDS = 10.0
 ENTRY_FORMAT = 3

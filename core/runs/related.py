@@ -14,8 +14,8 @@ from ..spec.command_line import command_line
 from ..spec.fields import COMPILE_KEYS, keys_deciding
 from ..spec.spec import RunSpec
 from .ab.known import known_noise
-from .builder import load_record
 from .library import SPEC_COLUMNS, Entry, Library
+from .records import load_record
 
 
 def eager_spec(record: Record) -> RunSpec:

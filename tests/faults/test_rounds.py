@@ -24,9 +24,9 @@ from sysbench.core.record.events import (
     encode_event,
 )
 from sysbench.core.record.record import Record, Timing
-from sysbench.core.runs.builder import load_record, replay
 from sysbench.core.runs.directory import RunDirectory, create_run, runs_folder
 from sysbench.core.runs.library import Library
+from sysbench.core.runs.records import load_record, replay
 from sysbench.core.runs.supervisor import Cancellation, add_round, disturb_round, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE

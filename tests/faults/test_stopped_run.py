@@ -19,9 +19,9 @@ from sysbench.core.record.events import (
     StepsTimed,
 )
 from sysbench.core.record.record import Record
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.library import Library
+from sysbench.core.runs.records import load_record
 from sysbench.core.runs.supervision import STOPPED
 from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.spec.spec import RunSpec

@@ -15,9 +15,9 @@ import pytest
 from sysbench.core.errors import DeviceBusyError
 from sysbench.core.runs.ab.detached import stop_experiment
 from sysbench.core.runs.ab.experiment import create_experiment
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import create_run
 from sysbench.core.runs.launch import start_detached, stop
+from sysbench.core.runs.records import load_record
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.file.schema import load_study

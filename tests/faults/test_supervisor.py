@@ -25,10 +25,10 @@ from sysbench.core.record.events import (
     StageEntered,
     StepsTimed,
 )
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.launch import start_detached, stop
 from sysbench.core.runs.library import Library
+from sysbench.core.runs.records import load_record
 from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE

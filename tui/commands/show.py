@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the run; 0 when it could be read, however it ended."""
-    from ...core.runs.builder import load_record
+    from ...core.runs.records import load_record
     from .report.ending import full_report
     from .report.kernel_sections import tree_options
     from .report.sections import section_as_json, section_lines

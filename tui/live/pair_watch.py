@@ -20,8 +20,8 @@ from ...core.record.timing import Round
 from ...core.runs.ab.experiment import ExperimentDirectory, find_experiment, list_experiments
 from ...core.runs.ab.known import known_noise
 from ...core.runs.ab.report import Report, report_of
-from ...core.runs.builder import load_record
 from ...core.runs.directory import RunDirectory
+from ...core.runs.records import load_record
 
 Stamp = tuple[object, ...]
 

@@ -11,9 +11,9 @@ from ...machine.children import python_child
 from ...record.record import Record
 from ...record.timing import Round
 from ...storage import locked
-from ..builder import load_record
 from ..directory import RunDirectory
 from ..launch import end_holder
+from ..records import load_record
 from .experiment import ExperimentDirectory, Side
 from .runner import NO_WAIT, Judged, RoundFinished, Stopped
 

@@ -16,8 +16,8 @@ from ...errors import SysbenchError
 from ...formatting import percent
 from ...record.environment import device_name, threads, torch_version
 from ...record.record import Record
-from ..builder import load_record
 from ..library import Library
+from ..records import load_record
 from .noise import NoiseFloor, noise_floors
 
 MOST_RUNS = 50

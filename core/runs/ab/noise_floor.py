@@ -24,7 +24,7 @@ from ...record.record import Record
 from ...spec.models import CUSTOM
 from ...spec.spec import RunSpec
 from ...storage import locked
-from ..builder import load_record
+from ..records import load_record
 from ..supervisor import Cancellation, add_round, disturb_round
 from .disturbance import MOST_REPEATS, disturbance
 from .experiment import ExperimentDirectory, Side

@@ -16,7 +16,7 @@ from ...errors import WorkerFailed
 from ...formatting import counted
 from ...record.record import Record
 from ...record.timing import Round
-from ..builder import load_record
+from ..records import load_record
 from .disturbance import MOST_REPEATS, accepted
 from .experiment import Ended, Experiment, ExperimentDirectory
 from .plan import Plan

@@ -25,8 +25,8 @@ from ...record.events import AnyEvent, PassEnded
 from ...record.record import Record
 from ...record.timing import Round
 from ...storage import locked
-from ..builder import load_record
 from ..directory import RunDirectory
+from ..records import load_record
 from ..supervisor import Cancellation, add_round, disturb_round
 from .disturbance import MOST_REPEATS, disturbance
 from .experiment import Ended, Ending, ExperimentDirectory, Side

@@ -18,9 +18,9 @@ from ...errors import DamagedFileError
 from ...machine.children import python_child, start_detached
 from ...record.events import AnyEvent
 from ...record.record import Record
-from ...runs.builder import load_record
 from ...runs.directory import create_run
 from ...runs.launch import end_holder
+from ...runs.records import load_record
 from ...runs.supervisor import Cancellation, supervise
 from ...spec.passes import parse_passes
 from ...spec.spec import RunSpec

@@ -19,8 +19,8 @@ from ...errors import DamagedFileError, NotFoundError
 from ...record.blocks import PassName
 from ...record.events import Outcome
 from ...record.record import Record
-from ...runs.builder import load_record
 from ...runs.directory import RunDirectory, is_run_id, runs_folder
+from ...runs.records import load_record
 from ...storage import (
     UNREADABLE_JSON,
     home,

@@ -23,9 +23,9 @@ from sysbench.core.record.events import (
     StageEntered,
     StepsTimed,
 )
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import create_run, list_runs
 from sysbench.core.runs.launch import start_detached, stop
+from sysbench.core.runs.records import load_record
 from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.studies.report.report import report_of
 from sysbench.core.studies.run.state import find_study

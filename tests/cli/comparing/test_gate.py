@@ -17,8 +17,8 @@ import pytest
 from sysbench.core.machine.environment import describe_host
 from sysbench.core.record.record import Record
 from sysbench.core.runs.ab.baseline import baseline_path, save_baseline
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import create_run, list_runs
+from sysbench.core.runs.records import load_record
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 

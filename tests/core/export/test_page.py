@@ -15,8 +15,8 @@ from sysbench.core.export.exports import write_export
 from sysbench.core.export.page.run_page import run_page
 from sysbench.core.export.report import run_as_page
 from sysbench.core.record.record import Record
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.records import load_record
 from sysbench.core.tables.sections import tables_of
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

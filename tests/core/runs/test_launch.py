@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import create_run
 from sysbench.core.runs.launch import BEGIN_SECONDS
+from sysbench.core.runs.records import load_record
 from sysbench.core.spec.command_line import as_typed, command_line
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.spec import RunSpec, parse_spec

@@ -16,8 +16,8 @@ from sysbench.core.record.events import (
     StageEntered,
     TelemetrySampled,
 )
-from sysbench.core.runs.builder import replay
 from sysbench.core.runs.directory import EventLog, RunDirectory, create_run
+from sysbench.core.runs.records import replay
 from sysbench.core.runs.supervision import Cancellation, Supervision
 from sysbench.core.spec.spec import RunSpec
 

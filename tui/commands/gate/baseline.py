@@ -67,7 +67,7 @@ def _save(arguments: argparse.Namespace) -> None:
     from ....core.analysis.verdict.gate import USUAL_ROUNDS
     from ....core.formatting import counted
     from ....core.runs.ab.baseline import load_baseline, save_baseline
-    from ....core.runs.builder import load_record
+    from ....core.runs.records import load_record
 
     record = load_record(find_run(arguments.run))
     path = save_baseline(arguments.name, record, file=arguments.file, force=arguments.force)

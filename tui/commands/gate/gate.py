@@ -76,7 +76,7 @@ def main(arguments: argparse.Namespace) -> int:
     from ....core.errors import SpecError
     from ....core.runs.ab.baseline import load_baseline
     from ....core.runs.ab.gating import foreign_here, judge_here, judge_run
-    from ....core.runs.builder import load_record
+    from ....core.runs.records import load_record
 
     if arguments.run is not None and arguments.repeat is not None:
         raise SpecError("--repeat", arguments.repeat, "left out with RUN, which is measured")
@@ -122,8 +122,8 @@ def main(arguments: argparse.Namespace) -> int:
 def _measured(arguments: argparse.Namespace, baseline: Baseline) -> Record | None:
     """The record of a new run of the baseline's spec; None if it was cancelled."""
     from ....core.analysis.verdict.gate import USUAL_ROUNDS
-    from ....core.runs.builder import load_record
     from ....core.runs.directory import create_run
+    from ....core.runs.records import load_record
     from ....core.runs.supervisor import Cancellation, supervise
     from ..report.progress import progress_for
     from ..report.signals import cancelled_by_signals

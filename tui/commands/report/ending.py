@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ....core.export.exports import EXPORTS
 from ....core.record.record import Record
-from ....core.runs.builder import load_record
 from ....core.runs.directory import RunDirectory
+from ....core.runs.records import load_record
 from .layout import Line, titled
 from .output import page_width, print_json, print_lines
 from .report import report_lines

@@ -21,9 +21,9 @@ from ....core.formatting import counted
 from ....core.machine.null_gpu import WORDS
 from ....core.runs.ab.experiment import ExperimentDirectory
 from ....core.runs.ab.known import known_noise
-from ....core.runs.builder import load_record
 from ....core.runs.directory import RunDirectory
 from ....core.runs.library import SPEC_COLUMNS, Entry, Library
+from ....core.runs.records import load_record
 from ....core.tables.table import Table
 from ...text import (
     amount,

@@ -16,7 +16,7 @@ from ....core.errors import SysbenchError
 from ....core.machine.null_gpu import WORDS, is_null
 from ....core.record.environment import device_name
 from ....core.record.record import Record
-from ....core.runs.builder import load_record
+from ....core.runs.records import load_record
 from ....core.spec.command_line import command_line
 from ...text import day_and_time, headline, outcome_glyph, outcome_text
 from ...widgets.bars.command_line import CommandLine

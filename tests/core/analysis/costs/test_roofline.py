@@ -21,8 +21,8 @@ from sysbench.core.analysis.costs.roofline import (
 from sysbench.core.analysis.statistics import spread
 from sysbench.core.record.record import Kernels, Record, Timing
 from sysbench.core.record.roof import Roof
-from sysbench.core.runs.builder import replay
 from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.records import replay
 
 ROOF = Roof(
     precision="bf16",

@@ -15,8 +15,8 @@ from sysbench.core.analysis.difference.nodes import AnyNode, Difference, TimeNod
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.record import Kernels
 from sysbench.core.runs.artifacts import layer_rows
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.records import load_record
 from sysbench.core.storage import HOME_VARIABLE
 
 

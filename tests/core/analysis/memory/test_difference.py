@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sysbench.core.analysis.memory.difference import memory_difference
 from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import LedgerRow, Memory
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.records import load_record
 
 NAMES = st.sampled_from(["parameters", "gradients", "activations", "inputs"])
 ROWS = st.dictionaries(NAMES, st.integers(0, 2**40))

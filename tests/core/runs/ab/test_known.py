@@ -17,9 +17,9 @@ from sysbench.core.runs.ab import known
 from sysbench.core.runs.ab.known import known_noise, noise_to_plan_with, runs_of
 from sysbench.core.runs.ab.noise import NoiseFloor, keep_noise_floor, noise_path
 from sysbench.core.runs.ab.plan import plan_of
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.library import Library
+from sysbench.core.runs.records import load_record
 from sysbench.core.spec.spec import RunSpec
 
 from .... import factories

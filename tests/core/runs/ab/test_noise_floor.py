@@ -43,8 +43,8 @@ from sysbench.core.runs.ab.noise_floor import Measurement, Treatment, floor_of
 from sysbench.core.runs.ab.plan import plan_of
 from sysbench.core.runs.ab.remedies import Here, advice, judged, offers, ranges
 from sysbench.core.runs.ab.runner import RoundFinished
-from sysbench.core.runs.builder import load_record
 from sysbench.core.runs.directory import EventLog
+from sysbench.core.runs.records import load_record
 from sysbench.core.runs.supervisor import Cancellation
 from sysbench.core.spec.spec import RunSpec
 

@@ -16,9 +16,9 @@ from sysbench.core.estimate.grid import fit
 from sysbench.core.record.events import AnyEvent, OutOfMemory
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Record
-from sysbench.core.runs.builder import replay
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.job import Job
+from sysbench.core.runs.records import replay
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import NOT_SAID, report_failure
 from sysbench.core.worker.limits import leftover_allocation_notice

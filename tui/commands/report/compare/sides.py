@@ -11,8 +11,8 @@ from .....core.analysis.difference.difference import Side
 from .....core.errors import NotFoundError
 from .....core.inspection.decoding import Decoding
 from .....core.runs.artifacts import layer_rows
-from .....core.runs.builder import load_record
 from .....core.runs.directory import find_run
+from .....core.runs.records import load_record
 from ..inspection import decoding_progress
 
 

@@ -13,8 +13,8 @@ from textual.widgets import Static
 
 from .....core.analysis.memory.difference import memory_difference
 from .....core.errors import SysbenchError
-from .....core.runs.builder import load_record
 from .....core.runs.library import Library
+from .....core.runs.records import load_record
 from .....core.tables.cells import cells_as_text, heading
 from .....core.tables.memory import difference_tables
 from .....core.tables.table import Table
