@@ -201,6 +201,9 @@ _NOT_OURS_TO_DELETE = (
 def entry_of(record: Record) -> Entry:
     """The row of a record."""
     spec: dict[str, Any] = record.spec
+    # Before a worker has described its GPU, the machine's only name is the CPU's.
+    is_named = spec["device"] == "cpu" or record.environment.get("device")
+    name = device_name(record.environment) if is_named else None
     return Entry(
         id=record.id,
         created_ns=record.created_ns,
@@ -216,7 +219,7 @@ def entry_of(record: Record) -> Entry:
         optimizer=spec["optimizer"],
         compile=spec["compile"],
         device=spec["device"],
-        device_name=device_name(record.environment) or spec["device"],
+        device_name=name or spec["device"],
         median_ms=record.timing.step.median_ms if record.timing else None,
         ci_low_ms=record.timing.step.ci_low_ms if record.timing else None,
         ci_high_ms=record.timing.step.ci_high_ms if record.timing else None,

@@ -46,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     title = sample.name if sample else cpu_model()
     null = is_null(title)
     folder = (options.folder or _default_folder(title, null)).absolute()
-    out = (options.out or (folder if null else PAGES)).absolute()
+    if options.quick:
+        folder /= "quick"  # its few rows are not those of the whole check
+    out = (options.out or (folder if null or options.quick else PAGES)).absolute()
     if null and out.is_relative_to(PAGES):
         raise SysbenchError(f"{out}: no page of a null GPU goes there")
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +175,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--stages", type=_stages, help=f"of {', '.join(_names())}; default all")
     parser.add_argument("--again", type=_stages, default=[], help="repeat these, or all")
     parser.add_argument("--minutes", type=float, default=60.0, help="for all stages together")
-    parser.add_argument("--quick", action="store_true", help="fewest cells of each stage")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewest cells of each stage, to rehearse"
+    )
     parser.add_argument("--folder", type=Path, help="keeps rows and runs (.gpu-check/GPU)")
     parser.add_argument("--fixtures", type=Path, help="takes recordings (FOLDER/fixtures)")
     parser.add_argument("--out", type=Path, help="takes the page (docs/validation)")

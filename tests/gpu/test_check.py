@@ -82,6 +82,7 @@ def test_a_rehearsal_on_the_null_gpu_is_marked_and_has_no_times(
     null_gpu: NullGpu, tmp_path: Path
 ) -> None:
     arguments = ["--quick", "--folder", str(tmp_path)]
+    folder = tmp_path / "quick"
     done = subprocess.run(
         [str(null_gpu.where.python), "-m", "tests.gpu", *arguments],
         env=null_gpu.environment(pace=0.001),
@@ -90,13 +91,13 @@ def test_a_rehearsal_on_the_null_gpu_is_marked_and_has_no_times(
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    (path,) = {*tmp_path.glob("*.md")} - {lines_path(tmp_path, stage) for stage in STAGES}
+    (path,) = {*folder.glob("*.md")} - {lines_path(folder, stage) for stage in STAGES}
     page = path.read_text()
     assert page.startswith(f"# NVIDIA H100 80GB HBM3 {MARK}\n\n**null GPU: a rehearsal.**")
     assert all(f"| {stage.name} | done |" in page for stage in STAGES)
     assert "2 cells: 2 ended as there, 2 have its allocated and reserved MiB." in page
     assert NO_TIME in page
-    names = {fixture.name for fixture in (tmp_path / "fixtures").iterdir()}
+    names = {fixture.name for fixture in (folder / "fixtures").iterdir()}
     assert names == {"trace.json.gz", "snapshot.pickle.gz", "nvml.json.gz"}
 
 

@@ -100,3 +100,25 @@ def test_an_all_reduce_is_measured_between_two_cards(null_gpu: NullGpu) -> None:
         count=2,
     )
     assert record["distributed"]["all_reduce"] is not None
+
+
+def test_a_study_runs_to_its_end_and_says_whose_times_it_has(null_gpu: NullGpu) -> None:
+    chosen = ("--variant", "small", "--set", "device=cuda", "--only", "precision=bf16")
+    done = null_gpu.sysbench("study", "memory-precision", *chosen)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 cells have their value" in done.stderr
+    assert "Times of a null GPU mean nothing" in done.stdout
+    assert done.stderr.count("finished ") == 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_study_of_two_ranks_runs_on_two_cards_and_is_refused_on_one(
+    null_gpu: NullGpu, count: int
+) -> None:
+    chosen = ("--variant", "small", "--set", "device=cuda", "--only", "method=flat")
+    done = null_gpu.sysbench("study", "ddp", *chosen, count=count)
+    assert done.returncode == 0, done.stderr
+    if count == 1:
+        assert "at most 1 here, each rank has a CUDA device" in done.stdout
+    else:
+        assert "finished  method=flat" in done.stderr

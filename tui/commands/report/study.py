@@ -46,8 +46,12 @@ def study_lines(report: Report, width: int) -> Iterator[Line]:
         report.commands.title, table_lines(report.commands, width, columns=columns, drop=["why"])
     )
     yield []
-    for command in dict.fromkeys(report.commands.column("command")):
-        yield [(f"  $ {command}" if command else "  (cannot be run)", "dim")]
+    told = zip(report.commands.column("command"), report.commands.column("why"), strict=True)
+    for command, why in dict.fromkeys((one, None if one else reason) for one, reason in told):
+        if command:
+            yield [(f"  $ {command}", "dim")]
+        else:
+            yield from prose(f"cannot be run: {why}", width, hang=2, style="dim")
 
 
 def forecast_lines(

@@ -11,6 +11,8 @@ from ....core.analysis.verdict.conditions import Condition
 from ....core.analysis.verdict.gate import Gate
 from ....core.analysis.verdict.verdict import Verdict, sentence
 from ....core.formatting import counted, shortened
+from ....core.machine.null_gpu import WORDS, is_null
+from ....core.record.environment import device_name
 from ....core.record.record import Record
 from ....core.runs.ab.report import Report
 from ....core.tables.cells import literal, one_figure
@@ -64,6 +66,8 @@ def side_line(letter: str, record: Record, width: int) -> Content:
     if timing is None:
         ended = "" if record.status == "running" else f"{outcome_text(record.status)}, "
         line += Content.assemble("  ", (f"{outcome_glyph(record.status)} {ended}no timing", QUIET))
+    elif is_null(device_name(record.environment)):
+        line += Content.assemble("  ", (f"{WORDS}: no times", "bold $error"))
     else:
         counting = sum(row.counts for row in timing.rounds)
         among = timing.interval_of == "rounds"

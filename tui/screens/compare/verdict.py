@@ -13,6 +13,7 @@ from textual.widgets import Static
 
 from ....core.analysis.verdict.bounds import FIRST_LOOK
 from ....core.formatting import counted
+from ....core.machine.null_gpu import NO_TIMES
 from ....core.record.timing import Round
 from ...live.pair_watch import Reading, block_changes
 from ...text import signed_percent, time_of_day
@@ -81,7 +82,9 @@ class Words(Painted):
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
         verdict = reading.verdict
-        if reading.report is None and verdict.verdict == "not decidable":
+        # No measuring decides what a null GPU computes: nothing.
+        can_be = not verdict.why.startswith(NO_TIMES)
+        if reading.report is None and verdict.verdict == "not decidable" and can_be:
             verdict = msgspec.structs.replace(verdict, next=ADVICE)
         lines = verdict_lines(verdict, width)
         if reading.report is not None and reading.report.gate is not None:
