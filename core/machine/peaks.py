@@ -18,7 +18,7 @@ import msgspec
 
 from ..errors import SpecError
 from ..record.roof import Roof
-from .null_gpu import card_name
+from .null_gpu import NO_TIMES, card_name, is_null
 
 VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+", re.IGNORECASE)
 GIVEN = "given with --peak"
@@ -158,6 +158,19 @@ def roof_of(
         ),
         "",
     )
+
+
+def measured_roof(
+    device: str,
+    precision: str,
+    peak_key: str,
+    environment: Mapping[str, Any],
+    given: Peak | None = None,
+) -> tuple[Roof | None, str]:
+    """`roof_of`, to hold measured times against: for times of a null GPU there is none."""
+    if is_null(_group(environment, "device").get("name")):
+        return None, NO_TIMES
+    return roof_of(device, precision, peak_key, environment, given)
 
 
 def _rates(device: str, environment: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:

@@ -14,8 +14,7 @@ from ..analysis.memory.predicted import reconciled
 from ..analysis.rules.findings import findings_of
 from ..errors import DamagedFileError
 from ..estimate.closed_form import Prediction, predict
-from ..machine.null_gpu import NO_TIMES, is_null
-from ..machine.peaks import roof_of
+from ..machine.peaks import measured_roof
 from ..machine.telemetry.log import SampleLog
 from ..record.blocks import PASSES
 from ..record.environment import device_name, merged, own_parameters, torch_version
@@ -260,11 +259,9 @@ class RecordBuilder:
         spec = self.header.spec
         prediction = predict(spec, self.environment.get("device", {}).get("compute_capability"))
         peak_key = spec.precision_row.peak_key
-        roof, no_roof = roof_of(
+        roof, no_roof = measured_roof(
             spec.device, spec.precision, peak_key, self.environment, self.header.peak
         )
-        if is_null(device_name(self.environment)):
-            roof, no_roof = None, NO_TIMES
         rounds = self.rounds()
         blocks = self._all_blocks(rounds)
         passes = self._pass_records(blocks)
