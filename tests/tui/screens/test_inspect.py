@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shlex
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -117,7 +118,7 @@ async def test_a_trace_opens_as_the_kernels_of_a_result(
         assert len(screen.tab.table.matching) == len(kernels.rows) + len(kernels.idle) + 1
         table = screen.tab.table
         await until(pilot, lambda: table.has_focus)
-        assert screen.command().endswith(f"inspect {tiny_run.trace_path}")
+        assert screen.command().endswith(f"inspect {shlex.quote(str(tiny_run.trace_path))}")
 
 
 async def test_another_file_follows(
