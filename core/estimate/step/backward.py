@@ -218,8 +218,11 @@ def _math(tape: Tape, sizes: Sizes) -> None:
     tape.spike(sizes.x_float * (2 if upcast else 1))
     tape.new("g v", sizes.x_float)
     tape.new("g weights", sizes.scores_float)
+    tape.free("g mixed")
     tape.release("v copy")
     tape.new("g scores", sizes.scores_float)
+    if sizes.spec.device != "cpu":  # the gradient times the softmax, which CUDA's kernel reads
+        tape.spike(sizes.scores_float)
     tape.release("exponentials")
     tape.free("g weights")
     tape.new("g q", sizes.x_float)

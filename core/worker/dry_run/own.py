@@ -219,7 +219,7 @@ def play_own(spec: RunSpec) -> OwnPlayed:
         workload = DryRunOwnWorkload(spec)
         if spec.optimizer == "custom":
             workload.step(lambda phase: None)
-    tracker = StorageTracker(built, workspaces_bytes(spec))
+    tracker = StorageTracker(built, workspaces_bytes(spec), on_cuda=spec.on_cuda)
     _own_residents(tracker, workload)
     built.label_the_rest()
     tracker.trace.mark(STEP)

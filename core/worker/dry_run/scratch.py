@@ -50,9 +50,21 @@ def scratch_after(packet: Any, args: Sequence[Any], result: Any) -> list[int]:
     if packet is _aten._scaled_dot_product_cudnn_attention_backward:
         return _cudnn_backward(args[1])
     if packet is _aten._safe_softmax:
-        # The softmax itself: the result is it again, without rows that see nothing.
-        return [result.numel() * result.itemsize]
+        return marks_bytes(result)
+    if packet is _aten._softmax_backward_data:
+        return [softmax_product_bytes(args[0])]
     return []
+
+
+def softmax_product_bytes(gradient: Tensor) -> int:
+    """Of ``softmax_backward_cuda_out``: the gradient times the softmax. The CPU's makes none."""
+    return gradient.numel() * gradient.itemsize
+
+
+def marks_bytes(result: Tensor) -> list[int]:
+    """Of ``_safe_softmax``: marks of elements that are minus infinity and of rows that are so
+    entirely, and the zero that such rows are set to, in the softmax itself."""
+    return [result.numel(), result.numel() // result.shape[-1], result.itemsize]
 
 
 def _sorted_embedding(gradient: Tensor, indices: Tensor, vocabulary: int) -> list[int]:

@@ -152,7 +152,7 @@ def play(spec: RunSpec) -> Played:
     built = BuildTracker()
     with built:
         workload = DryRunWorkload(spec)
-    tracker = StorageTracker(built, workspaces_bytes(spec))
+    tracker = StorageTracker(built, workspaces_bytes(spec), on_cuda=spec.on_cuda)
     _own_residents(tracker, workload)
     built.label_the_rest()
     tracker.trace.mark(STEP)

@@ -23,7 +23,7 @@ from ...estimate.step.forward import COPIES, LOGITS
 from ...estimate.step.tape import ACTIVATIONS, TEMPORARIES
 from ...estimate.trace import STATE
 from .building import BuildTracker
-from .scratch import scratch_after, scratch_before
+from .scratch import marks_bytes, scratch_after, scratch_before, softmax_product_bytes
 
 _aten = torch.ops.aten
 _CPU_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
@@ -74,15 +74,22 @@ def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:
     )
 
 
-def hidden_bytes(packet: Any, result: Any) -> int:
-    """Bytes that a composite operation allocates and frees inside.
+def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool) -> int:
+    """Bytes that an operation on whole matrices of scores allocates and frees inside."""
+    if packet is _aten._safe_softmax:
+        return sum(marks_bytes(result))
+    if on_cuda and packet is _aten._softmax_backward_data:
+        return softmax_product_bytes(args[0])
+    return 0
 
-    The safe softmax marks the elements that are minus infinity, and the rows that are so
-    entirely, a byte each.
+
+def results_on_device(packet: Any, result: Any) -> Any:
+    """The results without those that a kernel leaves on the host, where a meta tensor is not.
+
+    The memory-efficient kernel has the seed and offset of its dropout there, if there is none.
     """
-    if packet is not _aten._safe_softmax:
-        return 0
-    return int(result.numel() + result.numel() // result.shape[-1])
+    is_efficient = packet is _aten._scaled_dot_product_efficient_attention
+    return result[:2] if is_efficient else result
 
 
 def tensors_in(values: Any) -> list[Tensor]:
@@ -135,6 +142,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         built: The tracker of the model's build, whose storages this one takes over.
         workspaces: Bytes that the matrix library keeps between steps.
+        on_cuda: Whether CUDA's kernels run the step.
 
     Attributes:
         phase: The current phase.
@@ -142,9 +150,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trace: Every request for a storage and its return, from the build on.
     """
 
-    def __init__(self, built: BuildTracker, workspaces: int) -> None:
+    def __init__(self, built: BuildTracker, workspaces: int, *, on_cuda: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = ""
+        self._on_cuda = on_cuda
         self._workspaces = workspaces
         self.saved_bytes = 0
         self.trace = built.trace
@@ -223,7 +232,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         self._count(func, args, kwargs, result)
         category = self._category(func, args)
-        new = [leaf for leaf in tensors_in(result) if _address(leaf) not in self._of]
+        made = tensors_in(results_on_device(func.overloadpacket, result))
+        new = [leaf for leaf in made if _address(leaf) not in self._of]
         scratch = [self._request(count) for count in scratch_before(func.overloadpacket, args)]
         replaced = self._replaced_by_sum(func, args)
         for leaf, block in zip(new, self._blocks_of(new, args), strict=True):
@@ -237,7 +247,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 scratch[~count] = -1
         for number in scratch:
             self.trace.give_back(number)
-        hidden = hidden_bytes(func.overloadpacket, result)
+        hidden = hidden_bytes(func.overloadpacket, args, result, on_cuda=self._on_cuda)
         if hidden:
             # Alive at this operation's moment only, which is appended below.
             moment_index = len(self._moments)
