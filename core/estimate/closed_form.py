@@ -201,9 +201,15 @@ def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
     )
 
 
-def largest_batch(spec: RunSpec, capacity_bytes: int, limit: int = 2**20) -> int:
-    """The largest batch up to ``limit`` whose predicted peak fits, all else equal; 0 for none."""
-    left = capacity_bytes - workspaces_bytes(spec)
+def largest_batch(
+    spec: RunSpec, capacity_bytes: int, limit: int = 2**20, capability: str | None = None
+) -> int:
+    """The largest batch up to ``limit`` whose predicted peak fits, all else equal; 0 for none.
+
+    Args:
+        capability: As `predict` takes it.
+    """
+    left = capacity_bytes - workspaces_bytes(spec, capability)
 
     def too_large(batch: int) -> bool:
         return _memory(spec.changed(batch=batch)).peak.total > left

@@ -87,6 +87,18 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     import_seconds: float = 0.0
 
 
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A line to the process.
+
+    Attributes:
+        spec: See `canonical_spec`.
+        capability: The device's compute capability; None where it is not known.
+    """
+
+    spec: RunSpec
+    capability: str | None = None
+
+
 class Answer(msgspec.Struct, kw_only=True):
     """A line from the process: a prediction, or the reason why there is none."""
 
@@ -108,7 +120,7 @@ class Estimator:
         self._timeout_seconds = timeout_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
-        self._predictions: dict[str, ExactPrediction] = {}
+        self._predictions: dict[tuple[str, str | None], ExactPrediction] = {}
 
     def __enter__(self) -> Self:
         self._process = self._process or self._start()
@@ -122,8 +134,11 @@ class Estimator:
         """The process, while there is one."""
         return None if self._process is None else self._process.pid
 
-    def predict(self, spec: RunSpec) -> ExactPrediction:
+    def predict(self, spec: RunSpec, capability: str | None = None) -> ExactPrediction:
         """The cost of one steady step, run eagerly with the semantics of ``device``.
+
+        Args:
+            capability: As `closed_form.predict` takes it.
 
         Raises:
             WorkerFailed: The process died, did not answer in time, or could not play the step.
@@ -133,10 +148,11 @@ class Estimator:
             raise SpecError("workload", spec.workload, "transformer; exact mode plays no other")
         if spec.checkpoint and not spec.is_own:
             raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
-        question = canonical_spec(spec)
-        if question.identity not in self._predictions:
-            self._predictions[question.identity] = self._ask(question)
-        return self._predictions[question.identity]
+        question = Question(spec=canonical_spec(spec), capability=capability)
+        key = question.spec.identity, capability
+        if key not in self._predictions:
+            self._predictions[key] = self._ask(question)
+        return self._predictions[key]
 
     def stop(self) -> None:
         """End the child from another thread; the thread that waits for it gets `WorkerFailed`."""
@@ -155,7 +171,7 @@ class Estimator:
             with contextlib.suppress(BrokenPipeError):
                 file.close()  # type: ignore[union-attr]
 
-    def _ask(self, question: RunSpec) -> ExactPrediction:
+    def _ask(self, question: Question) -> ExactPrediction:
         process = self._process = self._process or self._start()
         try:
             line = self._exchange(process, msgspec.json.encode(question) + b"\n")

@@ -16,13 +16,16 @@ from ..spec.spec import RunSpec
 from .allocator_settings import AllocatorSettings
 from .closed_form import Prediction
 from .exact import ExactPrediction, why_not_played
-from .room import Room, Verdict, lacking_bytes, room_of, verdict_of
+from .room import ANY_CARD, Card, Room, Verdict, lacking_bytes, room_of, verdict_of
 
 Predict = Callable[[RunSpec], Prediction]
 """The closed form, or `Estimator.predict`."""
 
 FitKey = Literal["batch", "context"]
 MOST_CELLS = 500
+MOST_TRIED = 32
+"""Values that are tried one by one for the first from which on none fits."""
+
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
 
 
@@ -65,7 +68,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
         next_peak_bytes, over_bytes: Its peak, and how many bytes it lacks.
         room_bytes: What of the capacity a step can count on.
         doubt_bytes: What it may have on top.
-        beyond: The first that is sure not to fit; null where the key allows no more.
+        beyond: The first from which on none fits; null where the key allows no more.
         reserved_bytes: Of CUDA's allocator at the largest, in exact mode; else null.
         expandable_largest: The largest with ``expandable_segments:True``, in exact mode on CUDA;
             null where it is no larger.
@@ -112,7 +115,7 @@ def fit(
         raise SpecError("--fit", key, f"not for this spec: {why}")
     search = _Search(spec, key, room or room_of(spec, capacity_bytes), predict)
     found = search.largest(max(1, guess or getattr(spec, key)), settings)
-    beyond = search.largest(max(1, found), settings, is_sure=False) + 1
+    beyond = search.beyond(found, settings)
     following = search.predicted(found + 1)
     at_largest = search.predicted(found) if found else None
     expandable = search.with_expandable(max(1, found), settings)
@@ -126,7 +129,7 @@ def fit(
         over_bytes=None if following is None else lacking_bytes(following, search.room, settings),
         room_bytes=search.room.least,
         doubt_bytes=search.room.doubt,
-        beyond=None if search.predicted(beyond) is None else beyond,
+        beyond=beyond,
         reserved_bytes=None if at_largest is None else reserved_bytes(at_largest),
         expandable_largest=expandable if expandable > found else None,
     )
@@ -155,19 +158,39 @@ class _Search:
             self._known[value] = self._predict(self._spec.changed(**{self._key: value}))
         return self._known[value]
 
-    def largest(
-        self, guess: int, settings: AllocatorSettings | None, *, is_sure: bool = True
-    ) -> int:
-        """The largest value that is sure to fit, or not sure to fail; 0 for none."""
+    def largest(self, guess: int, settings: AllocatorSettings | None) -> int:
+        """A value that is sure to fit while the next one is not; 0 for none."""
+        return largest(lambda value: self._verdict(value, settings) == "fits", guess)
 
-        def is_fine(value: int) -> bool:
-            prediction = self.predicted(value)
-            if prediction is None:
-                return False
-            verdict = verdict_of(prediction, self.room, settings)
-            return verdict == "fits" if is_sure else verdict != "over"
+    def beyond(self, fitting: int, settings: AllocatorSettings | None) -> int | None:
+        """The first value from which on none fits; None where the key allows no more.
 
-        return largest(is_fine, guess)
+        What an allocator needs beside the tensors goes up and down from value to value, the
+        tensors alone only up: from where they are too many, values are tried downwards.
+        """
+        value = largest(self._has_room_for_tensors, self._guess_of_bound(fitting)) + 1
+        lowest = max(fitting + 1, value - MOST_TRIED)
+        while value > lowest and self._verdict(value - 1, settings) == "over":
+            value -= 1
+        return None if self.predicted(value) is None else value
+
+    def _has_room_for_tensors(self, value: int) -> bool:
+        prediction = self.predicted(value)
+        return prediction is not None and prediction.peak_bytes <= self.room.most
+
+    def _guess_of_bound(self, fitting: int) -> int:
+        """Where the tensors fill the room, by what the value after the fitting one adds."""
+        at, after = self.predicted(max(1, fitting)), self.predicted(max(1, fitting) + 1)
+        if at is None or after is None or after.peak_bytes <= at.peak_bytes:
+            return max(1, fitting)
+        left = self.room.most - at.peak_bytes
+        guess = fitting + left // (after.peak_bytes - at.peak_bytes)
+        return max(1, guess if self._allowed(guess) else fitting)
+
+    def _verdict(self, value: int, settings: AllocatorSettings | None) -> Verdict | None:
+        """Whether a value fits; None where the key does not allow it."""
+        prediction = self.predicted(value)
+        return None if prediction is None else verdict_of(prediction, self.room, settings)
 
     def with_expandable(self, guess: int, settings: AllocatorSettings | None) -> int:
         """The largest value with expandable segments; 0 where they are no news."""
@@ -235,7 +258,11 @@ def _parse_axis(text: str) -> Axis:
 
 
 def cells_of(
-    spec: RunSpec, axes: Sequence[Axis], capacity_bytes: int | None, predict: Predict
+    spec: RunSpec,
+    axes: Sequence[Axis],
+    capacity_bytes: int | None,
+    predict: Predict,
+    card: Card = ANY_CARD,
 ) -> list[Cell]:
     """A cell for every combination, the last axis fastest.
 
@@ -244,13 +271,17 @@ def cells_of(
     """
     keys = [axis.key for axis in axes]
     return [
-        _cell(spec, dict(zip(keys, values, strict=True)), capacity_bytes, predict)
+        _cell(spec, dict(zip(keys, values, strict=True)), capacity_bytes, predict, card)
         for values in product(*(axis.values for axis in axes))
     ]
 
 
 def _cell(
-    spec: RunSpec, settings: dict[str, Any], capacity_bytes: int | None, predict: Predict
+    spec: RunSpec,
+    settings: dict[str, Any],
+    capacity_bytes: int | None,
+    predict: Predict,
+    card: Card,
 ) -> Cell:
     try:
         changed = spec.changed(**settings)
@@ -261,7 +292,8 @@ def _cell(
     if why:
         return Cell(settings=settings, capacity_bytes=capacity, why=why)
     prediction = predict(changed)
-    verdict = None if capacity is None else verdict_of(prediction, room_of(changed, capacity))
+    room = None if capacity is None else room_of(changed, capacity, card)
+    verdict = None if room is None else verdict_of(prediction, room)
     return Cell(
         settings=settings,
         peak_bytes=prediction.peak_bytes,

@@ -84,27 +84,27 @@ def held_by(
     workspace_bytes: int,
     settings: AllocatorSettings | None = None,
     capacity_bytes: int | None = None,
+    *,
+    is_limited: bool = False,
 ) -> Held:
     """Play build, warm-up and a steady step to an allocator.
 
     Args:
         workspace_bytes: Of the matrix library, for each thread that multiplies.
         capacity_bytes: What the device has for the allocator; None: no end.
+        is_limited: Whether that is a limit put on the process.
     """
-    return _Player(requests, workspace_bytes, settings, capacity_bytes).held()
+    allocator = CachingAllocator(settings, capacity_bytes, is_limited=is_limited)
+    return _Player(requests, workspace_bytes, allocator).held()
 
 
 class _Player:
     def __init__(
-        self,
-        requests: Requests,
-        workspace_bytes: int,
-        settings: AllocatorSettings | None,
-        capacity_bytes: int | None,
+        self, requests: Requests, workspace_bytes: int, allocator: CachingAllocator
     ) -> None:
         self._requests = requests
         self._workspace_bytes = workspace_bytes
-        self._allocator = CachingAllocator(settings, capacity_bytes)
+        self._allocator = allocator
         self._blocks: dict[int, Block] = {}
         self._marks: dict[int, list[str]] = {}
         for name, index in requests.marks:

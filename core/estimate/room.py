@@ -10,7 +10,7 @@ from .allocator_settings import MIB, AllocatorSettings
 from .closed_form import Prediction
 from .exact import ExactPrediction
 from .libraries import CONTEXT_BYTES, DOUBT_SHARE, DRIVER_BYTES, workspace_bytes
-from .requests import Shortage, held_by
+from .requests import held_by
 
 Verdict = Literal["fits", "close", "over"]
 """``close``: within what is not known of the device, and in the closed form of the allocator."""
@@ -22,6 +22,28 @@ these bytes. By exact mode, which plays the allocator, steps of 4 to 80 GiB pres
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A device as a prediction knows it, beside its capacity.
+
+    Attributes:
+        capability: Its compute capability, such as ``9.0``; None where it is not known.
+        driver_bytes: What of the capacity its driver keeps for itself.
+    """
+
+    capability: str | None = None
+    driver_bytes: int = DRIVER_BYTES
+
+
+ANY_CARD = Card()
+"""A device whose memory is quoted, as on the box."""
+
+
+def card_here(capability: str | None) -> Card:
+    """A device of this machine, whose capacity, by `device_capacity`, is without the driver's."""
+    return Card(capability=capability, driver_bytes=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """Bytes of a device that a step can have.
 
@@ -29,11 +51,13 @@ class Room:
         least, most: Without what driver and context take; they differ by what is not known of
             these.
         is_cuda: Whether a caching allocator hands them out, in segments.
+        capability: The device's, by which the workspaces of libraries go.
     """
 
     least: int
     most: int
     is_cuda: bool
+    capability: str | None = None
 
     @property
     def doubt(self) -> int:
@@ -41,18 +65,20 @@ class Room:
         return self.most - self.least
 
 
-def room_of(spec: RunSpec, capacity_bytes: int) -> Room:
+def room_of(spec: RunSpec, capacity_bytes: int, card: Card = ANY_CARD) -> Room:
     """The room of a spec's device, or under its own limit.
 
     Args:
-        capacity_bytes: The device's memory as NVML tells it, or ``spec.memory_limit``, which is
-            for the allocator alone.
+        capacity_bytes: The device's memory, or ``spec.memory_limit``, which is for the allocator
+            alone.
     """
-    if spec.device == "cpu" or spec.memory_limit:
-        return Room(least=capacity_bytes, most=capacity_bytes, is_cuda=spec.device != "cpu")
-    left = max(0, capacity_bytes - CONTEXT_BYTES - DRIVER_BYTES)
-    doubt = int(DOUBT_SHARE * capacity_bytes)
-    return Room(least=max(0, left - doubt), most=left + doubt, is_cuda=True)
+    least = most = capacity_bytes
+    is_cuda = spec.device != "cpu"
+    if is_cuda and not spec.memory_limit:
+        left = max(0, capacity_bytes - CONTEXT_BYTES - card.driver_bytes)
+        doubt = int(DOUBT_SHARE * capacity_bytes)
+        least, most = max(0, left - doubt), left + doubt
+    return Room(least=least, most=most, is_cuda=is_cuda, capability=card.capability)
 
 
 def verdict_of(
@@ -61,7 +87,8 @@ def verdict_of(
     """Whether the step fits."""
     if not lacking_bytes(prediction, room, settings):
         return "fits"
-    return "over" if _lacks(prediction, prediction.peak_bytes, room.most, settings) else "close"
+    needed = prediction.peak_bytes
+    return "over" if _lacks(prediction, needed, room, room.most, settings) else "close"
 
 
 def lacking_bytes(
@@ -72,7 +99,7 @@ def lacking_bytes(
     In exact mode those of the first request that is refused, which may not be the last.
     """
     needed = with_fragments(prediction.peak_bytes, room)
-    return _lacks(prediction, needed, room.least, settings)
+    return _lacks(prediction, needed, room, room.least, settings)
 
 
 def is_room(peak_bytes: int, room: Room) -> bool:
@@ -94,23 +121,18 @@ def with_fragments(peak_bytes: int, room: Room) -> int:
     return peak_bytes + max(FRAGMENTS_BYTES, int(peak_bytes * FRAGMENTS_SHARE))
 
 
-def shortage_of(
-    prediction: ExactPrediction, capacity_bytes: int, settings: AllocatorSettings | None = None
-) -> Shortage | None:
-    """The request that an allocator with so many bytes refuses; None where it refuses none."""
-    if prediction.requests is None:
-        return None
-    workspace = workspace_bytes(None)
-    return held_by(prediction.requests, workspace, settings, capacity_bytes).shortage
-
-
 def _lacks(
-    prediction: Prediction, needed: int, capacity_bytes: int, settings: AllocatorSettings | None
+    prediction: Prediction,
+    needed: int,
+    room: Room,
+    capacity_bytes: int,
+    settings: AllocatorSettings | None,
 ) -> int:
     """Bytes that the capacity lacks: of what is needed, or where requests are known, of these."""
     if not isinstance(prediction, ExactPrediction) or prediction.requests is None:
         return max(0, needed - capacity_bytes)
-    shortage = shortage_of(prediction, capacity_bytes, settings)
+    workspace = workspace_bytes(room.capability)
+    shortage = held_by(prediction.requests, workspace, settings, capacity_bytes).shortage
     if shortage is None:
         return 0
     return max(1, shortage.reserved_bytes + shortage.requested_bytes - capacity_bytes)

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import SpecError
@@ -102,12 +103,38 @@ def nvml_index(device: str, devices: Sequence[DeviceSample]) -> int | None:
     return None if sample is None else sample.index
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceCapacity:
+    """The memory of a device of this machine.
+
+    Attributes:
+        capacity_bytes: What runs may fill, without what a GPU's driver keeps for itself; None
+            where the device is unknown.
+        capability: Compute capability of a GPU, such as ``9.0``; None where NVML has none.
+    """
+
+    capacity_bytes: int | None
+    capability: str | None = None
+
+
+def device_capacity(device: str) -> DeviceCapacity:
+    """The memory of ``cpu`` or ``cuda:N``."""
+    if device == "cpu":
+        return DeviceCapacity(memory_capacity_bytes())
+    if not device.startswith("cuda"):
+        return DeviceCapacity(None)
+    with Nvml(gpm=False) as nvml:
+        samples = nvml.read()
+        sample = _sample_of(device, visible_devices(samples, os.environ))
+        if sample is None:
+            return DeviceCapacity(None)
+        facts = nvml.facts()[samples.index(sample)]
+        return DeviceCapacity(sample.memory_total_bytes, facts.get("compute_capability"))
+
+
 def capacity_bytes(device: str) -> int | None:
     """Bytes that a run on ``cpu`` or ``cuda:N`` may fill; None where the device is unknown."""
-    if device == "cpu":
-        return memory_capacity_bytes()
-    sample = sample_of(device)
-    return None if sample is None else sample.memory_total_bytes
+    return device_capacity(device).capacity_bytes
 
 
 def sample_of(device: str) -> DeviceSample | None:

@@ -21,7 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         examples(
             ("sysbench-tui estimate --set model=cs336-2025/xl --set batch=4", ""),
             ("sysbench-tui estimate --exact --set model=10B --set device=cuda", "by phase"),
-            ("sysbench-tui estimate --set device=cuda --fit batch --capacity 24GiB", ""),
+            (
+                "sysbench-tui estimate --set device=cuda --fit batch --capacity 24GiB "
+                "--capability 8.9",
+                "",
+            ),
             ("sysbench-tui estimate --table context=128,256,512 --table precision=fp32,bf16", ""),
             ("sysbench-tui estimate mine.toml --json", "for scripts"),
         )
@@ -31,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exact", action="store_true", help="by the real code on meta tensors")
     parser.add_argument(
         "--capacity", metavar="SIZE", help="to fit into, such as 24GiB (default: the device's)"
+    )
+    parser.add_argument(
+        "--capability",
+        metavar="X.Y",
+        help="compute capability of a CUDA device, such as 8.0 (default: the device's)",
     )
     parser.add_argument(
         "--peak", metavar="TFLOPS[,GB/S]", help="of the device, for the roofline time of --exact"

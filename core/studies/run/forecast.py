@@ -15,8 +15,8 @@ import msgspec
 
 from ...errors import DamagedFileError
 from ...estimate.closed_form import predict, why_not_predicted
-from ...estimate.room import Room, is_room, room_of
-from ...machine.devices import capacity_bytes
+from ...estimate.room import Room, card_here, is_room, room_of
+from ...machine.devices import DeviceCapacity, device_capacity
 from ...spec.spec import RunSpec
 from ..report.details import score_matrices_bytes
 from .grid import MOST_CELLS, Cell
@@ -82,7 +82,7 @@ class Forecaster:
         self._steps: dict[str, dict[float, float]] = {}
         self._starts: dict[tuple[str, ...], dict[float, float]] = {}
         self._by_family: dict[tuple[str, ...], list[float]] = {}
-        self._capacity: dict[str, int | None] = {}
+        self._memory: dict[str, DeviceCapacity] = {}
         for entry in entries:
             self.learn(entry)
 
@@ -105,12 +105,14 @@ class Forecaster:
         facts = _facts_of(spec)
         step_ms = _between(self._steps.get(facts.kind, {}), facts.work)
         start = self._start_seconds(spec, cell.passes, facts)
-        capacity = spec.memory_limit or self._capacity_of(spec.device)
+        memory = self._memory_of(spec.device)
+        capacity = spec.memory_limit or memory.capacity_bytes
+        card = card_here(memory.capability)
         forecast = Forecast(
             peak_bytes=facts.peak_bytes,
             is_least=facts.is_least,
             capacity_bytes=capacity,
-            room=None if capacity is None else room_of(spec, capacity),
+            room=None if capacity is None else room_of(spec, capacity, card),
             seconds=start * len(cell.passes),
             is_timed=True,
         )
@@ -133,10 +135,10 @@ class Forecaster:
             return statistics.median(family)
         return PASS_SECONDS + (COMPILE_SECONDS if spec.compile != "off" else 0.0)
 
-    def _capacity_of(self, device: str) -> int | None:
-        if device not in self._capacity:
-            self._capacity[device] = capacity_bytes(device)
-        return self._capacity[device]
+    def _memory_of(self, device: str) -> DeviceCapacity:
+        if device not in self._memory:
+            self._memory[device] = device_capacity(device)
+        return self._memory[device]
 
 
 def past_entries(root: Path | None = None) -> list[Entry]:

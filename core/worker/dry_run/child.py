@@ -2,8 +2,8 @@
 
 Run as ``python -P -m sysbench.core.worker.dry_run.child PID``.
 
-Reads specs from standard input, a line of JSON each, and answers each with a line; ends with its
-input, or with the process PID that started it.
+Reads questions from standard input, a line of JSON each, and answers each with a line; ends with
+its input, or with the process PID that started it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 
 from ...estimate.allocator_settings import settings_of
 from ...estimate.closed_form import ROWS, predict
-from ...estimate.exact import Answer, ExactPrediction, PhasePrediction, ProductCount
+from ...estimate.exact import Answer, ExactPrediction, PhasePrediction, ProductCount, Question
 from ...estimate.extend import Amounts, Moment, Played, extended
 from ...estimate.libraries import workspace_bytes
 from ...estimate.requests import held_by
@@ -34,38 +34,43 @@ from ...spec.spec import RunSpec
 from ..places import users_place
 
 
-def exact_prediction(spec: RunSpec) -> ExactPrediction:
-    """Run the step on meta tensors and sum it; for a deep model, extrapolate two shallow ones."""
+def exact_prediction(spec: RunSpec, capability: str | None = None) -> ExactPrediction:
+    """Run the step on meta tensors and sum it; for a deep model, extrapolate two shallow ones.
+
+    Args:
+        capability: As `closed_form.predict` takes it.
+    """
     # Late: `main` times what it imports.
     if spec.is_own:
         from .own import play_own
 
-        own = play_own(spec)
+        own = play_own(spec, capability)
         sizes = Sizes(own.parameters, own.parameter_bytes, None, {})
-        return _added_up(spec, own.played, own.played.trace, " of the whole model", sizes)
+        how = " of the whole model"
+        return _added_up(spec, own.played, own.played.trace, how, capability, sizes)
     from .step import play
 
     if spec.layers <= SHALLOW:
-        played = play(spec)
-        return _added_up(spec, played, played.trace, "")
-    small, large = (play(spec.changed(layers=SHALLOW - less)) for less in (1, 0))
+        played = play(spec, capability)
+        return _added_up(spec, played, played.trace, "", capability)
+    small, large = (play(spec.changed(layers=SHALLOW - less), capability) for less in (1, 0))
     how = f", {SHALLOW - 1} and {SHALLOW} layers extended to {spec.layers}"
     trace = None
     if spec.on_cuda and large.trace is not None:
         trace = extended_trace(large.trace, spec.layers)
-    return _added_up(spec, extended(small, large, spec.layers), trace, how)
+    return _added_up(spec, extended(small, large, spec.layers), trace, how, capability)
 
 
-def quick_prediction(spec: RunSpec) -> ExactPrediction:
+def quick_prediction(spec: RunSpec, capability: str | None = None) -> ExactPrediction:
     """`exact_prediction` without importing torch's compiler, if this torch works without it."""
     if spec.is_own:  # its code may use anything of torch
-        return exact_prediction(spec)
+        return exact_prediction(spec, capability)
     try:
         with stub_dynamo():
-            return exact_prediction(spec)
+            return exact_prediction(spec, capability)
     except Exception:
         # This torch may use more of its compiler than the stub has.
-        return exact_prediction(spec)
+        return exact_prediction(spec, capability)
 
 
 class Sizes(NamedTuple):
@@ -84,7 +89,12 @@ def _built_in(spec: RunSpec) -> Sizes:
 
 
 def _added_up(
-    spec: RunSpec, played: Played, trace: Trace | None, how: str, sizes: Sizes | None = None
+    spec: RunSpec,
+    played: Played,
+    trace: Trace | None,
+    how: str,
+    capability: str | None,
+    sizes: Sizes | None = None,
 ) -> ExactPrediction:
     sizes = sizes or _built_in(spec)
     masked = sizes.causal_forward_flops
@@ -95,7 +105,7 @@ def _added_up(
     ]
     held = None
     if requests is not None:
-        held = held_by(requests, workspace_bytes(None), settings_of(os.environ))
+        held = held_by(requests, workspace_bytes(capability), settings_of(os.environ))
     peak = max(played.moments, key=lambda moment: sum(moment.requested))
     flops = {phase.phase: phase.flops for phase in phases}
     return ExactPrediction(
@@ -177,12 +187,13 @@ def main() -> int:
 def _answer(line: bytes, import_seconds: float) -> Answer:
     place = ""
     try:
-        spec = msgspec.json.decode(line, type=RunSpec)
+        question = msgspec.json.decode(line, type=Question)
         began = time.perf_counter()
         try:
-            prediction = quick_prediction(spec)
+            prediction = quick_prediction(question.spec, question.capability)
         except Exception as error:
-            place = users_place(error, spec) and f"{users_place(error, spec)}: "
+            users = users_place(error, question.spec)
+            place = users and f"{users}: "
             raise
     except Exception as error:
         traceback.print_exc()

@@ -205,11 +205,14 @@ def _runnable(spec: RunSpec) -> RunSpec:
     )
 
 
-def play_own(spec: RunSpec) -> OwnPlayed:
+def play_own(spec: RunSpec, capability: str | None = None) -> OwnPlayed:
     """Run a dry step of the whole model; optimizer state exists beforehand.
 
     An optimizer or a whole step of the user's makes its state in a first step, which is not
     followed.
+
+    Args:
+        capability: As `closed_form.predict` takes it.
 
     Raises:
         Exception: Whatever the user's code raises, also because a tensor has no data.
@@ -219,7 +222,7 @@ def play_own(spec: RunSpec) -> OwnPlayed:
         workload = DryRunOwnWorkload(spec)
         if spec.optimizer == "custom":
             workload.step(lambda phase: None)
-    tracker = StorageTracker(built, workspaces_bytes(spec), on_cuda=spec.on_cuda)
+    tracker = StorageTracker(built, workspaces_bytes(spec, capability), on_cuda=spec.on_cuda)
     _own_residents(tracker, workload)
     built.label_the_rest()
     tracker.trace.mark(STEP)

@@ -13,9 +13,22 @@ from ...estimate.allocator_settings import settings_of
 from ...estimate.closed_form import why_not_predicted
 from ...estimate.exact import ExactPrediction, canonical_spec, why_not_played
 from ...estimate.libraries import workspace_bytes
-from ...estimate.requests import held_by
+from ...estimate.requests import Shortage, held_by
+from ...formatting import format_bytes
 from ...record.record import Memory
 from ...spec.spec import RunSpec
+
+
+class ShortInModel(Exception):
+    """The model of the allocator runs out of memory in a step that ran."""
+
+    def __init__(self, shortage: Shortage) -> None:
+        requested = format_bytes(shortage.requested_bytes)
+        reserved = format_bytes(shortage.reserved_bytes)
+        super().__init__(
+            f"the model of the allocator has no room for {requested} in {shortage.phase}, with "
+            f"{reserved} reserved"
+        )
 
 
 def with_own_prediction(memory: Memory, spec: RunSpec) -> Memory:
@@ -57,6 +70,8 @@ def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
     if why is None:
         try:
             return msgspec.structs.replace(memory, predicted_reserved_bytes=_reserved_bytes(spec))
+        except ShortInModel as short:
+            why = str(short)
         except (SysbenchError, NotImplementedError, RuntimeError) as error:
             why = f"the dry run failed: {type(error).__name__}: {error}"
     missing = memory.missing | {"predicted_reserved_bytes": why}
@@ -75,5 +90,21 @@ def _held(prediction: ExactPrediction, spec: RunSpec) -> int:
     workspace = workspace_bytes(f"{properties.major}.{properties.minor}")
     requests = prediction.requests
     assert requests is not None
-    limit = spec.memory_limit or None
-    return held_by(requests, workspace, settings_of(os.environ), limit).reserved_bytes
+    held = held_by(
+        requests,
+        workspace,
+        settings_of(os.environ),
+        _capacity_bytes(spec),
+        is_limited=bool(spec.memory_limit),
+    )
+    if held.shortage is not None:
+        raise ShortInModel(held.shortage)
+    return held.reserved_bytes
+
+
+def _capacity_bytes(spec: RunSpec) -> int:
+    """What this process's allocator can reserve: a full device gives cached segments back."""
+    device = torch.device(spec.device)
+    free, _ = torch.cuda.mem_get_info(device)
+    here = free + torch.cuda.memory_reserved(device)
+    return min(here, spec.memory_limit or here)

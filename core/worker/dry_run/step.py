@@ -147,12 +147,16 @@ def _runnable(spec: RunSpec) -> RunSpec:
 EMBEDDING, HEAD = Place(0, "embedding"), Place(0, "head")
 
 
-def play(spec: RunSpec) -> Played:
-    """Run a dry step with all of the spec's layers; optimizer state exists beforehand."""
+def play(spec: RunSpec, capability: str | None = None) -> Played:
+    """Run a dry step with all of the spec's layers; optimizer state exists beforehand.
+
+    Args:
+        capability: As `closed_form.predict` takes it.
+    """
     built = BuildTracker()
     with built:
         workload = DryRunWorkload(spec)
-    tracker = StorageTracker(built, workspaces_bytes(spec), on_cuda=spec.on_cuda)
+    tracker = StorageTracker(built, workspaces_bytes(spec, capability), on_cuda=spec.on_cuda)
     _own_residents(tracker, workload)
     built.label_the_rest()
     tracker.trace.mark(STEP)

@@ -123,9 +123,12 @@ def test_fit_names_the_largest_and_what_the_next_lacks(
     assert predict(spec.changed(**{key: found["next"]})).peak_bytes == found["next_peak_bytes"]
     assert found["over_bytes"] == with_fragments(found["next_peak_bytes"], room) - room.least > 0
     assert (found["room_bytes"], found["doubt_bytes"]) == (room.least, room.doubt)
-    assert found["beyond"] >= found["next"]
-    text = printed(capsys, *CUDA, "--fit", key, "--capacity", "24GiB")
+    assert found["beyond"] > found["next"]
+    text = " ".join(printed(capsys, *CUDA, "--fit", key, "--capacity", "24GiB").split())
     assert f"The largest {key} that fits in 24.0 GiB is {found['largest']:,}" in text
+    # It may fit, so it is not said to need more.
+    assert f"{key} {found['next']:,} may lack" in text and "more." not in text
+    assert f"from {found['beyond']:,} on it is sure not to" in text
 
 
 def test_exact_mode_advises_expandable_segments_where_they_give_room(
@@ -143,6 +146,21 @@ def test_exact_mode_advises_expandable_segments_where_they_give_room(
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     again = document(capsys, *options)
     assert (again["largest"], again["expandable_largest"]) == (found["expandable_largest"], None)
+
+
+@pytest.mark.parametrize("options", [(), ("--exact",)])
+def test_workspaces_are_those_of_the_capability(
+    one_process: None, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    tiny = ("--set", "device=cuda:99", "--set", "model=tiny", *options)
+    unknown = document(capsys, *tiny)
+    hopper, ampere = (document(capsys, *tiny, "--capability", c) for c in ("9.0", "8.0"))
+    assert (unknown["compute_capability"], hopper["compute_capability"]) == (None, "9.0")
+    assert unknown["peak_bytes"] == hopper["peak_bytes"]
+    # Two threads multiply: 32 MiB each on Hopper, 8.125 MiB before it.
+    assert hopper["peak_bytes"] - ampere["peak_bytes"] == 2 * (32 * 2**20 - 8_519_680)
+    assert "--capability says which" in " ".join(printed(capsys, *tiny).split())
+    assert "--capability" not in printed(capsys, *tiny, "--capability", "8.0")
 
 
 def test_a_table_goes_to_csv_and_markdown_as_it_stands(
@@ -193,6 +211,7 @@ def test_memory_that_is_not_predicted_is_null_with_a_reason(
         (["--fit", "batch", "--set", "device=cuda:99"], ["--capacity", "cuda:99", "24GiB"]),
         (["--capacity", "24GB"], ["--capacity = '24GB'", "24GiB"]),
         (["--capacity", "0"], ["--capacity = '0'"]),
+        (["--capability", "ampere"], ["--capability = 'ampere'", "8.0"]),
         (["--table", "context"], ["--table = 'context'", "KEY=VALUE"]),
         (["--table", "batch=0"], ["batch = '0'", "from 1"]),
         (["--exact", "--set", "compile=default"], ["--exact", "compiled"]),
@@ -232,7 +251,7 @@ def test_what_onednn_takes_for_itself_is_named_where_it_takes_any(
 def test_a_process_that_fails_is_one_message_and_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def predict_one(self: Estimator, spec: RunSpec) -> None:
+    def predict_one(self: Estimator, spec: RunSpec, capability: str | None) -> None:
         raise WorkerFailed("the process of exact mode was killed by SIGKILL")
 
     monkeypatch.setattr(Estimator, "predict", predict_one)

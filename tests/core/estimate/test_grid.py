@@ -7,17 +7,40 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from sysbench.core.errors import SpecError
 from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.exact import PhasePrediction, ProductCount, roof_ms
+from sysbench.core.estimate.exact import (
+    ExactPrediction,
+    PhasePrediction,
+    ProductCount,
+    roof_ms,
+)
 from sysbench.core.estimate.grid import cells_of, fit, largest, parse_axes
+from sysbench.core.estimate.requests import Requests
 from sysbench.core.estimate.room import is_room, room_of, with_fragments
 from sysbench.core.record.roof import Roof
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate import fit_table, grid_table
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
+
+AN_EXACT_ONE = ExactPrediction(
+    parameters=0,
+    parameter_bytes=0,
+    forward_flops=0,
+    causal_forward_flops=0,
+    backward_flops=0,
+    step_flops=0,
+    saved_activation_bytes=0,
+    ledger=[],
+    peak_bytes=0,
+    peak_phase="",
+    peak_place="",
+    phases=[],
+    block_ledger=None,
+)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6))
@@ -67,6 +90,29 @@ def test_what_fits_fits_and_one_more_does_not(
     assert predict(spec.changed(**{key: found.beyond})).peak_bytes > room.most
     if found.beyond > 1:
         assert predict(spec.changed(**{key: found.beyond - 1})).peak_bytes <= room.most
+
+
+@pytest.mark.parametrize(
+    ("fits_again", "beyond"),
+    [(range(71, 76), 76), (range(0), 69), (range(100, 101), 101), (range(53, 55), 69)],
+)
+def test_beyond_is_past_every_value_that_fits_again(fits_again: range, beyond: int) -> None:
+    """Up to 50 what the allocator needs is the tensors, then twice as much, but for some."""
+
+    def predict_one(spec: RunSpec) -> ExactPrediction:
+        value = spec.batch
+        needed = value * (1 if value <= 50 or value in fits_again else 2) * MIB
+        return structs.replace(
+            AN_EXACT_ONE,
+            peak_bytes=value * MIB,
+            requests=Requests(build=[needed], state=[], step=[], marks=[]),
+        )
+
+    spec = RunSpec(device="cuda:0", memory_limit=100 * MIB)
+    found = fit(spec, "batch", 100 * MIB, predict_one, guess=10)
+    assert found.largest in (50, fits_again.stop - 1)
+    # From the bound that the tensors set, 101, values are tried down to 69.
+    assert found.beyond == beyond
 
 
 def test_a_key_that_allows_no_more_has_no_next() -> None:

@@ -162,6 +162,16 @@ def test_nvml_index_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nvml_index("cpu", devices) is None
 
 
+def test_a_gpu_tells_its_capability(on_stub: RunPython) -> None:
+    code = (
+        "import json; from sysbench.core.machine.devices import device_capacity; "
+        "print(json.dumps([(m.capacity_bytes, m.capability) for m in map(device_capacity, "
+        "('cuda:1', 'cuda:2', 'auto'))]))"
+    )
+    answer = on_stub(code, NVML_STUB_GPUS="2")
+    assert answer == [[79 * 2**30, "9.0"], [None, None], [None, None]]
+
+
 def test_capacity_of_the_cpu_is_the_machine_at_most() -> None:
     capacity = capacity_bytes("cpu")
     assert capacity is not None

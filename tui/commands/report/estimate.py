@@ -15,6 +15,7 @@ from ....core.estimate.grid import EXPANDABLE, Cell, Fit, reserved_bytes
 from ....core.estimate.room import (
     FRAGMENTS_BYTES,
     FRAGMENTS_SHARE,
+    Card,
     Room,
     Verdict,
     room_of,
@@ -43,6 +44,7 @@ class Estimate:
     Attributes:
         why: Why the memory is not predicted; "" where it is.
         capacity_bytes: Memory to fit into; None where it is not known.
+        card: The device beside that.
         settings: Of CUDA's allocator here.
         roof: The device's roof, for the roofline time of exact mode; ``why_no_roof`` else.
         why_no_workspace: The part of the peak on this CPU that is not predicted.
@@ -52,6 +54,7 @@ class Estimate:
     prediction: Prediction
     why: str
     capacity_bytes: int | None
+    card: Card
     roof: Roof | None
     why_no_roof: str
     settings: AllocatorSettings
@@ -60,7 +63,14 @@ class Estimate:
     @property
     def room(self) -> Room | None:
         """What of the capacity a step can have; None where it is not known."""
-        return None if self.capacity_bytes is None else room_of(self.spec, self.capacity_bytes)
+        if self.capacity_bytes is None:
+            return None
+        return room_of(self.spec, self.capacity_bytes, self.card)
+
+    @cached_property
+    def closed_form(self) -> Prediction:
+        """The closed form of the same spec on the same device."""
+        return predict(self.spec, self.card.capability)
 
     @property
     def reserved_bytes(self) -> int | None:
@@ -158,18 +168,23 @@ def estimate_tables(estimate: Estimate) -> list[Table]:
     return tables
 
 
-def fit_lines(spec: RunSpec, fit: Fit, method: str, width: int) -> Iterator[Line]:
+def fit_lines(
+    spec: RunSpec, fit: Fit, capability: str | None, method: str, width: int
+) -> Iterator[Line]:
     """The largest that fits, and the memory that the next one lacks."""
     yield from _head(spec.changed(**{fit.key: fit.largest}) if fit.largest else spec, width)
     table = fit_table(fit)
     yield from titled(table.title, table_lines(table, width, columns=("quantity", "value")))
     yield blank()
     yield from prose(_fit_answer(fit), width, style="bold")
-    for text in (*_fit_remarks(spec, fit), f"method: {method}"):
+    remarks = (*_fit_remarks(spec, fit), *_workspace_remarks(spec, capability))
+    for text in (*remarks, f"method: {method}"):
         yield from prose(text, width, style="dim")
 
 
-def grid_lines(spec: RunSpec, cells: Sequence[Cell], method: str, width: int) -> Iterator[Line]:
+def grid_lines(
+    spec: RunSpec, cells: Sequence[Cell], capability: str | None, method: str, width: int
+) -> Iterator[Line]:
     """One row for each cell."""
     yield from _head(spec, width)
     table = grid_table(cells)
@@ -184,7 +199,8 @@ def grid_lines(spec: RunSpec, cells: Sequence[Cell], method: str, width: int) ->
     elif not capacities:
         text = f"{spec.device} does not report its memory: give it with --capacity"
         yield from prose(text, width, style="dim")
-    yield from prose(f"method: {method}", width, style="dim")
+    for text in (*_workspace_remarks(spec, capability), f"method: {method}"):
+        yield from prose(text, width, style="dim")
 
 
 def _head(spec: RunSpec, width: int, parameters: int = 0) -> Iterator[Line]:
@@ -214,14 +230,20 @@ VERDICTS: dict[Verdict, str] = {
 
 def _fit_answer(fit: Fit) -> str:
     capacity = format_bytes(fit.capacity_bytes)
-    lacks = (
-        f"{fit.key} {fit.next:,} needs {format_bytes(fit.over_bytes)} more"
-        if fit.next is not None and fit.over_bytes is not None
-        else f"the spec allows no larger {fit.key}"
-    )
     if not fit.largest:
-        return f"Nothing fits in {capacity}: {lacks}."
-    return f"The largest {fit.key} that fits in {capacity} is {fit.largest:,}; {lacks}."
+        fits = "fits" if fit.beyond == fit.next else "is sure to fit"
+        return f"Nothing {fits} in {capacity}: {_lacks(fit)}."
+    return f"The largest {fit.key} that fits in {capacity} is {fit.largest:,}; {_lacks(fit)}."
+
+
+def _lacks(fit: Fit) -> str:
+    """Why the next value is not sure to fit."""
+    if fit.next is None or fit.over_bytes is None:
+        return f"the spec allows no larger {fit.key}"
+    following, lacked = f"{fit.key} {fit.next:,}", format_bytes(fit.over_bytes)
+    if fit.beyond == fit.next:
+        return f"{following} needs {lacked} more"
+    return f"{following} may lack {lacked}"
 
 
 def _fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
@@ -233,7 +255,9 @@ def _fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
         f"{_taken(spec)}"
     )
     if fit.beyond is not None and fit.next is not None and fit.beyond > fit.next:
-        yield f"from {fit.key} {fit.beyond:,} on it is sure not to fit; between them it may"
+        last = fit.beyond - 1
+        may = f"{fit.key} {fit.next:,}" + (f" to {last:,}" if last > fit.next else "")
+        yield f"{may} may fit, from {fit.beyond:,} on it is sure not to"
     if fit.reserved_bytes is None:
         yield _closed_form_keeps_away()
     else:
@@ -261,6 +285,14 @@ def _closed_form_keeps_away() -> str:
     )
 
 
+def _workspace_remarks(spec: RunSpec, capability: str | None) -> Iterator[str]:
+    if spec.on_cuda and capability is None:
+        yield (
+            "cuBLAS's workspaces are counted as on compute capability 9.0; smaller on others: "
+            "--capability says which"
+        )
+
+
 def _room_remarks(estimate: Estimate) -> Iterator[str]:
     """What CUDA's allocator holds, what the device leaves it, and how it could do with less."""
     spec, prediction, room = estimate.spec, estimate.prediction, estimate.room
@@ -272,6 +304,7 @@ def _room_remarks(estimate: Estimate) -> Iterator[str]:
             f"reserved on a card with room: {format_bytes(held.reserved_bytes)}, of which "
             f"{format_bytes(held.allocated_bytes)} in blocks"
         )
+    yield from _workspace_remarks(spec, estimate.card.capability)
     if room is None:
         return
     yield (
@@ -292,7 +325,7 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
         yield f"{LIBRARY_WORKSPACE}: {estimate.why_no_workspace}"
     if isinstance(prediction, ExactPrediction):
         if not spec.is_own:
-            closed = predict(spec).peak_bytes
+            closed = estimate.closed_form.peak_bytes
             over = round(closed / prediction.peak_bytes - 1, 3) + 0.0  # one zero, not two
             yield f"closed form: {format_bytes(closed)} ({signed_percent(over)})"
         if times := estimate.roof_times:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,9 +17,10 @@ from ....core.estimate.allocator_settings import settings_of
 from ....core.estimate.closed_form import predict, why_no_workspace, why_not_predicted
 from ....core.estimate.exact import Estimator, ExactPrediction, why_not_played
 from ....core.estimate.grid import Predict, cells_of, fit, parse_axes
+from ....core.estimate.room import ANY_CARD, Card, card_here, room_of
 from ....core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
 from ....core.formatting import parse_bytes
-from ....core.machine.devices import capacity_bytes
+from ....core.machine.devices import DeviceCapacity, device_capacity
 from ....core.machine.instructions import cpu_flags, onednn_instructions
 from ....core.machine.peaks import parse_peak, roof_of
 from ....core.record.roof import Roof
@@ -33,6 +37,18 @@ from .layout import Line
 from .output import page_width, print_json, print_lines, write
 
 CLOSED_FORM = "closed form"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The device that is asked about.
+
+    Attributes:
+        capacity_bytes: Memory to fit into; None where it is not known.
+    """
+
+    capacity_bytes: int | None
+    card: Card = ANY_CARD
 
 
 def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
@@ -54,30 +70,49 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
 def _answer(arguments: argparse.Namespace, spec: RunSpec, exact: Estimator | None) -> None:
     if not spec.has_model:
         raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
-    capacity = _capacity(arguments, spec)
-    predict_one: Predict = predict if exact is None else exact.predict
+    target = _target(arguments, spec)
+    capability = target.card.capability
+    predict_one: Predict = partial(exact.predict if exact else predict, capability=capability)
     if arguments.fit:
-        _fit(arguments, spec, capacity, predict_one)
+        _fit(arguments, spec, target, predict_one)
     elif arguments.table:
-        _table(arguments, spec, capacity, predict_one)
+        _table(arguments, spec, target, predict_one)
     else:
-        _one(arguments, spec, capacity, exact)
+        _one(arguments, spec, target, exact)
 
 
-def _capacity(arguments: argparse.Namespace, spec: RunSpec) -> int | None:
-    if arguments.capacity is None:
-        return spec.memory_limit or capacity_bytes(spec.device)
+def _target(arguments: argparse.Namespace, spec: RunSpec) -> Target:
+    """The device by the options, else the one that is here."""
+    capability = _capability(arguments)
+    if arguments.capacity is not None:
+        return Target(_capacity(arguments.capacity), Card(capability=capability))
+    # Opening NVML can take a second.
+    is_given = spec.memory_limit and capability
+    here = DeviceCapacity(None) if is_given else device_capacity(spec.device)
+    return Target(
+        spec.memory_limit or here.capacity_bytes, card_here(capability or here.capability)
+    )
+
+
+def _capacity(text: str) -> int:
     try:
-        capacity = parse_bytes(arguments.capacity)
+        capacity = parse_bytes(text)
     except ValueError as error:
-        raise SpecError("--capacity", arguments.capacity, str(error)) from None
+        raise SpecError("--capacity", text, str(error)) from None
     if capacity < 1:
-        raise SpecError("--capacity", arguments.capacity, "more than nothing, such as 24GiB")
+        raise SpecError("--capacity", text, "more than nothing, such as 24GiB")
     return capacity
 
 
+def _capability(arguments: argparse.Namespace) -> str | None:
+    text: str | None = arguments.capability
+    if text is not None and not re.fullmatch(r"\d+\.\d", text):
+        raise SpecError("--capability", text, "a compute capability, such as 8.0")
+    return text
+
+
 def _one(
-    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, exact: Estimator | None
+    arguments: argparse.Namespace, spec: RunSpec, target: Target, exact: Estimator | None
 ) -> None:
     why = (why_not_predicted(spec) if exact is None else why_not_played(spec)) or ""
     if why and exact is not None:
@@ -85,9 +120,10 @@ def _one(
     roof, why_no_roof = (None, "") if exact is None else _roof(arguments, spec)
     estimate = Estimate(
         spec=spec,
-        prediction=predict(spec) if exact is None else exact.predict(spec),
+        prediction=(predict if exact is None else exact.predict)(spec, target.card.capability),
         why=why,
-        capacity_bytes=capacity,
+        capacity_bytes=target.capacity_bytes,
+        card=target.card,
         roof=roof,
         why_no_roof=why_no_roof,
         settings=settings_of(os.environ),
@@ -98,30 +134,33 @@ def _one(
 
 
 def _fit(
-    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, predict_one: Predict
+    arguments: argparse.Namespace, spec: RunSpec, target: Target, predict_one: Predict
 ) -> None:
+    capacity = target.capacity_bytes
     if capacity is None:
         raise SpecError("--capacity", None, f"say how much memory {spec.device} has, such as 24GiB")
     settings = settings_of(os.environ)
+    room = room_of(spec, capacity, target.card)
     guess = None
     if not spec.is_own:
-        fitted = fit(spec, arguments.fit, capacity, predict, settings=settings)
+        closed = partial(predict, capability=target.card.capability)
+        fitted = fit(spec, arguments.fit, capacity, closed, settings=settings, room=room)
         guess = fitted.largest
     if spec.is_own or arguments.exact:
-        fitted = fit(spec, arguments.fit, capacity, predict_one, guess, settings)
+        fitted = fit(spec, arguments.fit, capacity, predict_one, guess, settings, room)
     method = _method(arguments, spec)
-    lines = fit_lines(spec, fitted, method, page_width())
+    lines = fit_lines(spec, fitted, target.card.capability, method, page_width())
     _print(arguments, msgspec.to_builtins(fitted) | {"method": method}, [fit_table(fitted)], lines)
 
 
 def _table(
-    arguments: argparse.Namespace, spec: RunSpec, capacity: int | None, predict_one: Predict
+    arguments: argparse.Namespace, spec: RunSpec, target: Target, predict_one: Predict
 ) -> None:
-    axes = parse_axes(arguments.table)
-    cells = cells_of(spec, axes, capacity, predict_one)
+    capacity, axes = target.capacity_bytes, parse_axes(arguments.table)
+    cells = cells_of(spec, axes, capacity, predict_one, target.card)
     method = _method(arguments, spec)
     document = {"capacity_bytes": capacity, "axes": axes, "cells": cells, "method": method}
-    lines = grid_lines(spec, cells, method, page_width())
+    lines = grid_lines(spec, cells, target.card.capability, method, page_width())
     _print(arguments, document, [grid_table(cells)], lines)
 
 
@@ -180,6 +219,7 @@ def _allocator_json(estimate: Estimate) -> dict[str, Any]:
     """What CUDA's caching allocator reserves, and the room for it."""
     room = estimate.room
     return {
+        "compute_capability": estimate.card.capability,
         "reserved_bytes": estimate.reserved_bytes,
         "room_bytes": None if room is None else room.least,
         "doubt_bytes": None if room is None else room.doubt,
@@ -198,7 +238,7 @@ def _exact_json(estimate: Estimate, prediction: ExactPrediction) -> dict[str, An
         "block_ledger": prediction.block_ledger,
         "saved_activation_bytes": prediction.saved_activation_bytes,
         "closed_form_peak_bytes": (
-            None if estimate.spec.is_own else predict(estimate.spec).peak_bytes
+            None if estimate.spec.is_own else estimate.closed_form.peak_bytes
         ),
         "roofline_ms": sum(times.values()) if times else None,
         "phases": [

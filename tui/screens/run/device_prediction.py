@@ -13,8 +13,8 @@ from ....core.estimate.closed_form import (
     why_no_workspace,
     why_not_predicted,
 )
-from ....core.estimate.room import Room, largest_peak, room_of
-from ....core.machine.devices import capacity_bytes, resolve_device
+from ....core.estimate.room import Room, card_here, largest_peak, room_of
+from ....core.machine.devices import DeviceCapacity, device_capacity, resolve_device
 from ....core.machine.environment import cpu_model
 from ....core.machine.instructions import cpu_flags, onednn_instructions
 from ....core.machine.telemetry.sample import Sample
@@ -35,6 +35,7 @@ class DevicePrediction:
         device: The device that ``device`` means here, or "" with the reason in `warnings`.
         capacity_bytes: Memory that a run may fill; None when not known.
         room: What of it a step can have; None when capacity is not known.
+        capability: Compute capability of the device; None when not known.
         largest_batch: The largest batch that is sure to fit; None when capacity is not known.
         why_unknown: Why the peak is not predicted; "" where it is.
         past: The errors of the last predictions on this machine; "" without any.
@@ -47,6 +48,7 @@ class DevicePrediction:
     device: str
     capacity_bytes: int | None
     room: Room | None
+    capability: str | None
     largest_batch: int | None
     why_unknown: str
     past: str
@@ -56,25 +58,28 @@ class DevicePrediction:
 
 def predict_on_device(spec: RunSpec, sample: Sample | None) -> DevicePrediction:
     """Predict a spec on this machine; ``auto`` is resolved to one of its devices."""
-    device, capacity, warnings = "", None, []
+    device, memory, warnings = "", DeviceCapacity(None), []
     try:
         device = resolve_device(spec.device)
         spec = spec.changed(device=device)
-        capacity = spec.memory_limit or capacity_bytes(device)
+        memory = device_capacity(device)
         warnings = _neighbours(sample, device)
     except SpecError as error:
         warnings = [f"{error.field} {error.value}: {error.allowed}"]
     why_unknown = why_not_predicted(spec) or ""
-    room = room_of(spec, capacity) if capacity else None
+    capability = memory.capability
+    capacity = (spec.memory_limit or memory.capacity_bytes) if device else None
+    room = room_of(spec, capacity, card_here(capability)) if capacity else None
     return DevicePrediction(
         spec=spec,
-        prediction=predict(spec),
+        prediction=predict(spec, capability),
         device=device,
         capacity_bytes=capacity,
         room=room,
+        capability=capability,
         largest_batch=None
         if room is None or why_unknown
-        else largest_batch(spec, largest_peak(room)),
+        else largest_batch(spec, largest_peak(room), capability=capability),
         why_unknown=why_unknown,
         past=error_note(_machine(sample, device), spec) or "",
         why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",
@@ -90,15 +95,19 @@ def _machine(sample: Sample | None, device: str) -> str | None:
     return gpu.name if gpu else None
 
 
-def peak_grid(spec: RunSpec) -> tuple[list[int], list[int], list[list[int]]]:
+def peak_grid(predicted: DevicePrediction) -> tuple[list[int], list[int], list[list[int]]]:
     """Predicted peaks around a spec: batches, contexts, and bytes by batch and context.
 
     The spec's own batch and context are always among them.
     """
+    spec, capability = predicted.spec, predicted.capability
     batches = sorted({*BATCHES, spec.batch})
     contexts = sorted({*CONTEXTS, spec.context})
     peaks = [
-        [predict(spec.changed(batch=batch, context=context)).peak_bytes for context in contexts]
+        [
+            predict(spec.changed(batch=batch, context=context), capability).peak_bytes
+            for context in contexts
+        ]
         for batch in batches
     ]
     return batches, contexts, peaks

@@ -113,7 +113,7 @@ def grid_lines(predicted: DevicePrediction, width: int) -> list[Content]:
     from .device_prediction import peak_grid
 
     spec, capacity, room = predicted.spec, predicted.capacity_bytes, predicted.room
-    batches, contexts, peaks = peak_grid(spec)
+    batches, contexts, peaks = peak_grid(predicted)
     shown = contexts[: (width - GRID_MARGIN) // GRID_CELL]
     muted = "$foreground 60%"
     head = "".join(f"{context:>{GRID_CELL}}" for context in shown)

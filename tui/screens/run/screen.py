@@ -148,7 +148,8 @@ class RunScreen(WorkScreen):
         spec = predicted.spec.changed(device=predicted.device or predicted.spec.device)
         try:
             with estimator:
-                text = exact_text(predicted.prediction, estimator.predict(spec))
+                exact = estimator.predict(spec, predicted.capability)
+                text = exact_text(predicted.prediction, exact)
         except SysbenchError as error:
             text = f"exact: {error}"
         if not get_current_worker().is_cancelled:

@@ -1,0 +1,51 @@
+"""What a device leaves to a step, where it is here and where its size is quoted."""
+
+from __future__ import annotations
+
+import pytest
+
+from sysbench.core.estimate.allocator_settings import MIB
+from sysbench.core.estimate.closed_form import predict
+from sysbench.core.estimate.libraries import HOPPER_WORKSPACE, WORKSPACE
+from sysbench.core.estimate.room import ANY_CARD, Card, card_here, room_of, verdict_of
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.child import quick_prediction
+
+SPEC = RunSpec(device="cuda:0")
+
+# In MiB: what NVML counts, what CUDA has of it, and what a context takes.
+CARDS = {
+    "H100": (81_559, 81_008, 526),
+    "A100": (40_960, 40_339, 424),
+    "4090": (24_564, 24_082, 400),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("card", [ANY_CARD, card_here("9.0")], ids=["quoted", "here"])
+def test_the_room_of_a_card_is_between_its_bounds(name: str, card: Card) -> None:
+    quoted, total, context = CARDS[name]
+    room = room_of(SPEC, (quoted if card is ANY_CARD else total) * MIB, card)
+    assert room.least < (total - context) * MIB < room.most
+
+
+def test_a_limit_is_for_the_allocator_alone() -> None:
+    spec = SPEC.changed(memory_limit=2**30)
+    room = room_of(spec, 2**30, card_here("8.0"))
+    assert (room.least, room.most, room.capability) == (2**30, 2**30, "8.0")
+
+
+def test_workspaces_go_by_the_capability() -> None:
+    spec = RunSpec(vocab=500, d_model=64, d_ff=160, layers=2, heads=2, context=32, device="cuda:0")
+    threads, fewer = 2, HOPPER_WORKSPACE - WORKSPACE
+    for predicted in (predict, quick_prediction):
+        hopper, ampere = (predicted(spec, capability) for capability in ("9.0", "8.0"))
+        assert hopper == predicted(spec, None)
+        assert hopper.peak_bytes - ampere.peak_bytes == threads * fewer
+    exact = quick_prediction(spec, "8.0")
+    assert exact.held is not None
+    # A limit that the smaller workspaces just leave room for.
+    limit = exact.held.most_reserved_bytes
+    limited = spec.changed(memory_limit=limit)
+    told = [verdict_of(exact, room_of(limited, limit, card_here(c))) for c in ("8.0", "9.0")]
+    assert told == ["fits", "over"]
