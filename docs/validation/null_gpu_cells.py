@@ -1,113 +1,274 @@
 """The model of CUDA's caching allocator against PyTorch's own, on 205 cells.
 
-``python docs/validation/null_gpu_cells.py`` prints the table of ``null-gpu.md``. What PyTorch
-2.12.0 (cu130) allocated and reserved in the memory pass of each cell is in ``null_gpu_cells.csv``,
-from a null GPU: an "H100 80GB" of 81,008 MiB, 526 of them for the context, whose kernels compute
-nothing. The allocator, autograd, autocast and the optimizers are PyTorch's. Each cell is predicted
-from a dry run on meta tensors, played to the model of the allocator with the same memory.
+``python -m docs.validation.null_gpu_cells`` prints the table of ``null-gpu.md``, and with
+``--write`` puts it there; ``--measure`` first runs the cells of ``null_gpu_cells.csv`` that have no
+bytes yet on the null GPU of `tests/null_gpu`, as an "H100 80GB" of 81,008 MiB, 526 of them for the
+context, whose kernels compute nothing. ``--every N`` takes every N-th cell. The allocator,
+autograd, autocast and the optimizers are PyTorch's. Every cell has a process of its own, forked
+from one that has imported torch and not yet opened CUDA. In it the cell is also predicted, from a
+dry run on meta tensors, played to the model of the allocator with the same memory.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gc
+import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
+
+import msgspec
 
 from sysbench.core.estimate.allocator_settings import MIB
-from sysbench.core.estimate.exact import canonical_spec
-from sysbench.core.estimate.libraries import workspace_bytes
-from sysbench.core.estimate.requests import Held, held_by
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run import initialising
-from sysbench.core.worker.dry_run.child import quick_prediction
+
+from .null_gpu_page import ROOT, null_gpu, replace_part
 
 CELLS = Path(__file__).with_name("null_gpu_cells.csv")
 AXES = ("model", "context", "step", "precision", "attention")
 CAPACITY = (81_008 - 526) * MIB
 ALLOCATED_WITHIN, RESERVED_WITHIN = 0.001, 0.01
+CHILD = "--child"
 
 
-class Compared(NamedTuple):
-    """A cell as measured and as predicted; amounts in MiB."""
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the file: a spec, and what it held in the third step, measured and predicted.
 
-    cell: dict[str, str]
-    allocated: float
-    reserved: int
-    held: Held
+    Attributes:
+        torch: The version that was measured; empty where the cell was not.
+        refused: Phase in which memory ran out; the amounts are those until there.
+        told_refused: The same, predicted.
+    """
+
+    model: str
+    context: int
+    step: str
+    precision: str
+    attention: str
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    refused: str = ""
+    told_allocated_bytes: int = 0
+    told_reserved_bytes: int = 0
+    told_refused: str = ""
+    torch: str = ""
+
+    @property
+    def spec(self) -> RunSpec:
+        """The cell's spec: batch 4, adamw-foreach."""
+        settings = {name: getattr(self, name) for name in AXES}
+        settings["model"] = f"cs336-2025/{self.model}"
+        return RunSpec(device="cuda:0", batch=4).changed(**settings)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether memory ran out in neither."""
+        return not self.refused and not self.told_refused
 
     @property
     def allocated_error(self) -> float:
         """Predicted over measured, less one."""
-        return self.held.allocated_bytes / MIB / self.allocated - 1
+        return self.told_allocated_bytes / self.allocated_bytes - 1
 
     @property
     def reserved_error(self) -> float:
         """Predicted over measured, less one."""
-        return self.held.reserved_bytes / MIB / self.reserved - 1
+        return self.told_reserved_bytes / self.reserved_bytes - 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether both amounts are predicted to the byte."""
+        return self.is_finished and not (self.allocated_error or self.reserved_error)
 
     @property
     def agrees(self) -> bool:
-        """Whether both ran out of memory, or both amounts are within their bounds."""
-        if self.cell["refused"] or self.held.shortage is not None:
-            return bool(self.cell["refused"]) == (self.held.shortage is not None)
+        """Whether both ran out of memory in one phase, or both amounts are within bounds."""
+        if not self.is_finished:
+            return self.refused == self.told_refused
         return (
             abs(self.allocated_error) <= ALLOCATED_WITHIN
             and abs(self.reserved_error) <= RESERVED_WITHIN
         )
 
 
-def compared(cell: dict[str, str]) -> Compared:
-    """Predict a cell."""
-    settings = {name: cell[name] for name in AXES}
-    settings["model"] = f"cs336-2025/{cell['model']}"
-    spec = RunSpec(device="cuda:0", batch=4).changed(**settings | {"context": int(cell["context"])})
-    requests = quick_prediction(canonical_spec(spec)).requests
+def read_cells() -> list[Cell]:
+    """The cells of the file."""
+    with CELLS.open() as file:
+        return msgspec.convert(list(csv.DictReader(file)), list[Cell], strict=False)
+
+
+def write_cells(cells: Sequence[Cell]) -> None:
+    """Replace the file."""
+    rows: list[dict[str, Any]] = [msgspec.to_builtins(cell) for cell in cells]
+    partial = CELLS.with_suffix(".part")
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(CELLS)
+
+
+def measure(cells: list[Cell], every: int) -> None:
+    """Fill in the cells that were not measured, the file after each."""
+    with null_gpu() as (python, environment):
+        child = subprocess.Popen(
+            [python, "-m", "docs.validation.null_gpu_cells", CHILD],
+            env=environment,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert child.stdin is not None and child.stdout is not None
+        for index in range(0, len(cells), every):
+            if cells[index].torch:
+                continue
+            child.stdin.write(msgspec.json.encode(cells[index]) + b"\n")
+            child.stdin.flush()
+            cells[index] = msgspec.json.decode(child.stdout.readline(), type=Cell)
+            write_cells(cells)
+            print(index + 1, *msgspec.to_builtins(cells[index]).values(), flush=True)
+        child.stdin.close()
+        if child.wait():
+            raise SystemExit(f"the process that measures ended with {child.returncode}")
+
+
+def answer_cells() -> int:
+    """Answer each line of the input, a cell, with its amounts from a process of its own."""
+    from sysbench.core.worker import setup  # noqa: F401
+    from sysbench.core.worker.dry_run import child, initialising  # noqa: F401
+    from sysbench.core.worker.dry_run import step as dry_run_step  # noqa: F401
+
+    # All values of a null GPU are zero: no weight is outside of its bounds.
+    initialising.OUTSIDE = 0.0
+    for line in sys.stdin.buffer:
+        cell = msgspec.json.decode(line, type=Cell)
+        answer, into = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.write(into, msgspec.json.encode(_predicted(_measured(cell))) + b"\n")
+            os._exit(0)
+        os.close(into)
+        with os.fdopen(answer, "rb") as pipe:
+            told = pipe.read()
+        if os.waitpid(pid, 0)[1] or not told:
+            return 1
+        sys.stdout.buffer.write(told)
+        sys.stdout.flush()
+    return 0
+
+
+def _measured(cell: Cell) -> Cell:
+    """The cell with what the device held in its third step."""
+    import torch
+
+    from sysbench.core.estimate.requests import WARMUP_STEPS
+    from sysbench.core.worker.failures import ran_out_of_memory
+    from sysbench.core.worker.setup import prepare_torch
+    from sysbench.core.worker.workloads.transformer import make_workload
+
+    phases = ["build"]
+    prepare_torch(cell.spec)
+    assert torch.cuda.memory_reserved() == 0
+    try:
+        workload = make_workload(cell.spec)
+        for _ in range(WARMUP_STEPS + 1):
+            torch.cuda.reset_peak_memory_stats()
+            workload.step(phases.append)
+    except Exception as error:
+        if not ran_out_of_memory(error):
+            raise
+        refused = phases[-1]
+    else:
+        refused = ""
+    return msgspec.structs.replace(
+        cell,
+        allocated_bytes=torch.cuda.max_memory_allocated(),
+        reserved_bytes=torch.cuda.max_memory_reserved(),
+        refused=refused,
+        torch=str(torch.__version__),
+    )
+
+
+def _predicted(cell: Cell) -> Cell:
+    """The cell with what the model of the allocator holds for its dry run."""
+    from sysbench.core.estimate.exact import canonical_spec
+    from sysbench.core.estimate.libraries import workspace_bytes
+    from sysbench.core.estimate.requests import held_by
+    from sysbench.core.worker.dry_run.child import quick_prediction
+
+    gc.collect()
+    gc.disable()  # a collection would free storages where a step frees none
+    requests = quick_prediction(canonical_spec(cell.spec)).requests
     assert requests is not None
     held = held_by(requests, workspace_bytes("9.0"), capacity_bytes=CAPACITY)
-    return Compared(cell, float(cell["allocated_mib"]), int(cell["reserved_mib"]), held)
+    return msgspec.structs.replace(
+        cell,
+        told_allocated_bytes=held.allocated_bytes,
+        told_reserved_bytes=held.reserved_bytes,
+        told_refused="" if held.shortage is None else held.shortage.phase,
+    )
 
 
-def lines(rows: list[Compared]) -> Iterator[str]:
+def lines(cells: Sequence[Cell]) -> Iterator[str]:
     """The table, and what it comes to."""
     yield f"| {' | '.join(AXES)} | allocated MiB | predicted | reserved MiB | predicted | |"
-    yield "|---" * (len(AXES) + 5) + "|"
-    for row in rows:
-        cell, held = row.cell, row.held
-        names = " | ".join(cell[name] for name in AXES)
-        if held.shortage is not None or cell["refused"]:
-            told = "fits" if held.shortage is None else "runs out"
-            measured = "runs out" if cell["refused"] else "fits"
-            amounts = f"{measured} | {told} | {row.reserved} | {held.reserved_bytes // MIB}"
-        else:
-            amounts = (
-                f"{row.allocated:.1f} | {row.allocated_error:+.3%} "
-                f"| {row.reserved} | {row.reserved_error:+.2%}"
-            )
-        yield f"| {names} | {amounts} | {'' if row.agrees else 'off'} |"
-    finished = [row for row in rows if row.held.shortage is None and not row.cell["refused"]]
-    exact = sum(round(row.held.reserved_bytes / MIB) == row.reserved for row in finished)
+    yield "|---" * len(AXES) + "|---:" * 4 + "|---|"
+    for cell in cells:
+        names = " | ".join(str(getattr(cell, name)) for name in AXES)
+        yield f"| {names} | {' | '.join(_amounts(cell))} | {'' if cell.agrees else 'off'} |"
+    finished = [cell for cell in cells if cell.is_finished]
+    refused = len(cells) - len(finished)
+    exact = sum(cell.is_exact for cell in cells)
     yield ""
     yield (
-        f"{sum(row.agrees for row in rows)} of {len(rows)} cells agree: allocated within "
-        f"{ALLOCATED_WITHIN:.1%}, reserved within {RESERVED_WITHIN:.0%}, or out of memory in both. "
-        f"Reserved to the MiB in {exact}. Largest differences: allocated "
-        f"{max(abs(row.allocated_error) for row in finished):.3%}, reserved "
-        f"{max(abs(row.reserved_error) for row in finished):.2%}."
+        f"{sum(cell.agrees for cell in cells)} of {len(cells)} cells agree: allocated within "
+        f"{ALLOCATED_WITHIN:.1%} and reserved within {RESERVED_WITHIN:.0%}, or out of memory in "
+        f"both, in the same phase ({refused} cells). Of the {len(finished)} others {exact} are "
+        f"exact to the byte in both, {sum(not cell.allocated_error for cell in finished)} in what "
+        f"is allocated, {sum(not cell.reserved_error for cell in finished)} in what is reserved. "
+        f"Largest differences: allocated {max(abs(c.allocated_error) for c in finished):.4%}, "
+        f"reserved {max(abs(c.reserved_error) for c in finished):.3%}. "
+        f"torch {', '.join(sorted({cell.torch for cell in cells}))}."
+    )
+
+
+def _amounts(cell: Cell) -> tuple[str, str, str, str]:
+    """Cells of the table: a zero is exact to the byte."""
+    if not cell.is_finished:
+        measured, told = cell.refused or "finishes", cell.told_refused or "finishes"
+        where = "out of memory in {}".format
+        return where(measured), where(told), str(cell.reserved_bytes // MIB), ""
+    return (
+        f"{cell.allocated_bytes / MIB:,.1f}",
+        f"{cell.allocated_error:+.4%}" if cell.allocated_error else "0",
+        f"{cell.reserved_bytes / MIB:,.0f}",
+        f"{cell.reserved_error:+.3%}" if cell.reserved_error else "0",
     )
 
 
 def main() -> int:
-    """Print the table; 1 if a cell does not agree."""
-    # All values of a null GPU are zero: no weight is outside of its bounds.
-    initialising.OUTSIDE = 0.0
-    gc.disable()  # a collection would free storages where a step frees none
-    with CELLS.open() as file:
-        rows = [compared(cell) for cell in csv.DictReader(file)]
-    print("\n".join(lines(rows)))
-    return 0 if all(row.agrees for row in rows) else 1
+    """Measure what is asked for, print the table; 1 if a cell does not agree."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", action="store_true", help="run the cells that have no bytes")
+    parser.add_argument("--every", type=int, default=1, help="only every so many cells")
+    parser.add_argument("--write", action="store_true", help="put the table into null-gpu.md")
+    parser.add_argument(CHILD, action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        return answer_cells()
+    cells = read_cells()
+    if arguments.measure:
+        measure(cells, arguments.every)
+    measured = [cell for cell in cells if cell.torch]
+    table = list(lines(measured))
+    if arguments.write:
+        replace_part("cells", table)
+    print("\n".join(table))
+    return 0 if all(cell.agrees for cell in measured) else 1
 
 
 if __name__ == "__main__":
