@@ -60,6 +60,20 @@ def test_the_driver_holds_what_the_allocator_and_the_context_hold(whole: dict[st
     assert memory["driver_used_bytes"] == memory["peak_reserved_bytes"] + (526 << 20)
 
 
+def test_the_reserve_of_a_card_that_is_nearly_full_is_predicted(null_gpu: NullGpu) -> None:
+    model = {"vocab": 10_000, "d_model": 256, "d_ff": 1024, "heads": 8, "layers": 4}
+    settings = [f"{key}={value}" for key, value in {**model, "context": 512}.items()]
+    record = null_gpu.record(
+        *("--passes", "memory", "--set", "precision=fp32", "--set", "batch=4"),
+        *(word for setting in settings for word in ("--set", setting)),
+        memory_mib=526 + 900,
+    )
+    memory = record["memory"]
+    # On a larger card it reserves 918 MiB.
+    assert memory["peak_reserved_bytes"] == 900 << 20
+    assert memory["predicted_reserved_bytes"] == memory["peak_reserved_bytes"]
+
+
 def test_a_kernel_that_faults_ends_the_run_as_a_cuda_error(null_gpu: NullGpu) -> None:
     record = null_gpu.record(*(*TINY, "--passes", "timing"), exit_code=1, fail_at_launch=2000)
     assert [passed["outcome"] for passed in record["passes"]] == ["cuda-error"]
