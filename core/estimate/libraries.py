@@ -18,7 +18,8 @@ WORKSPACE = 2 * 4096 * 1024 + 8 * 16 * 1024
 CONTEXT_BYTES = 526 * MIB
 """Bytes of the CUDA context with torch's kernels and the libraries' handles, which no allocator
 counts. Not measured by this project: of the 0.3 to 0.6 GiB that are reported for torch, what a
-process on an 80 GB H100 holds beside its allocator. `DOUBT_SHARE` covers the rest."""
+process on an 80 GB H100 holds beside its allocator. A published message of an H100 that ran out
+(79.11 GiB, 1.69 free, 76.75 reserved) leaves 0.67 GiB. `DOUBT_SHARE` covers the rest."""
 
 DRIVER_BYTES = 550 * MIB
 """Bytes of a card's memory that NVML counts and CUDA does not have: 81,559 MiB by NVML are
