@@ -26,6 +26,7 @@ SPECS = [
     RunSpec(vocab=100, d_model=64, d_ff=96, layers=3, heads=2, until=0.0123456789),
     RunSpec(compile="default", compile_fullgraph=True, compile_dynamic="on", steps=7),
     RunSpec(step="forward", memory_limit=24 * 2**30, warmup=3, max_seconds=0.25),
+    RunSpec(model="nano.py:make", model_args='{"layers": 4}', context=0, optimizer="custom"),
     RunSpec(memory_limit=2**20 + 1, optimizer="sgd", clip=1.5, seed=9, device="cuda:1"),
 ]
 
@@ -83,6 +84,23 @@ async def test_what_is_not_in_the_prediction_on_this_cpu_is_named(
         else:
             await pilot.pause()
             assert "Library workspace: what oneDNN" not in text_of(app)
+
+
+async def test_a_model_of_the_user_s_is_typed_under_its_choice(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        model = app.screen.query_one("#field-model", Choice)
+        model.value = "yours"
+        await until(pilot, lambda: "model" in screen_of(app).filled.errors)
+        assert "FILE.py:FACTORY" in screen_of(app).filled.errors["model"]
+        app.screen.query_one("#field-code", Input).value = "nano.py:make"
+        app.screen.query_one("#field-model_args", Input).value = '{"layers": 4}'
+        command = "sysbench-tui run --set model=nano.py:make --set model.layers=4"
+        await until(pilot, lambda: screen_of(app).command() == command)
+        assert "plays the step of this code" in " ".join(text_of(app).split())
+        model.value = "tiny"
+        await until(pilot, lambda: screen_of(app).filled.spec == RunSpec())
+        assert not app.screen.query_one("#row-code").display
 
 
 async def test_a_larger_model_does_not_fit_and_says_so(app: SysbenchApp) -> None:

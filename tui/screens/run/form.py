@@ -20,9 +20,11 @@ from ....core.spec.command_line import as_typed
 from ....core.spec.field import Field
 from ....core.spec.fields import field_named, group_keys, unused_keys
 from ....core.spec.models import CUSTOM, model_presets
-from ....core.spec.spec import DIMENSION_NAMES, RunSpec
+from ....core.spec.own_model import WAYS, is_own, model_setting
+from ....core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
 from ...text import short_count
 from ...widgets.inputs.choice import Choice
+from ...widgets.inputs.path_suggester import PathSuggester
 from ...widgets.inputs.tick import Tick
 
 UPDATE = group_keys("update")
@@ -39,8 +41,17 @@ LATER: tuple[Group, ...] = (
 )
 """Rows that may be mounted after the first frame."""
 
-ON_DEMAND = {"model": DIMENSION_NAMES, "compile": group_keys("compile")}
+YOURS, CODE = "yours", "code"
+"""The choice of a model of the user's, and the row of its code."""
+
+ON_DEMAND = {
+    CUSTOM: ("model", DIMENSION_NAMES),
+    YOURS: ("model", (CODE, "model_args")),
+    "compile": ("compile", group_keys("compile")),
+}
 """Fields that matter only for some values of another: their rows then come under it."""
+
+CODE_HELP = f"the function or class that makes it: {WAYS}"
 
 PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory are instrumented"
 
@@ -62,14 +73,21 @@ def field_text(name: str, value: Any) -> str:
 
 
 def field_texts(spec: RunSpec) -> dict[str, str]:
-    """The texts of all fields of a spec."""
-    return {name: field_text(name, getattr(spec, name)) for name in spec.__struct_fields__}
+    """The texts of all fields of a spec; of a model of the user's as it was typed."""
+    texts = {name: field_text(name, getattr(spec, name)) for name in spec.__struct_fields__}
+    if spec.is_own:
+        found = dict.fromkeys(PLACE_NAMES, "")
+        model = model_setting(spec.model, spec.model_file)
+        texts |= {"model": model, "workload": RunSpec().workload, **found}
+    return texts
 
 
 def fields_in_use(texts: dict[str, str]) -> list[str]:
     """The fields that decide the spec: others keep their defaults, whatever their texts."""
     custom = texts["model"] == CUSTOM
     unused = unused_keys(texts) | ({"model"} if custom else set(DIMENSION_NAMES))
+    if is_own(texts["model"]) and texts["attention"] == RunSpec().attention:
+        unused.add("attention")  # nobody chose it: the model has its own
     return [name for name in texts if name not in unused]
 
 
@@ -100,10 +118,16 @@ def _control(field: Field, text: str) -> Choice | Input:
             (f"{model}  {short_count(preset.dimensions.parameters)}", model)
             for model, preset in model_presets().items()
         ]
-        return Choice("model", [*choices, ("custom dimensions", CUSTOM)], text, id=name)
+        choices += [("a model of yours", YOURS), ("custom dimensions", CUSTOM)]
+        return Choice("model", choices, _choice_of(text), id=name)
     if field.choices:
         return Choice(field.name, [(choice, choice) for choice in field.choices], text, id=name)
     return Input(text, compact=True, id=name, select_on_focus=True)
+
+
+def _choice_of(model: str) -> str:
+    """The value of the choice that stands for a model's text."""
+    return YOURS if is_own(model) else model
 
 
 class FieldRow(Horizontal):
@@ -120,6 +144,11 @@ class FieldRow(Horizontal):
         words = self.field.removeprefix("compile_").replace("_", " ")
         yield Label(words, markup=False)
         yield self.control
+
+
+def _as_code(text: str) -> str:
+    """The text as a model of the user's, even while it is typed."""
+    return text if is_own(text) else f"{text}:"
 
 
 class SpecForm(VerticalScroll, can_focus=False):
@@ -148,6 +177,9 @@ class SpecForm(VerticalScroll, can_focus=False):
     def _row(self, name: str) -> FieldRow:
         if name == "passes":
             return FieldRow(name, Horizontal(*map(Tick, DEFAULT_PASSES)), PASSES_HELP)
+        if name == CODE:
+            code = Input(self._code, suggester=PathSuggester(), compact=True, id=f"field-{CODE}")
+            return FieldRow(name, code, CODE_HELP)
         field = field_named(name)
         return FieldRow(name, _control(field, self.texts[name]), field.help)
 
@@ -157,9 +189,10 @@ class SpecForm(VerticalScroll, can_focus=False):
     def fill(self, spec: RunSpec, passes: Sequence[PassName]) -> None:
         """Show this spec and these passes."""
         self.texts = field_texts(spec)
+        shown = self.texts | {"model": _choice_of(self.texts["model"]), CODE: self._code}
         for row in self.query(FieldRow):
             if isinstance(row.control, Choice | Input):
-                row.control.value = self.texts[row.field]
+                row.control.value = shown[row.field]
         for tick in self.query(Tick):
             tick.value = tick.label in passes
         self._later()
@@ -169,10 +202,24 @@ class SpecForm(VerticalScroll, can_focus=False):
     def _edited(self, event: Input.Changed | Choice.Changed) -> None:
         control = event.input if isinstance(event, Input.Changed) else event.choice
         name = str(control.id).removeprefix("field-")
-        self.texts[name] = control.value
-        if name == "model" and control.value != CUSTOM:
-            self._take_dimensions(control.value)
+        if name == CODE:
+            if is_own(self.texts["model"]):
+                self.texts["model"] = _as_code(control.value)
+        elif name == "model" and control.value == YOURS:
+            if not is_own(self.texts["model"]):
+                code = self.query(f"#field-{CODE}").results(Input)
+                self.texts["model"] = _as_code(next((box.value for box in code), ""))
+        else:
+            self.texts[name] = control.value
+            if name == "model" and control.value != CUSTOM:
+                self._take_dimensions(control.value)
         self._later()
+
+    @property
+    def _code(self) -> str:
+        """The code of the model of the user's; empty of others."""
+        model = self.texts["model"]
+        return model.removesuffix(":") if is_own(model) else ""
 
     def _take_dimensions(self, model: str) -> None:
         """Start custom dimensions from those of the preset."""
@@ -194,16 +241,20 @@ class SpecForm(VerticalScroll, can_focus=False):
         self._due = False
         if not self.query(".group"):
             await self.mount_all(self._rows(*LATER))
-        wanted = {"model": self.texts["model"] == CUSTOM, "compile": self.texts["compile"] != "off"}
+        wanted = {
+            CUSTOM: self.texts["model"] == CUSTOM,
+            YOURS: is_own(self.texts["model"]),
+            "compile": self.texts["compile"] != "off",
+        }
         rows = {row.field: row for row in self.query(FieldRow)}
-        if not rows.keys() >= {*ON_DEMAND, *UPDATE}:
+        if not rows.keys() >= {*(owner for owner, _ in ON_DEMAND.values()), *UPDATE}:
             return  # the app ends, and takes the form away in the middle of this
-        for owner, names in ON_DEMAND.items():
-            if wanted[owner] and names[0] not in rows:
+        for value, (owner, names) in ON_DEMAND.items():
+            if wanted[value] and names[0] not in rows:
                 await self.mount_all(map(self._row, names), after=rows[owner])
             for row in self.query(FieldRow):
                 if row.field in names:
-                    row.display = wanted[owner]
+                    row.display = wanted[value]
         unused = unused_keys(self.texts)
         for name in UPDATE:
             rows[name].disabled = name in unused

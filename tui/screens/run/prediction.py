@@ -15,6 +15,7 @@ from ...widgets.charts.traces import bar, gauge
 
 if TYPE_CHECKING:
     from ....core.estimate.closed_form import Prediction
+    from ....core.spec.spec import RunSpec
     from .device_prediction import DevicePrediction
 
 FIGURE_WIDTH = 10
@@ -69,6 +70,8 @@ class PredictionView(Static):
 def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
     """The lines of the panel at that width."""
     spec, prediction = predicted.spec, predicted.prediction
+    if spec.is_own:
+        return _own_lines(predicted, width)
     lines: list[Content | str] = [
         Content.assemble((f"{spec.dimensions.parameters:,}", "bold"), " parameters"),
         *(Content.styled(line, "$foreground 60%") for line in flow(shape(spec), width)),
@@ -98,8 +101,20 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
     return lines
 
 
-def exact_text(closed: Prediction, exact: Prediction) -> str:
-    """Exact mode's peak against the closed form's."""
+def _own_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
+    """Of a model of the user's: nothing is known before its code runs, in exact mode's process."""
+    text = "Parameters, FLOPs and peak: the exact prediction plays the step of this code"
+    lines = [*textwrap.wrap(text, max(20, width)), *flow(shape(predicted.spec), width)]
+    return [*map(Content, lines), *(Content(f"! {text}") for text in predicted.warnings)]
+
+
+def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
+    """Exact mode's peak against the closed form's, where there is one."""
+    if spec.is_own:
+        return (
+            f"exact: {exact.parameters:,} parameters, {operations(exact.step_flops)} a step, "
+            f"{amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place})"
+        )
     over = round(closed.peak_bytes / exact.peak_bytes - 1, 3) + 0.0  # one zero, not two
     return (
         f"exact: {amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}), "

@@ -134,9 +134,11 @@ class RunScreen(WorkScreen):
         from ....core.estimate.exact import Estimator
 
         predicted = self.prediction.predicted
-        if predicted is None or predicted.why_unknown:
-            why = predicted.why_unknown if predicted else "the form is not complete"
-            self.notify(why, title="No exact prediction", severity="error", markup=False)
+        from ....core.estimate.exact import why_not_played
+
+        why = why_not_played(predicted.spec) if predicted else "the form is not complete"
+        if predicted is None or why:
+            self.notify(str(why), title="No exact prediction", severity="error", markup=False)
             return
         self._stop_estimator()
         self.estimator = Estimator()
@@ -146,10 +148,12 @@ class RunScreen(WorkScreen):
     @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
     def _predict_exactly(self, predicted: DevicePrediction, estimator: Estimator) -> None:
         spec = predicted.spec.changed(device=predicted.device or predicted.spec.device)
+        from ....core.spec.model_source import located
+
         try:
             with estimator:
-                exact = estimator.predict(spec, predicted.capability)
-                text = exact_text(predicted.prediction, exact)
+                exact = estimator.predict(located(spec), predicted.capability)
+            text = exact_text(spec, predicted.prediction, exact)
         except SysbenchError as error:
             text = f"exact: {error}"
         if not get_current_worker().is_cancelled:
