@@ -1,0 +1,71 @@
+"""Models of Hugging Face configurations: five rows of docs/models.md, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench.core.errors import ModelError, SpecError
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.worker.workloads.transformer import make_workload
+
+SCRIPT = Path(__file__).parents[4] / "docs" / "validation" / "models.py"
+
+
+def is_installed() -> bool:
+    try:
+        return bool(metadata.version("transformers"))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+needs_transformers = pytest.mark.skipif(not is_installed(), reason="transformers is not installed")
+
+
+def configured(folder: Path, values: dict[str, Any], **settings: Any) -> RunSpec:
+    path = folder / "config.json"
+    path.write_text(json.dumps(values))
+    small = {"device": "cpu", "threads": 1, "batch": 2, "context": 16}
+    return resolved(parse_spec({"model": f"hf:{path}", **small, **settings}))
+
+
+@pytest.mark.skipif(is_installed(), reason="transformers is installed")
+def test_without_transformers_the_message_has_the_command_that_mends_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=f"{sys.executable} -m pip install transformers"):
+        make_workload(configured(tmp_path, {"model_type": "llama"}))
+
+
+@needs_transformers
+@pytest.mark.parametrize("name", ["llama", "mixtral", "mamba", "t5", "vit"])
+def test_a_row_of_the_table_of_architectures_holds(name: str) -> None:
+    row_of = runpy.run_path(str(SCRIPT))["row_of"]
+    row = row_of(name)
+    assert row.error == ""
+    assert abs(row.unsummed) < 1e-9
+    assert abs(row.ledger_gap) < 1e-3
+    assert row.with_module >= 0.99
+    assert abs(row.predicted) < 0.01
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("values", "settings", "words"),
+    [
+        ({"model_type": "llama"}, {"model.depth": 2}, "a key of llama's configuration"),
+        ({"model_type": "mine"}, {}, "does not know model_type mine"),
+        ({"model_type": "mine", "auto_map": {}}, {}, "trust_code = False: true, to run the code"),
+        ({"a": 1}, {}, "has no model_type"),
+    ],
+)
+def test_what_a_configuration_cannot_be_is_said(
+    values: dict[str, Any], settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises((SpecError, ModelError), match=words):
+        make_workload(configured(tmp_path, values, **settings))
