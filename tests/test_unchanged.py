@@ -46,6 +46,7 @@ ADDED = {
     "kernels.marked_steps",
     "kernels.other_devices",
     "coverage.dropped_fills",
+    "coverage.captured",
     "peak_requested_bytes",
     "end_requested_bytes",
 }

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from math import fsum
+
 import msgspec
 
+from ..analysis.costs.operators import COUNTED_CATEGORIES
 from ..analysis.costs.roofline import with_roof
 from ..analysis.kernels.expectations import precision_from_kernel_names
+from ..formatting import percent
 from ..machine.peaks import REMEDY, Peak, measured_roof
 from ..record.record import Kernels
 from .inspection import Inspection
+
+MOSTLY = 0.95
+"""Part of the time of products whose FLOPs must be known, or the table says how much it is."""
+MOST_OF_ROOF = 1.02
+"""Part of the roof up to which a row is not remarked: clocks and data sheets are rounded."""
 
 
 def under_roof(kernels: Kernels, device: str | None, given: Peak | None = None) -> Kernels:
@@ -31,6 +40,31 @@ def under_roof(kernels: Kernels, device: str | None, given: Peak | None = None) 
     name = precision.name if precision else ""
     peak_key = precision.peak_key if precision else ""
     return with_roof(kernels, *measured_roof(kind, name, peak_key, environment, given))
+
+
+def with_known_share(kernels: Kernels) -> Kernels:
+    """The table with what its FLOPs leave out, and what is above the roof, where that is much.
+
+    A replay of a graph has no operators and so no shapes; the peak may be of another variant of
+    the card, and bytes that stayed in a cache come faster than memory gives them.
+    """
+    reasons = {}
+    products = [row for row in kernels.rows if row.category in COUNTED_CATEGORIES]
+    whole_ns = fsum(row.exclusive_ns for row in products)
+    known_ns = fsum(row.exclusive_ns for row in products if row.flops is not None)
+    if kernels.counted_flops is not None and known_ns < MOSTLY * whole_ns:
+        reasons["flops.share"] = (
+            f"FLOPs are known for {percent(known_ns / whole_ns)} of the time of products and "
+            "attention: their sums leave out the rest"
+        )
+    above = [row.of_roof for row in kernels.rows if row.of_roof and row.of_roof > MOST_OF_ROOF]
+    if above:
+        rows = "row reaches more" if len(above) == 1 else "rows reach more"
+        reasons["of_roof"] = (
+            f"{len(above)} {rows}, up to {percent(max(above), 0)} of the roof: bytes "
+            "came from a cache, or the peak is of another card (--peak)"
+        )
+    return msgspec.structs.replace(kernels, missing=kernels.missing | reasons)
 
 
 def under_peak(inspection: Inspection, given: Peak) -> Inspection:

@@ -18,8 +18,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
     ``device`` is the name of the device of ``kernels``, null where the file has none. A block
     without data in the file is null, and ``missing`` has the reason. The fields from ``nvtx`` on
-    are of an nsys export; its ``kernel_summary`` and ``memory_summary`` are NVIDIA's own
-    ``cuda_gpu_kern_sum`` and ``cuda_gpu_mem_time_sum``.
+    are of an nsys export; its ``kernel_summary``, ``memory_summary`` and ``api_summary`` are
+    NVIDIA's own ``cuda_gpu_kern_sum``, ``cuda_gpu_mem_time_sum`` and ``cuda_api_sum``.
     """
 
     kind: Kind
@@ -32,6 +32,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     clocks: Clocks | None = None
     kernel_summary: list[KernelSummary] = []
     memory_summary: list[KernelSummary] = []
+    api_summary: list[KernelSummary] = []
     devices: list[NsysDevice] = []
     export_schema: str | None = None
     nsys_version: str | None = None
@@ -46,6 +47,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
             kernels=self.kernels,
             kernel_summary=self.kernel_summary,
             memory_summary=self.memory_summary,
+            api_summary=self.api_summary,
             nvtx=self.nvtx,
             clocks=self.clocks,
             devices=self.devices,

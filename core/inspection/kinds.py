@@ -18,7 +18,15 @@ Kind = Format | Literal["profiled-allocations"]
 
 GZIP, PICKLE, SQLITE, ZIP = b"\x1f\x8b", b"\x80", b"SQLite format 3\x00", b"PK"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-HEAD_BYTES = 4096
+HEAD_BYTES = 2**16
+ROCPROF = b'"rocprofiler-sdk-tool"'
+PROGRAMS = (
+    ("JAX or another program of XLA", (b'"/device:', b'"/host:', b'"TSL:', b"xla_modules")),
+    ("rocprof", (b" HIP API", b"CPU HIP", b" HSA API", b"hcc_ops")),
+    ("the profiler of torch before 1.8.1", (b'"CPU functions"', b'"CUDA functions"')),
+    ("the browser", (b'"v8', b"disabled-by-default-", b'"blink')),
+)
+"""Words at the begin of chrome traces that have no events of torch.profiler's kinds."""
 REPORT_ENDINGS = (".nsys-rep", ".qdrep")
 
 ARTIFACTS = ("*.json.gz", "*.pickle", "*.sqlite")
@@ -48,6 +56,10 @@ def format_of(path: Path) -> Format:
         raise ForeignFileError(f"{path} is packed; unpack it (gunzip -k) and inspect that")
     if path.name in OWN and (run := _run_around(path)):
         raise ForeignFileError(f"{path} is a file of a run, {_to_see(run)}")
+    if ROCPROF in text:
+        raise ForeignFileError(
+            f"{path} is a result of rocprofv3, which is not read: what is read is {READABLE}"
+        )
     if text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith((b"{", b"[")):
         return "chrome-trace"
     if head and path.name.endswith(REPORT_ENDINGS):
@@ -58,6 +70,14 @@ def format_of(path: Path) -> Format:
             f"  {shlex.join(map(str, words))}"
         )
     raise ForeignFileError(f"{path} is {_guess(head)}, not {READABLE}")
+
+
+def program_of(path: Path) -> str | None:
+    """The program that wrote a chrome trace which has nothing of torch.profiler's; None if it is
+    not known."""
+    text = _head(path)
+    text = _unpacked(path) if text.startswith(GZIP) else text
+    return next((program for program, words in PROGRAMS if any(w in text for w in words)), None)
 
 
 def _head(path: Path) -> bytes:

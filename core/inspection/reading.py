@@ -24,9 +24,9 @@ from ..analysis.trace.events import Trace
 from ..analysis.trace.reader import read_trace
 from ..errors import DamagedFileError
 from ..record.record import Kernels, Memory
-from .foreign_roof import under_roof
+from .foreign_roof import under_roof, with_known_share
 from .inspection import Inspection
-from .kinds import format_of
+from .kinds import format_of, program_of
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage, the amount done and the total: ``decode`` in bytes, ``rows`` of an nsys
@@ -95,13 +95,13 @@ def _read_trace(
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     work = noted_work(trace, ledger)
     name = device_name(trace, ledger.device)
-    folded = under_roof(with_costs(kernel_table(ledger), work), name)
+    folded = with_known_share(under_roof(with_costs(kernel_table(ledger), work), name))
     layers = with_costs(kernel_table(ledger, by_layer=True), work)
     memory = _profiled_memory(path) if ledger.source == "operators" else None
     if memory:
         return Tables(_profiled(path, memory, kernels=folded), layers)
     if not len(ledger.work):
-        raise DamagedFileError(f"{path} is a chrome trace without any kernel or operator")
+        raise DamagedFileError(_empty(path))
     counted = _counted_memory(path, ledger.device) if trace.has_requests else None
     inspection = Inspection(
         kind="chrome-trace",
@@ -113,6 +113,12 @@ def _read_trace(
         missing={} if counted else {"memory": NO_REQUESTS},
     )
     return Tables(inspection, layers)
+
+
+def _empty(path: Path) -> str:
+    program = program_of(path)
+    whose = f"of {program}, whose events are not read" if program else ""
+    return f"{path} is a chrome trace {whose or 'without any kernel or operator'}"
 
 
 def device_name(trace: Trace, device: int | None) -> str | None:
@@ -180,7 +186,8 @@ def _read_export(
     progress("analyse", 0, 0)
     export = export_of(contents, device, steps)
     rows, elsewhere, missing = export.nvtx.rows, export.nvtx.elsewhere, export.missing
-    if (row_count := max(len(rows), len(elsewhere))) > MOST_RANGES:
+    folded = export.nvtx.folded
+    if (row_count := max(len(rows), len(elsewhere), len(folded))) > MOST_RANGES:
         missing = missing | {"nvtx.rows": f"the first {MOST_RANGES:,} of {row_count:,}"}
     inspection = Inspection(
         kind="nsys-export",
@@ -188,11 +195,15 @@ def _read_export(
         file_bytes=path.stat().st_size,
         kernels=export.folded,
         nvtx=msgspec.structs.replace(
-            export.nvtx, rows=rows[:MOST_RANGES], elsewhere=elsewhere[:MOST_RANGES]
+            export.nvtx,
+            rows=rows[:MOST_RANGES],
+            elsewhere=elsewhere[:MOST_RANGES],
+            folded=folded[:MOST_RANGES],
         ),
         clocks=export.clocks,
         kernel_summary=export.kernel_summary,
         memory_summary=export.memory_summary,
+        api_summary=export.api_summary,
         devices=export.devices,
         export_schema=export.schema,
         nsys_version=export.nsys_version,

@@ -12,7 +12,8 @@ Style = Literal["push/pop", "start/end"]
 class KernelSummary(msgspec.Struct, frozen=True):
     """All calls of one kernel, over the whole export: a row of NVIDIA's ``cuda_gpu_kern_sum``.
 
-    Also a row of ``cuda_gpu_mem_time_sum``, where ``name`` is the kind of copy. ``std_ns``
+    Also a row of ``cuda_gpu_mem_time_sum``, where ``name`` is the kind of copy, and of
+    ``cuda_api_sum``, where it is the call on the host. ``std_ns``
     is the sample's standard deviation, 0 for a single call. ``share`` is of all rows' time.
     """
 
@@ -63,11 +64,14 @@ class Nvtx(msgspec.Struct, frozen=True):
     ``elsewhere`` are ranges in which only other threads launched something: NVIDIA's report
     does not have them. ``ranges`` counts all instances, with and without work.
     ``outside_kernels`` were launched where their thread had no range open,
-    ``unlinked_kernels`` by a call that was not recorded.
+    ``unlinked_kernels`` by a call that was not recorded. torch's emit_nvtx names each call of an
+    operator by its number: ``folded`` are rows and elsewhere with all calls of an operator as one,
+    and empty where no name has such numbers.
     """
 
     rows: list[NvtxRange] = []
     elsewhere: list[NvtxRange] = []
+    folded: list[NvtxRange] = []
     ranges: int = 0
     outside_kernels: int = 0
     outside_kernel_ns: int = 0
@@ -116,6 +120,7 @@ class NsysFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     kernel_summary: list[KernelSummary] = []
     memory_summary: list[KernelSummary] = []
+    api_summary: list[KernelSummary] = []
     nvtx: Nvtx = Nvtx()
     clocks: Clocks = Clocks()
     devices: list[NsysDevice] = []

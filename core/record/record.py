@@ -116,7 +116,8 @@ class Coverage(Block, frozen=True):
     ``with_module`` the part of forward, loss and backward time that has a module, in a CUDA graph
     one below the root. ``graph_kernels`` are those of the kernels that one launch of a CUDA graph
     started: all take its place in the model. ``dropped`` are launches whose work was never seen on
-    the device, ``dropped_fills`` those of them that only set memory.
+    the device, ``dropped_fills`` those of them that only set memory; ``captured`` launches went
+    into a graph, and run when it is replayed.
     """
 
     launches: int
@@ -127,6 +128,7 @@ class Coverage(Block, frozen=True):
     graph_kernels: int = 0
     dropped: int = 0
     dropped_fills: int = 0
+    captured: int = 0
 
 
 class Kernels(Block, frozen=True):

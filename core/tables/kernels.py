@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import msgspec
 
@@ -74,10 +75,18 @@ def _not_running(kernels: Kernels) -> Iterator[dict[str, Cell]]:
     }
 
 
-def top_kernels(kernels: Kernels, keep: int) -> Table:
+def top_kernels(kernels: Kernels, keep: int, *, placed: bool = False) -> Table:
     """The ``keep`` names that take longest, over all modules; the others as one row; idle and
-    unattributed time; and the step, the sum of all."""
-    by_name = msgspec.structs.replace(kernels, rows=merged_by_name(kernels.rows))
+    unattributed time; and the step, the sum of all.
+
+    Args:
+        kernels: The table.
+        keep: Rows of names.
+        placed: Name the operator and the module in which each took longest, and how many more.
+    """
+    by_name = msgspec.structs.replace(
+        kernels, rows=merged_by_name(kernels.rows, _places if placed else None)
+    )
     table = kernel_table(by_name)
     count = len(by_name.rows)
     running = msgspec.structs.replace(table, rows=table.rows[:count])
@@ -85,12 +94,37 @@ def top_kernels(kernels: Kernels, keep: int) -> Table:
     return with_total(msgspec.structs.replace(table, rows=rows), "name", kernels.whole, ADDITIVE)
 
 
-def merged_by_name(rows: Sequence[KernelRow]) -> list[KernelRow]:
-    """Rows of one name, category and phase as one; module and op are then empty."""
+def merged_by_name(
+    rows: Sequence[KernelRow],
+    places: Callable[[Sequence[KernelRow]], tuple[str, str]] | None = None,
+) -> list[KernelRow]:
+    """Rows of one name, category and phase as one; module and op are then empty, or what
+    ``places`` makes of those of a group."""
     groups: dict[tuple[str, str, str], list[KernelRow]] = defaultdict(list)
     for row in rows:
         groups[row.name, row.category, row.phase].append(row)
-    return [_merged(group) for group in groups.values()]
+    merged = [_merged(group) for group in groups.values()]
+    if places is None:
+        return merged
+    told = map(places, groups.values())
+    return [
+        msgspec.structs.replace(row, module=module, op=op)
+        for row, (module, op) in zip(merged, told, strict=True)
+    ]
+
+
+def _places(group: Sequence[KernelRow]) -> tuple[str, str]:
+    """Module and operator in which a kernel took longest: ``blocks.*.attention +2``."""
+    return _longest(group, attrgetter("module")), _longest(group, attrgetter("op"))
+
+
+def _longest(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
+    times: defaultdict[str, float] = defaultdict(float)
+    for row in group:
+        if of(row):
+            times[of(row)] += row.exclusive_ns
+    first = max(times, key=times.__getitem__, default="")
+    return f"{first} +{len(times) - 1}" if len(times) > 1 else first
 
 
 def _merged(group: list[KernelRow]) -> KernelRow:

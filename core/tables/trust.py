@@ -47,6 +47,8 @@ def coverage_words(kernels: Kernels) -> list[str]:
     words.append(f"{coverage.dropped:,} dropped")
     if coverage.unlinked:
         words.append(f"launch not recorded for {coverage.unlinked:,}")
+    if coverage.captured:
+        words.append(f"{coverage.captured:,} launches captured into graphs, which replays run")
     if coverage.graph_kernels:
         words.append(f"{coverage.graph_kernels:,} in CUDA graphs")
     return words

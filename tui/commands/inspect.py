@@ -121,6 +121,9 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.md:
             write(tables_as_markdown(tables))
         else:
+            # The table that a section is named after is the section; a file without a section,
+            # and one without such a table, is all tables, a value a line.
+            tables = [table for table in tables if table.name == section] or tables
             only = len(tables) == 1
             write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     elif arguments.json:

@@ -189,6 +189,7 @@ def _coverage(ledger: TimeLedger, *, is_blind: bool) -> Coverage:
         graph_kernels=int(work.in_graph.sum()),
         dropped=ledger.dropped,
         dropped_fills=ledger.dropped_fills,
+        captured=ledger.captured,
     )
 
 
@@ -206,7 +207,7 @@ def _missing(ledger: TimeLedger) -> dict[str, str]:
     if not ledger.phase_times:
         missing["phases_ns"] = (
             f"the file marks no {'' if ledger.marked else 'steps and no '}phases: a row's phase "
-            "follows from the operators around its launch"
+            "follows from the ranges and operators around its launch"
         )
     if not _has_modules(ledger):
         missing["module"] = (

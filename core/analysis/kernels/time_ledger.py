@@ -25,6 +25,8 @@ from .steps import Gaps, device_cuts, host_cuts, marked_steps, rows_between
 
 LAUNCH = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset|Enqueue")
 KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
+BEGIN_CAPTURE = re.compile(r"StreamBeginCapture")
+END_CAPTURE = re.compile(r"StreamEndCapture")
 FILL_LAUNCH = re.compile(r"Memset")
 SYNC = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$")
 
@@ -74,6 +76,7 @@ def count_launches(trace: Trace, work: Activities, low: int, high: int) -> int:
     host = trace.host
     low = int(work.launched[work.linked].min(initial=low))
     is_launch = _named(trace, host, LAUNCH) & (host.start >= low) & (host.start < high)
+    is_launch &= ~_captured(trace, is_launch)
     # A driver's call inside a runtime's may have the same id: one launch.
     return len(np.unique(host.correlation[is_launch]))
 
@@ -86,10 +89,33 @@ def lost_launches(trace: Trace, pattern: re.Pattern[str] = LAUNCH) -> Times:
         pattern: Of the names of the calls that count.
     """
     host = trace.host
-    launches = host.take(_named(trace, host, pattern) & (host.correlation > 0))
+    is_launch = _named(trace, host, pattern) & (host.correlation > 0)
+    launches = host.take(is_launch & ~_captured(trace, is_launch))
     shown = np.isin(launches.correlation, trace.device.correlation)
     _, first = np.unique(launches.correlation[~shown], return_index=True)
     return launches.start[~shown][first]
+
+
+def count_captured(trace: Trace, low: int, high: int) -> int:
+    """Number of launches in [low, high) that went into a graph and ran nothing by themselves."""
+    host = trace.host
+    is_launch = _named(trace, host, LAUNCH) & (host.start >= low) & (host.start < high)
+    return int(np.unique(host.correlation[_captured(trace, is_launch)]).size)
+
+
+def _captured(trace: Trace, is_launch: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The launches between the calls that begin and end the capture of a graph, by thread."""
+    host = trace.host
+    begins, ends = (_named(trace, host, pattern) for pattern in (BEGIN_CAPTURE, END_CAPTURE))
+    captured = np.zeros(len(host), dtype=bool)
+    for thread in np.unique(host.thread[begins]).tolist():
+        own = np.flatnonzero(is_launch & (host.thread == thread))
+        begun, ended = (
+            np.searchsorted(np.sort(host.start[calls & (host.thread == thread)]), host.start[own])
+            for calls in (begins, ends)
+        )
+        captured[own] = begun > ended
+    return captured
 
 
 def _until_lost_launch(lost: Times, begin: Times, end: Times) -> Times:
@@ -131,10 +157,11 @@ class TimeLedger:
     All in nanoseconds over all steps of the window; ``exclusive`` is by piece of work.
     ``launches`` counts the calls that launched work on a device, ``dropped`` those whose work
     the trace never shows, ``dropped_kernels`` and ``dropped_fills`` those of them that launched
-    kernels and fills. ``device`` is the device that the ledger is of, None where the trace shows
-    work on none; ``other_devices`` are left out, and ``is_chosen`` says that the caller named it.
-    ``unread`` are as in a `Trace`. ``marked`` are the steps of a foreign file; where some of them
-    are chosen, ``host_window`` is from the begin of the first one's marker to the end of the last.
+    kernels and fills, ``captured`` those that went into a graph. ``device`` is the device that the
+    ledger is of, None where the trace shows work on none; ``other_devices`` are left out, and
+    ``is_chosen`` says that the caller named it. ``unread`` are as in a `Trace`. ``marked`` are the
+    steps of a foreign file; where some of them are chosen, ``host_window`` is from the begin of
+    the first one's marker to the end of the last.
     """
 
     source: Literal["kernels", "operators"]
@@ -153,6 +180,7 @@ class TimeLedger:
     dropped: int
     dropped_kernels: int
     dropped_fills: int
+    captured: int
     device: int | None
     other_devices: list[int]
     is_chosen: bool
@@ -226,6 +254,7 @@ def time_ledger(
         dropped=_within(lost_launches(trace), window),
         dropped_kernels=_within(lost_launches(trace, KERNEL_LAUNCH), window),
         dropped_fills=_within(lost_launches(trace, FILL_LAUNCH), window),
+        captured=count_captured(trace, window.low, window.high),
         device=devices[0] if devices else None,
         other_devices=sorted(devices[1:]),
         is_chosen=device is not None,

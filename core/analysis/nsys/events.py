@@ -20,6 +20,8 @@ GRAPH, CALL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("GRAPH_TRACE", "RUNTIM
 NVTX = "NVTX_EVENTS"
 TABLES = (KERNEL, COPY, FILL, GRAPH, CALL, NVTX)
 
+OF_NSYS = ("META_DATA_", "TARGET_INFO_", "ENUM_NSYS_", "ENUM_CUDA_")
+"""Begins of the names of tables that every export has, also one without a single event."""
 PUSH_POP, START_END, DOMAIN = (59, 70), (60, 71), 75
 """``eventType`` of ranges: of NVTX itself, and of text files in its format."""
 THREAD_BITS = PID_BITS = 0xFFFFFF
@@ -111,7 +113,7 @@ def read_events(file: ExportFile) -> Events:
     Raises:
         DamagedFileError: The database is no nsys export, or has values that no recording has.
     """
-    if not set(TABLES) & file.tables and "META_DATA_EXPORT" not in file.tables:
+    if not set(TABLES) & file.tables and not any(name.startswith(OF_NSYS) for name in file.tables):
         raise DamagedFileError(f"{file.path} is a database, but nsys did not export it")
     file.expect((*TABLES, NVTX))  # twice: NVTX's texts are read in a query by themselves
     reader = _Reader(file)

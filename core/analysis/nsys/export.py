@@ -16,11 +16,9 @@ from ..kernels.time_ledger import chosen_device, time_ledger
 from ..trace.events import NONE, DeviceEvents, HostEvents, Kind, Trace
 from .events import Events, joined, read_events
 from .file import ExportFile, Progress, open_export
-from .projection import nvtx_of
-from .summaries import clocks_of, devices_of, work_summary
+from .projection import OPERATOR_FACTS, nvtx_of
+from .summaries import call_summary, clocks_of, devices_of, work_summary
 
-OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")
-"""Suffix that torch's emit_nvtx adds to an operator's name; it differs from call to call."""
 OPERATOR = re.compile(r"[a-z_][a-z0-9_]*::\w")
 """A namespace in small letters: aten::mm, c10d::allreduce_. FSDP::forward is a range."""
 
@@ -169,6 +167,7 @@ def export_of(
         folded=_without_unknowns(kernel_table(ledger), missing),
         kernel_summary=work_summary(events.names, events.work.take(is_kernel)),
         memory_summary=work_summary(events.names, events.work.take(~is_kernel)),
+        api_summary=call_summary(events.names, events.calls),
         nvtx=nvtx_of(events),
         clocks=clocks_of(events, devices),
         devices=devices,

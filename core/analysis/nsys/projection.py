@@ -6,8 +6,9 @@ calls that its thread made inside it, and by correlation id the work that they l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
@@ -19,6 +20,8 @@ from ..trace.intervals import Cover, Times
 from .events import Calls, Events, Ranges, Work
 from .summaries import by_group
 
+OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")
+"""Suffix that torch's emit_nvtx adds to an operator's name; it differs from call to call."""
 STYLES: tuple[Style, ...] = get_args(Style)
 LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
@@ -30,6 +33,10 @@ def nvtx_of(events: Events) -> Nvtx:
     by_thread = _in_own_thread(ranges, launches, clock)
     by_process = _in_process(ranges, launches, clock)
     rows = _rows(events.names, ranges, by_thread, by_process)
+    names, label = _folded(events.names, ranges)
+    folded = []
+    if len(np.unique(label)) < len(np.unique(ranges.label)):
+        folded = _rows(names, replace(ranges, label=label), by_thread, by_process)
     in_range = _made_in_a_range(ranges, launches.calls, clock)
     kernels = events.work.take(events.work.kind == Kind.KERNEL)
     linked = np.isin(kernels.launch, launches.calls.launch)
@@ -39,6 +46,7 @@ def nvtx_of(events: Events) -> Nvtx:
             (row for row in rows if not row.operations),
             key=lambda row: (-row.process_kernel_ns, row.range),
         ),
+        folded=folded,
         ranges=len(ranges),
         outside_kernels=int(launches.kernels[~in_range].sum()),
         outside_kernel_ns=int(launches.kernel_ns[~in_range].sum()),
@@ -254,6 +262,17 @@ def _rows(
         in rows
     ]  # fmt: skip
     return sorted(nvtx_ranges, key=lambda nvtx: (-nvtx.projected_ns, nvtx.range, nvtx.style))
+
+
+def _folded(names: list[str], ranges: Ranges) -> tuple[list[str], Index]:
+    """Labels without the numbers of an operator's calls, and the label of each range."""
+    numbers: dict[str, int] = {}
+    number_of = np.zeros(len(names), dtype=np.int64)
+    for index in np.unique(ranges.label).tolist():
+        facts = OPERATOR_FACTS.search(names[index])
+        text = names[index][: facts.start()] if facts else names[index]
+        number_of[index] = numbers.setdefault(text, len(numbers))
+    return list(numbers), number_of[ranges.label]
 
 
 def _totals(row: Index, values: Times, size: int) -> list[int]:

@@ -14,7 +14,7 @@ from ...record.nsys import Clocks, KernelSummary, NsysDevice
 from ..kernels.classify import classify
 from ..trace.events import Index, Kind
 from ..trace.intervals import Cover, Times
-from .events import MOST_DEVICES, Events, Work, joined
+from .events import MOST_DEVICES, Calls, Events, Work, joined
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +74,17 @@ def by_group(group: Index, values: Times) -> GroupStats:
 
 def work_summary(names: list[str], work: Work) -> list[KernelSummary]:
     """Rows by short name, the longest first, as in ``cuda_gpu_kern_sum``."""
-    stats = by_group(work.short, work.end - work.start)
+    return _summary(names, work.short, work.end - work.start)
+
+
+def call_summary(names: list[str], calls: Calls) -> list[KernelSummary]:
+    """Rows by the name of the CUDA call, the longest first, as in ``cuda_api_sum``; names are
+    without the version that a call of the API may end in."""
+    return _summary(names, calls.name, calls.end - calls.start)
+
+
+def _summary(names: list[str], group_of: Index, durations: Times) -> list[KernelSummary]:
+    stats = by_group(group_of, durations)
     total_ns = int(stats.total.sum())
     rows = [
         KernelSummary(

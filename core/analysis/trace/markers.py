@@ -12,6 +12,8 @@ import numpy as np
 from .events import Kind, Trace
 from .intervals import Times
 
+SERVING = ("SGLang", "ATOM", "vLLM")
+"""Families of engines that serve."""
 LONGEST_NUMBER = 9
 """Digits: a longer number in a name is no count of steps or tokens."""
 DIGITS = rf"(\d{{1,{LONGEST_NUMBER}}})"
@@ -124,6 +126,12 @@ def read_marker(name: str) -> tuple[str, Marker] | None:
         if match := family.pattern.fullmatch(name):
             return family.name, family.read(match)
     return None
+
+
+def is_served_step(name: str) -> bool:
+    """Whether a range is a step of a serving engine: all that it launches is inference."""
+    found = read_marker(name)
+    return found is not None and found[0] in SERVING
 
 
 def find_steps(trace: Trace) -> Steps | None:

@@ -29,6 +29,7 @@ from .events import (
     parents,
 )
 from .intervals import Times
+from .markers import is_served_step
 
 PART_RANGE = "part:"
 """Prefix of a range in generated code. One graph serves every layer, so the path in its name
@@ -76,6 +77,18 @@ GRAD_ACCUMULATE = "grad accumulate"
 LOSS = "loss"
 UNKNOWN_PHASE = "unknown"
 OTHER_PHASE = "other"
+DATA_LOADING = "data loading"
+TOLD = ("forward", "backward", "optimizer", "zero-grad", LOSS, DATA_LOADING)
+"""Phases that a range may be named after."""
+FORWARD = TOLD.index("forward")
+PHASE_WORD = re.compile(
+    r"(?:#+ ?)?(?:(?:model|train|distributeddataparallel)[ _.])?"
+    r"(forward|backward|optimizer|zero[_ ]grad|loss|data[_ ]?load(?:ing|er)?)"
+    r"(?:[ _](?:pass|step))?(?: ?#+)?",
+    re.IGNORECASE,
+)
+LOADS_DATA = "enumerate(DataLoader)"
+"""Begin of the names of the ranges that torch's loader opens around the next batch."""
 
 LONGEST_PATH = 500
 """Characters of a module's path; in a hostile trace modules nest without end."""
@@ -136,6 +149,12 @@ class Names:
         self.steps_optimizer = _flags(name.startswith("Optimizer.step") for name in names)
         self.is_graph_launch = _flags(name.endswith("GraphLaunch") for name in names)
         self.zeroes_grads = _flags(name.startswith("Optimizer.zero_grad") for name in names)
+        self.is_served_step = _flags(is_served_step(name) for name in names)
+        told = [_phase_told(name) for name in names]
+        self.tells_phase = _flags(phase is not None for phase in told)
+        self.phase_told = np.array(
+            [TOLD.index(phase) if phase else 0 for phase in told], dtype=np.int64
+        )
 
 
 def host_scopes(trace: Trace) -> Scopes:
@@ -149,7 +168,8 @@ def host_scopes(trace: Trace) -> Scopes:
     if ranges.names:
         phases, phase = _phases_by_range(events, ranges)
     else:
-        phases, phase = _phases_by_scope(events, parent, names, engine, operator)
+        around = nearest(names.is_module[events.name], parent)
+        phases, phase = _phases_by_scope(events, parent, names, engine, operator, around)
     modules, module = _modules(trace, events, parent, names)
     if LOSS in phases:
         modules.append(LOSS)
@@ -214,14 +234,37 @@ def _phases_by_range(events: HostEvents, ranges: PhaseRanges) -> tuple[list[str]
 
 
 def _phases_by_scope(
-    events: HostEvents, parent: Index, names: Names, engine: Index, operator: Index
+    events: HostEvents, parent: Index, names: Names, engine: Index, operator: Index, module: Index
 ) -> tuple[list[str], Index]:
-    """Phases by the ranges and operators around an event, for a foreign trace."""
+    """Phases by the ranges and operators around an event, for a foreign trace.
+
+    Inside a module, or a step of a serving engine, it is forward. An operator outside of all
+    modules is of no phase, but where the file has no modules and no range that is named forward:
+    forward is then what is in no other phase.
+    """
     phases = ["forward", "backward", "optimizer", "zero-grad", OTHER_PHASE, UNKNOWN_PHASE]
     optimizer = nearest(names.steps_optimizer[events.name], parent) >= 0
     zeroing = nearest(names.zeroes_grads[events.name], parent) >= 0
-    choice = np.select([engine >= 0, optimizer, zeroing, operator >= 0], [1, 2, 3, 0], 4)
-    return phases, choice.astype(np.int64)
+    is_work = (operator >= 0) | names.is_graph_launch[events.name]
+    served = (nearest(names.is_served_step[events.name], parent) >= 0) & is_work
+    told = nearest(names.tells_phase[events.name], parent)
+    named = follow(told, names.phase_told[events.name], 0)
+    has_places = bool((module != NONE).any() or ((told != NONE) & (named == FORWARD)).any())
+    by_operator = (operator >= 0) & (not has_places)
+    conditions = [engine >= 0, optimizer, zeroing, told != NONE, module >= 0, served, by_operator]
+    phases += [name for name in TOLD if name not in phases]
+    numbers = np.array([phases.index(name) for name in TOLD])
+    choice = np.select(conditions, [1, 2, 3, numbers[named], 0, 0, 0], phases.index(OTHER_PHASE))
+    used = set(np.unique(choice).tolist())
+    return _without_unused(phases, choice.astype(np.int64), used)
+
+
+def _without_unused(phases: list[str], phase: Index, used: set[int]) -> tuple[list[str], Index]:
+    """The phases without the ones that only a range names and none does here."""
+    if LOSS not in phases or phases.index(LOSS) in used:
+        return phases, phase
+    gone = phases.index(LOSS)
+    return [name for name in phases if name != LOSS], np.where(phase > gone, phase - 1, phase)
 
 
 def _modules(
@@ -272,6 +315,17 @@ def _backward_modules(
     modules.append(GRAD_ACCUMULATE)
     module_of_node[names.accumulates[events.name]] = len(modules) - 1
     return np.where(module == NONE, follow(engine, module_of_node), module)
+
+
+def _phase_told(name: str) -> str | None:
+    """The phase that a range of the user's is named after, such as ``## forward ##``."""
+    if name.startswith(LOADS_DATA):
+        return DATA_LOADING
+    match = PHASE_WORD.fullmatch(name)
+    if match is None:
+        return None
+    word = match[1].lower()
+    return DATA_LOADING if word.startswith("data") else word.replace("_", "-").replace(" ", "-")
 
 
 def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:

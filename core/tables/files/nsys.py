@@ -37,6 +37,11 @@ def nsys_tables(nsys: NsysFacts) -> list[Table]:
             name="nsys-copy-sum",
             title="Copies and fills over the whole export: cuda_gpu_mem_time_sum",
         ),
+        summary_table(
+            nsys.api_summary,
+            name="nsys-api-sum",
+            title="Calls of CUDA by the host over the whole export: cuda_api_sum",
+        ),
         range_table(nsys),
     ]
 
@@ -98,11 +103,14 @@ RANGE_COLUMNS = fields_of(
 
 
 def range_table(nsys: NsysFacts) -> Table:
-    """NVTX ranges by their projection, then those in which only other threads launched."""
+    """NVTX ranges by their projection, then those in which only other threads launched; all calls
+    of an operator as one where each has a name of its own."""
+    nvtx = nsys.nvtx
+    alike = ", the calls of an operator as one" if nvtx.folded else ""
     return tabulate(
-        (*nsys.nvtx.rows, *nsys.nvtx.elsewhere),
+        nvtx.folded or (*nvtx.rows, *nvtx.elsewhere),
         RANGE_COLUMNS,
         name="nvtx",
         title="NVTX ranges: their work on the GPU, from its first to its last "
-        "(nvtx_gpu_proj_sum), and the kernels of all threads meanwhile",
+        f"(nvtx_gpu_proj_sum{alike}), and the kernels of all threads meanwhile",
     )

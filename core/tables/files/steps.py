@@ -37,15 +37,15 @@ def steps_table(marked: MarkedSteps) -> Table:
             *fields_of(StepRow, "name"),
         ),
         name="steps",
-        title=f"Steps by {marked.family}, {_clock_words(marked)}; with what lies outside "
-        f"they are the {marked.span_ns / 1e6:.2f} ms of the span",
+        title=f"Steps by {marked.family}, {_clock_words(marked)}: with outside "
+        f"{marked.span_ns / 1e6:.2f} ms",
     )
 
 
 def _clock_words(marked: MarkedSteps) -> str:
     if marked.clock == "host":
-        return "by their markers on the host"
-    return "each with the work that it launched"
+        return "their markers on the host"
+    return "what each launched"
 
 
 def steps_notes(marked: MarkedSteps) -> list[str]:

@@ -146,6 +146,9 @@ def test_steps_are_told_and_chosen(three_steps: Path, capsys: pytest.CaptureFixt
         csv.DictReader(io.StringIO(printed(capsys, three_steps, "--section", "steps", "--csv")))
     )
     assert [row["step"] for row in rows] == ["7", "8", "9", "outside"]
+    text = printed(capsys, three_steps, "--section", "kernels", "--csv")
+    names = [row["name"] for row in csv.DictReader(io.StringIO(text))]
+    assert names[:3] == ["kernel_9", "kernel_8", "kernel_7"]  # a row a kernel, not a value a line
     text = printed(capsys, three_steps, "--steps", "7-8")
     assert "kernel_9" not in text and "of steps 7–8, per step" in text
     assert "one traced step" in text and "mean of 2 steps" in text

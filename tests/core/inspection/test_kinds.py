@@ -47,6 +47,7 @@ def test_a_packed_pickle_is_a_snapshot(tmp_path: Path) -> None:
         (b"\x7fELF", "of an unknown kind, not a chrome trace"),
         (b"\x1f\x8b", "not whole gzip"),
         (b"\x1f\x8b\x08" + bytes(40), "not whole gzip"),
+        (b'{"rocprofiler-sdk-tool": [{}]}', "of rocprofv3, which is not read"),
         (gzip.compress(b"SQLite format 3\x00", mtime=0), "unpack it"),
     ],
 )

@@ -157,6 +157,29 @@ def test_a_device_of_a_real_export_is_chosen(
     assert ("chosen" in found.missing["devices"]) == (device is not None)
 
 
+def test_a_real_trace_of_a_capture_has_lost_no_launch(shared_data: Path) -> None:
+    found = read(shared_data / "more" / "tl_vllm_piecewise_capture.json.gz")
+    assert found.kernels is not None
+    coverage = found.kernels.coverage
+    assert (coverage.launches, coverage.captured, coverage.dropped) == (100, 361, 0)
+    assert coverage.explained == 1
+
+
+def test_real_replays_are_forward_and_tell_what_their_flops_leave_out(shared_data: Path) -> None:
+    kernels = read(shared_data / "more" / "tl_vllm_decode_full_exec.json.gz").kernels
+    assert kernels is not None
+    forward = sum(row.share for row in kernels.rows if row.phase == "forward")
+    assert forward > 0.99  # 0.031 where replays were of no phase
+    assert "known for 3.1 % of the time of products" in kernels.missing["flops.share"]
+
+
+def test_rows_above_the_roof_are_told(shared_data: Path) -> None:
+    kernels = read(shared_data / "more" / "sid_transformer_b.json.gz").kernels
+    assert kernels is not None
+    most = max(row.of_roof or 0.0 for row in kernels.rows)
+    assert most > 1.2 and f"up to {100 * most:.0f} % of the roof" in kernels.missing["of_roof"]
+
+
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.json", product())
     with pytest.raises(DamagedFileError, match="no device 3 in the file, which has work of: 0"):
@@ -188,6 +211,22 @@ def test_allocations_are_read_though_a_name_breaks_the_json(tiny_run: RunDirecto
     assert found.kernels is None and "not a whole chrome trace" in found.missing["kernels"]
     assert found.memory is not None and whole.memory is not None
     assert found.memory.peak_allocated_bytes == whole.memory.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("event", "program"),
+    [
+        ({"ph": "M", "name": "process_name", "args": {"name": "/device:TPU:0"}}, "JAX"),
+        ({"ph": "M", "name": "process_name", "args": {"name": "0 CPU HIP API"}}, "rocprof"),
+        ({"ph": "X", "name": "add", "pid": "CPU functions", "ts": 1, "dur": 1}, "torch before"),
+        ({"ph": "X", "name": "f", "cat": "mine", "ts": 1, "dur": 1}, "without any kernel"),
+    ],
+)
+def test_a_trace_of_another_program_is_named(
+    tmp_path: Path, event: dict[str, Any], program: str
+) -> None:
+    with pytest.raises(DamagedFileError, match=program):
+        read(write(tmp_path / "trace.json", [event]))
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"traceEvents": []}', '[{"ph": "M"}]'])

@@ -37,6 +37,23 @@ def test_kernel_rows_with_idle_and_unattributed_add_up_to_the_step(gpu_run: RunD
         assert total(table, "exclusive_ns") == pytest.approx(kernels.step_ms * 1e6)
 
 
+def test_top_kernels_name_the_place_that_takes_longest_and_how_many_more(
+    gpu_run: RunDirectory,
+) -> None:
+    kernels = gpu_run.record().kernels
+    assert kernels is not None
+    first = msgspec.structs.replace(kernels.rows[1], name="gemm", exclusive_ns=5e6)
+    rows = [
+        first,
+        msgspec.structs.replace(first, module="blocks.1", op="aten::bmm", exclusive_ns=3e6),
+        msgspec.structs.replace(first, module="blocks.1", op="aten::bmm", exclusive_ns=3e6),
+        msgspec.structs.replace(first, name="alone", module="", op="aten::add", exclusive_ns=1e6),
+    ]
+    table = top_kernels(msgspec.structs.replace(kernels, rows=rows), 15, placed=True)
+    assert [table.mapping(row)["module"] for row in range(2)] == ["blocks.1 +1", ""]
+    assert [table.mapping(row)["op"] for row in range(2)] == ["aten::bmm +1", "aten::add"]
+
+
 def test_top_kernels_folds_the_rest_and_ends_with_the_whole_step(gpu_run: RunDirectory) -> None:
     kernels = gpu_run.record().kernels
     assert kernels is not None

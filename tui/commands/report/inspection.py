@@ -60,9 +60,9 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
     if kernels := inspection.kernels:
         if kernels.marked_steps:
             yield from steps_section(kernels.marked_steps, width)
-        table = top_kernels(kernels, KERNEL_ROWS)
+        table = top_kernels(kernels, KERNEL_ROWS, placed=kernels.source == "kernels")
         yield from kernel_warnings(kernels, width)
-        yield from titled(table.title, kernel_lines(table, width, total=True))
+        yield from titled(table.title, kernel_lines(table, width, total=True, placed=True))
         told = {"kernels"} if kernels.lacks_kernels else set()  # by the warning above
         reasons = [why for key, why in kernels.missing.items() if key not in told]
         yield from note(map(literal, reasons), width)

@@ -33,7 +33,7 @@ KERNEL_COLUMNS = (
     *("exclusive_ns", "share", "calls", "mean_ns", "of_roof", "category", "fused", "phase"),
     *("name", "module"),
 )
-WHERE_KNOWN = ("of_roof", "fused", "module")
+WHERE_KNOWN = ("of_roof", "fused", "module", "op")
 """Columns of kernels that are left out where no row has anything there."""
 CATEGORY_SUMS = ("exclusive_ns", "share", "calls")
 """Columns of the categories that are sums over all phases."""
@@ -132,15 +132,23 @@ def perturbed_columns(kernels: Kernels, columns: Sequence[str] = ()) -> list[str
 
 
 def kernel_lines(
-    table: Table, width: int, *, total: bool = False, perturbed: Sequence[str] = ()
+    table: Table,
+    width: int,
+    *,
+    total: bool = False,
+    perturbed: Sequence[str] = (),
+    placed: bool = False,
 ) -> list[Line]:
-    """A kernel table with the columns that fit, the names last."""
+    """A kernel table with the columns that fit, the names last; with ``placed`` the operator and
+    the module before figures that a sum of calls does not need."""
     columns = [
         name
-        for name in KERNEL_COLUMNS
+        for name in (*KERNEL_COLUMNS, *(("op",) if placed else ()))
         if name not in WHERE_KNOWN or not all(map(_is_blank, table.column(name)))
     ]
-    drop = ("mean_ns",) if width < WIDE else ()
+    drop: tuple[str, ...] = ("mean_ns",) if width < WIDE else ()
+    if placed:
+        drop = ("mean_ns", "fused", "of_roof", "phase", "module")
     return table_lines(table, width, columns=columns, drop=drop, total=total, perturbed=perturbed)
 
 

@@ -359,6 +359,64 @@ def test_before_torch_1_10_a_backward_operator_opens_backward(writer: Any) -> No
     }
 
 
+def _phases_of(ledger: TimeLedger) -> dict[str, str]:
+    work = ledger.work
+    return {
+        ledger.names[name]: ledger.phases[phase]
+        for name, phase in zip(work.name.tolist(), work.phase.tolist(), strict=True)
+    }
+
+
+def test_forward_is_what_a_module_encloses_where_the_file_has_modules(writer: Any) -> None:
+    writer.add("python_function", "nn.Module: Net_0", 0, 50)
+    writer.op("aten::mm", 5, 10)
+    writer.launch(6, "in a module", 100, 5)
+    writer.call("cudaGraphLaunch", 20, 3)
+    writer.work("replayed in a module", 110, 5, correlation=writer.correlations)
+    writer.op("aten::argmax", 60, 10)
+    writer.launch(62, "outside of all", 120, 5)
+    writer.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 80, 10)
+    writer.launch(82, "a batch", 130, 5)
+    assert _phases_of(_ledger(writer)) == {
+        "in a module": "forward",
+        "replayed in a module": "forward",
+        "outside of all": "other",
+        "a batch": "data loading",
+    }
+
+
+def test_a_step_of_a_serving_engine_is_forward_and_a_range_may_name_its_phase(writer: Any) -> None:
+    writer.add("user_annotation", "execute_context_0(0)_generation_7(7)", 0, 20)
+    writer.call("cudaGraphLaunch", 5, 3)
+    writer.work("replayed", 100, 5, correlation=writer.correlations)
+    for number, name in enumerate(("## forward ##", "loss", "## optimizer ##", "data_load"), 1):
+        writer.add("user_annotation", name, 40 * number, 20)
+        writer.op("aten::add", 40 * number + 2, 10)
+        writer.launch(40 * number + 4, name, 400 + 10 * number, 5)
+    writer.op("aten::add", 300, 10)
+    writer.launch(302, "outside of all", 500, 5)
+    assert _phases_of(_ledger(writer)) == {
+        "replayed": "forward",
+        "## forward ##": "forward",
+        "loss": "loss",
+        "## optimizer ##": "optimizer",
+        "data_load": "data loading",
+        "outside of all": "other",
+    }
+
+
+def test_a_captured_launch_is_not_lost(writer: Any, assert_closed: AssertClosed) -> None:
+    writer.launch(0, "a", 10, 10)
+    writer.call("cudaStreamBeginCapture_v10000", 12, 1)
+    for at in (14, 18, 22):
+        writer.call("cudaLaunchKernel", at, 2)
+    writer.call("cudaLaunchKernel", 20, 1, tid=101)  # another thread captures nothing: it is lost
+    writer.call("cudaStreamEndCapture", 30, 1)
+    writer.launch(40, "b", 50, 10)
+    coverage = assert_closed(_ledger(writer)).coverage
+    assert (coverage.launches, coverage.captured, coverage.dropped) == (3, 3, 1)
+
+
 def test_what_a_kernels_name_leaves_open_its_operator_settles(
     writer: Any, assert_closed: AssertClosed
 ) -> None:

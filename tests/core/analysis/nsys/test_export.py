@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 import runpy
 from collections import defaultdict
 from pathlib import Path
@@ -17,7 +18,7 @@ from sysbench.core.analysis.kernels.idle_causes import HOST_LATE, ON_SYNC
 from sysbench.core.analysis.nsys.export import NsysExport, read_export
 from sysbench.core.analysis.trace.scopes import GRAD_ACCUMULATE, STEPS_RANGE
 from sysbench.core.record.nsys import NvtxRange
-from sysbench.core.tables.files.nsys import record_tables
+from sysbench.core.tables.files.nsys import range_table, record_tables
 
 BUILD = runpy.run_path(str(Path(__file__).parents[3] / "nsys_double" / "build.py"))
 MAIN, AUTOGRAD, PROCESS = BUILD["MAIN"], BUILD["AUTOGRAD"], BUILD["PROCESS"]
@@ -68,6 +69,31 @@ def test_every_row_of_a_real_summary_is_nvidias(
         assert row.median_ns == pytest.approx(float(expected["Med (ns)"]), abs=0.051)
         assert row.std_ns == pytest.approx(float(expected["StdDev (ns)"]), abs=0.051)
         assert 100 * row.share == pytest.approx(float(expected["Time (%)"]), abs=0.051)
+
+
+def test_every_call_of_a_real_summary_is_nvidias(real: NsysExport, shared_data: Path) -> None:
+    theirs = {
+        re.sub(r"_v\d+$", "", row["Name"]): tuple(
+            int(row[name]) for name in ("Num Calls", "Total Time (ns)", "Min (ns)", "Max (ns)")
+        )
+        for row in oracle(shared_data, "cuda_api_sum")
+    }
+    assert theirs == {
+        row.name: (row.instances, row.total_ns, row.min_ns, row.max_ns) for row in real.api_summary
+    }
+
+
+def test_calls_of_an_operator_that_only_their_number_tells_apart_are_one_row(
+    real: NsysExport,
+) -> None:
+    """The rows stay NVIDIA's; the table that is shown has a row an operator."""
+    every, folded = (*real.nvtx.rows, *real.nvtx.elsewhere), real.nvtx.folded
+    assert len(folded) < len(every) / 10
+    assert not any("op_id" in row.range for row in folded)
+    for name in ("projected_ns", "operations", "kernels", "kernel_ns", "process_kernels"):
+        totals = [sum(getattr(row, name) for row in rows) for rows in (every, folded)]
+        assert totals[0] == totals[1], name
+    assert len(range_table(real).rows) == len(folded)
 
 
 def test_every_row_of_a_real_projection_is_nvidias(real: NsysExport, shared_data: Path) -> None:

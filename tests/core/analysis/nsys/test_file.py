@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,14 @@ def test_files_that_are_no_exports_are_refused(tmp_path: Path) -> None:
         database.execute("CREATE TABLE songs (name TEXT)")
     with pytest.raises(DamagedFileError, match="nsys did not export it"):
         read_export(other)
+
+
+def test_an_export_without_a_single_event_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "empty.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT)")
+        database.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+        database.commit()
+    export = read_export(path)
+    assert "the export has no kernels" in export.missing["kernels"]
+    assert (export.kernels.rows, export.api_summary) == ([], [])
