@@ -8,7 +8,7 @@ import msgspec
 
 from ..errors import DamagedFileError
 from ..record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx
-from ..record.record import Kernels, Memory, Nsys, Record
+from ..record.record import Finding, Kernels, Memory, Nsys, Record
 from ..storage import UNREADABLE_JSON
 from .kinds import Kind
 
@@ -36,6 +36,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     devices: list[NsysDevice] = []
     export_schema: str | None = None
     nsys_version: str | None = None
+    findings: list[Finding] = []
     missing: dict[str, str] = {}
 
     @property
@@ -69,6 +70,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
             kernels=self.kernels,
             memory=self.memory,
             nsys=self.nsys,
+            findings=self.findings,
             missing=self.missing,
         )
 

@@ -20,6 +20,7 @@ from ..analysis.memory.profiled import (
 )
 from ..analysis.memory.snapshot import read_snapshot
 from ..analysis.nsys.export import export_of, read_contents
+from ..analysis.rules.files import findings_of_file
 from ..analysis.trace.events import Trace
 from ..analysis.trace.reader import read_trace
 from ..errors import DamagedFileError
@@ -110,6 +111,7 @@ def _read_trace(
         device=name,
         kernels=folded,
         memory=counted,
+        findings=findings_of_file(folded),
         missing={} if counted else {"memory": NO_REQUESTS},
     )
     return Tables(inspection, layers)
@@ -207,6 +209,7 @@ def _read_export(
         devices=export.devices,
         export_schema=export.schema,
         nsys_version=export.nsys_version,
+        findings=findings_of_file(export.folded),
         missing=missing | {"memory": "nsys does not record the allocator"},
     )
     return Tables(inspection, export.kernels)

@@ -255,3 +255,45 @@ def test_paths_are_completed(tmp_path: Path) -> None:
     assert completed(f"{base}.h") == f"{base}.hidden"
     for text in ("", base, f"{base}odd", f"{base}absent/x", "~nobody-there/x", "\0/x"):
         assert completed(text) is None
+
+
+def trace_with_steps(folder: Path) -> Path:
+    """A kernel in each of three steps."""
+    place = '"ph": "X", "pid": 1, "tid": 1'
+    events = [
+        f'{{{place}, "cat": "user_annotation", "name": "ProfilerStep#{n}", "ts": {at}, "dur": 90}},'
+        f'{{{place}, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": {at}, "dur": 2, '
+        f'"args": {{"correlation": {n}}}}},'
+        f'{{{place}, "cat": "kernel", "name": "kernel_{n}", "ts": {at + 5}, "dur": 80, '
+        f'"args": {{"correlation": {n}, "device": 0}}}}'
+        for n, at in ((1, 100), (2, 200), (3, 300))
+    ]
+    path = folder / "my steps.json"
+    path.write_text(f"[{','.join(events)}]")
+    return path
+
+
+async def test_the_steps_of_a_trace_are_a_view_and_a_key_chooses_some(
+    app: SysbenchApp, tmp_path: Path
+) -> None:
+    path = trace_with_steps(tmp_path)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(pilot, app, path)
+        await until(pilot, lambda: screen.tab)
+        tab = screen.tab
+        assert isinstance(tab, KernelsTab)
+        tab.turn_to("steps")
+        assert tab.active.row_count == 4  # type: ignore[attr-defined]
+        box = screen.query_one("#file", Input)
+        await pilot.press("t")
+        await until(pilot, lambda: box.has_focus and box.value.endswith("--steps="))
+        await pilot.press("2", "-", "3", "enter")
+        await until(pilot, lambda: screen.tab is not None and screen.tab is not tab)
+        record = screen.record
+        assert record is not None and record.kernels is not None
+        assert [row.name for row in record.kernels.rows] == ["kernel_2", "kernel_3"]
+        assert screen.command().endswith("--steps=2-3")
+        await pilot.press("t")
+        await until(pilot, lambda: box.has_focus and box.value.endswith("--steps="))
+        await pilot.press("9", "enter")
+        await until(pilot, lambda: "no step 9" in text_of(screen, "#message"))

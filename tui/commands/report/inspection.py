@@ -15,12 +15,13 @@ from ....core.tables.cells import literal
 from ....core.tables.kernels import top_kernels
 from ...text import decoding_text, file_text
 from .kernel_sections import steps_section
-from .layout import Line, note, prose, titled
+from .layout import Line, blank, note, prose, titled
 from .live_progress import bar
 from .report import (
     KERNEL_ROWS,
     LARGEST_ROWS,
     category_section,
+    finding_lines,
     full_table,
     kernel_lines,
     kernel_warnings,
@@ -57,6 +58,9 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
     """The kind of file, then all its tables, at most ``width`` cells wide."""
     yield [(literal(inspection.file), "bold")]  # whole, so that it can be copied
     yield from prose(file_text(inspection), width)
+    for finding in inspection.findings:
+        yield blank()
+        yield from finding_lines(finding, width)
     if kernels := inspection.kernels:
         if kernels.marked_steps:
             yield from steps_section(kernels.marked_steps, width)

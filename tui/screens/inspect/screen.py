@@ -6,7 +6,9 @@ A confined child process decodes the file.
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
@@ -19,7 +21,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, ProgressBar, Static
 
-from ....core.errors import SysbenchError
+from ....core.errors import SpecError, SysbenchError
 from ....core.inspection.decoding import Decoding
 from ....core.inspection.inspection import Inspection
 from ....core.inspection.kinds import READABLE
@@ -41,6 +43,34 @@ INTRODUCTION = (
 )
 
 
+OPTION = re.compile(r"\s--(device|steps?)[=\s]\s*(\S+)$")
+
+
+def _with_options(text: str) -> tuple[str, dict[str, str]]:
+    """A path, which may have blanks in it, and the options behind it."""
+    options: dict[str, str] = {}
+    while match := OPTION.search(text):
+        options[match[1]] = match[2]
+        text = text[: match.start()].rstrip()
+    return text, options
+
+
+def _choice(options: Mapping[str, str]) -> tuple[int | None, tuple[int, int] | None]:
+    """The device, and the first and last step.
+
+    Raises:
+        SpecError: One that is no number.
+    """
+    device, steps = options.get("device"), options.get("steps") or options.get("step")
+    if device is not None and not device.isdecimal():
+        raise SpecError("--device", device, "a number")
+    match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", steps) if steps else None
+    if steps and match is None:
+        raise SpecError("--steps", steps, "numbers of steps, such as 3 or 2-5")
+    chosen = (int(match[1]), int(match[2] or match[1])) if match else None
+    return None if device is None else int(device), chosen
+
+
 class InspectScreen(TabbedScreen):
     """A path above; below it the progress of decoding, the reason it failed, or the tabs."""
 
@@ -50,6 +80,7 @@ class InspectScreen(TabbedScreen):
     BINDING_GROUP_TITLE = "Inspect"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("o", "choose", "Open", show=False, id="inspect.open", tooltip="Name another file"),
+        Binding("t", "step", "Step", id="inspect.step", tooltip="All tables of one step, or some"),
         Binding("escape", "cancel", "Cancel", id="inspect.cancel", tooltip="End the decoding"),
         Binding("escape", "back", "Back", show=False, id="inspect.back"),
         *(
@@ -83,6 +114,7 @@ class InspectScreen(TabbedScreen):
     def __init__(self) -> None:
         super().__init__()
         self._decoding: Decoding | None = None
+        self._path = ""
 
     def body(self) -> ComposeResult:
         yield Input(
@@ -108,17 +140,26 @@ class InspectScreen(TabbedScreen):
     @on(Input.Submitted, "#file")
     async def _submitted(self, event: Input.Submitted) -> None:
         if event.value.strip():
-            await self.open(Path(os.path.expanduser(event.value.strip())))
+            path, options = _with_options(event.value.strip())
+            await self.open(Path(os.path.expanduser(path)), options)
 
-    async def open(self, path: Path) -> None:
-        """Decode this file, then show its tables."""
+    async def open(self, path: Path, options: Mapping[str, str] | None = None) -> None:
+        """Decode this file, then show its tables.
+
+        Args:
+            path: The file.
+            options: ``device``, and ``step`` or ``steps``, as on the command line.
+        """
         self._stop()
         await self.clear()
-        self.query_one("#file", Input).value = str(path)
-        words = ["sysbench-tui", "inspect", str(path)]
+        self._path = str(path)
+        chosen = [f"--{name}={value}" for name, value in (options or {}).items()]
+        self.query_one("#file", Input).value = " ".join((str(path), *chosen))
+        words = ["sysbench-tui", "inspect", str(path), *chosen]
         self.query_one(CommandLine).show(literal(shlex.join(words)))
         try:
-            self._decoding = Decoding(path)
+            device, steps = _choice(options or {})
+            self._decoding = Decoding(path, device=device, steps=steps)
         except (SysbenchError, OSError) as error:
             self._refuse(str(error))
             return
@@ -197,6 +238,9 @@ class InspectScreen(TabbedScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "cancel":
             return self._decoding is not None
+        if action == "step":
+            kernels = self.record.kernels if self.record and self.tab is not None else None
+            return bool(kernels and kernels.marked_steps)
         if action == "back":
             return self._decoding is None and self.tab is not None
         if action == "number":
@@ -214,6 +258,17 @@ class InspectScreen(TabbedScreen):
         box = self.query_one("#file")
         box.display = True
         box.focus()
+
+    def action_step(self) -> None:
+        """Ask for the step, or the range of steps, that all tables are to be of."""
+        self.action_choose()
+        # The focus selects what is in the box, and the next key would replace it.
+        self.call_after_refresh(self._begin_steps)
+
+    def _begin_steps(self) -> None:
+        box = self.query_one("#file", Input)
+        box.value = f"{self._path} --steps="
+        box.cursor_position = len(box.value)
 
     def action_back(self) -> None:
         """Go from the path to the tables."""

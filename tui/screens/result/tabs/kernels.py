@@ -25,6 +25,7 @@ from .....core.record.record import Kernels
 from .....core.runs.artifacts import layer_rows
 from .....core.runs.related import runs_with_other_steps
 from .....core.tables.cells import literal
+from .....core.tables.files.steps import steps_table
 from .....core.tables.kernels import kernel_table, noun, roof_words, roofline_table
 from .....core.tables.trust import coverage_warning, coverage_words, is_perturbed, steps_words
 from ....widgets.bars.tab_bar import ViewBar, after
@@ -114,6 +115,14 @@ class KernelsTab(ViewsTab):
             subject=node_in_full,
             fill=self._read_layers,
         )
+        if kernels.marked_steps:
+            steps = TableView(flexible="name")
+            yield View(
+                name="steps",
+                widget=steps,
+                markdown=steps.markdown,
+                table=steps_table(kernels.marked_steps),
+            )
         # Of a foreign trace the questions cannot be answered: its spec is not known.
         if self.record.spec:
             answers = AnswersView()

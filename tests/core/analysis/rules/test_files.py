@@ -1,0 +1,77 @@
+"""Findings of files of others: each on sums that a file by hand, or a real one, has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import time_ledger
+from sysbench.core.analysis.rules.files import findings_of_file
+from sysbench.core.analysis.trace.reader import read_trace
+from sysbench.core.inspection.reading import read_tables
+
+GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def verdicts(writer: Any) -> dict[str, str]:
+    kernels = kernel_table(time_ledger(read_trace(writer.write())))
+    return {finding.rule: finding.verdict for finding in findings_of_file(kernels)}
+
+
+def test_a_file_without_a_fault_has_no_finding(writer: Any) -> None:
+    writer.launch(0, GEMM, 10, 100)
+    writer.launch(1, NCCL, 50, 60, stream=14)
+    writer.launch(5, GEMM, 115, 100)
+    assert verdicts(writer) == {}
+
+
+def test_idle_time_is_told_with_the_cause_that_has_most_of_it(writer: Any) -> None:
+    writer.launch(0, GEMM, 10, 50)
+    writer.launch(90, GEMM, 95, 15)
+    assert verdicts(writer) == {
+        "file-device-idle": "The GPU is idle for 35 % of the span, most of it because the host had "
+        "not launched yet."
+    }
+    writer.launch(1, GEMM, 138, 20)  # 28 ns more, launched long before
+    assert verdicts(writer)["file-device-idle"].endswith("of the span, for several causes.")
+
+
+def test_communication_that_nothing_hides_is_told(writer: Any) -> None:
+    writer.launch(0, GEMM, 10, 60)
+    writer.launch(1, NCCL, 50, 40, stream=14)
+    assert verdicts(writer) == {
+        "file-exposed-communication": "25 % of the span is communication that nothing hides."
+    }
+
+
+def test_an_odd_step_is_told_with_the_part_that_differs_most(writer: Any) -> None:
+    writer.launch(0, "before", 5, 5)
+    for number in range(1, 6):
+        length = 800 if number == 4 else 500
+        writer.add("user_annotation", f"ProfilerStep#{number}", 1000 * number, length)
+        writer.launch(1000 * number, GEMM, 1000 * number + 3, 490)
+        if number == 4:
+            writer.launch(4001, NCCL, 4493, 307, stream=14)
+    kernels = kernel_table(time_ledger(read_trace(writer.write())))
+    found = {finding.rule: finding for finding in findings_of_file(kernels)}["file-odd-step"]
+    assert found.verdict == "Step 4 takes 1.6 × the median of its kind."
+    assert "the largest difference is exposed communication" in found.why
+    assert "--step 4" in found.next
+    chosen = kernel_table(time_ledger(read_trace(writer.path), steps=(4, 4)))
+    assert "file-odd-step" not in {finding.rule for finding in findings_of_file(chosen)}
+
+
+def test_a_host_without_a_device_is_not_called_idle(writer: Any) -> None:
+    writer.op("aten::mm", 0, 10)
+    writer.op("aten::mm", 100, 10)
+    assert verdicts(writer) == {}
+
+
+def test_what_a_real_training_says(shared_data: Path) -> None:
+    path = shared_data / "traces" / "v100_ddp_train.json.gz"
+    findings = read_tables(path, lambda *_: None).inspection.findings
+    assert [finding.verdict for finding in findings] == [
+        "The GPU is idle for 42 % of the span, most of it because the host had not launched yet.",
+        "21 % of the span is communication that nothing hides.",
+    ]
