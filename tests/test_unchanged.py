@@ -29,6 +29,10 @@ CHANGED = {
     "Timing: milliseconds per step, host clock, no profiler": (
         "Timing: ms per step, host clock, no profiler; 95 % interval inside one process"
     ),
+    # Keys of a spec stand alone.
+    "run --set step=inference --set until=0.02 --set device=cpu --set threads=1": (
+        "run step=inference until=0.02 device=cpu threads=1"
+    ),
     "steps, 95 % interval 52.64": "steps, 95 % interval inside one process 52.64",
 }
 

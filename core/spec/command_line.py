@@ -16,8 +16,10 @@ def command_line(spec: RunSpec, passes: Sequence[str] | None = None, repeat: int
         repeat: Rounds of the timing pass.
     """
     words = ["sysbench-tui", "run"]
-    for name, value in spec.settings().items():
-        words += ["--set", f"{name}={as_typed(name, value)}"]
+    settings = spec.settings()
+    if (model := settings.pop("model", None)) is not None:
+        words.append(str(model))
+    words += [f"{name}={as_typed(name, value)}" for name, value in settings.items()]
     if passes is not None and tuple(passes) != spec.default_passes:
         words += ["--passes", ",".join(passes)]
     if repeat > 1:
@@ -26,7 +28,7 @@ def command_line(spec: RunSpec, passes: Sequence[str] | None = None, repeat: int
 
 
 def as_typed(name: str, value: object) -> str:
-    """A value of a key as a person would write it after ``--set``; parses back to the same."""
+    """A value of a key as a person would write it after ``KEY=``; parses back to the same."""
     if isinstance(value, bool):
         return str(value).lower()
     if name == "memory_limit" and isinstance(value, int) and value:

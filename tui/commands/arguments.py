@@ -8,6 +8,8 @@ from ...core.formatting import parse_bytes, parse_ratio
 
 # What argparse calls a group is not its parser, but takes arguments like one.
 Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
+WORDS = "words"
+"""Name of the words that a command takes wherever they stand between its options."""
 RUN_HELP = "id of a run, a unique part of it, `last`, or the path of its directory"
 EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
 GATE_CODES = (

@@ -19,17 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         examples(
-            ("sysbench-tui estimate --set model=cs336-2025/xl --set batch=4", ""),
-            ("sysbench-tui estimate --exact --set model=10B --set device=cuda", "by phase"),
+            ("sysbench-tui estimate cs336-2025/xl batch=4", ""),
+            ("sysbench-tui estimate 10B device=cuda --exact", "by phase"),
             (
-                "sysbench-tui estimate --set device=cuda --fit batch --capacity 24GiB "
-                "--capability 8.9",
+                "sysbench-tui estimate device=cuda --fit batch --capacity 24GiB --capability 8.9",
                 "",
             ),
             ("sysbench-tui estimate --table context=128,256,512 --table precision=fp32,bf16", ""),
             ("sysbench-tui estimate mine.toml --json", "for scripts"),
         )
-        + "\n\nThe keys of --set are listed by `sysbench-tui run --help`."
+        + "\n\nThe keys are listed by `sysbench-tui run --help`."
     )
     add_spec_arguments(parser)
     parser.add_argument("--exact", action="store_true", help="by the real code on meta tensors")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
-from .arguments import EXIT_CODES, examples
+from .arguments import EXIT_CODES, WORDS, examples
 
 
 class CommandModule(Protocol):
@@ -96,7 +96,15 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     """
     # No option before the command takes a value, so the first other word is the command.
     chosen = next((word for word in words if not word.startswith("-")), "")
-    return _parser(chosen).parse_args(words)
+    parser = _parser(chosen)
+    arguments, rest = parser.parse_known_args(words)
+    # argparse takes words up to the first option only.
+    later = [word for word in rest if not word.startswith("-") and hasattr(arguments, WORDS)]
+    if unknown := [word for word in rest if word not in later]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if later:
+        setattr(arguments, WORDS, [*getattr(arguments, WORDS), *later])
+    return arguments
 
 
 def _parser(chosen: str) -> argparse.ArgumentParser:
@@ -108,7 +116,7 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
         "Without a command: the workstation, in this terminal.",
         epilog=examples(
             ("sysbench-tui", "open the workstation"),
-            ("sysbench-tui run --set model=tiny", "measure, print the tables"),
+            ("sysbench-tui run tiny", "measure, print the tables"),
             ("sysbench-tui show last", "print the newest run's tables again"),
             ("sysbench-tui doctor", "what is missing here, and what it costs"),
         )

@@ -22,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     lines = examples(
         ("sysbench-tui run", "the default spec, all passes"),
-        ("sysbench-tui run --set model=cs336-2025/small --set precision=bf16", ""),
-        ("sysbench-tui run mine.toml --set batch=8 --passes timing", "a file, one change"),
+        ("sysbench-tui run cs336-2025/small precision=bf16 context=512", "a model, two keys"),
+        ("sysbench-tui run nano.py:make model.layers=4", "a model of yours"),
+        ("sysbench-tui run mine.toml batch=8 --passes timing", "a file, one change"),
         ("sysbench-tui run --repeat 5", "time it in five processes, one after another"),
         ("sysbench-tui run --json > record.json", "for scripts"),
         ("sysbench-tui run --detach", "return at once; `attach last` follows it"),

@@ -1,4 +1,4 @@
-"""The arguments that name a spec: SPEC.toml or a profile, plus ``--set key=value``.
+"""The words that name a spec: a model, SPEC.toml or a profile, then ``key=value``.
 
 Modules that read files or look for devices are imported with a spec, not for ``--help``.
 """
@@ -6,35 +6,47 @@ Modules that read files or look for devices are imported with a spec, not for ``
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...core.errors import NotFoundError, SpecError
+from ...core.errors import SpecError
 from ...core.record.blocks import PassName
 from ...core.spec.fields import FIELDS
 from ...core.spec.models import model_presets
+from ...core.spec.own_model import is_own
 from ...core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
-from .arguments import add_settings
+from .arguments import WORDS, add_settings
+
+OPTIONS = ("model", "context", "precision", "batch", "compile")
+"""Keys that are options, too."""
+SETTING = re.compile(r"[A-Za-z_][\w.]*=")
+"""How a word of ``KEY=VALUE`` begins; other words are names."""
 
 
 def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `chosen_spec` and `asked_spec` read."""
     parser.add_argument(
-        "spec", nargs="?", metavar="SPEC.toml|PROFILE", help="a TOML file or a saved profile"
+        WORDS,
+        nargs="*",
+        metavar="WHAT|KEY=VALUE",
+        help="a model, a TOML file or a saved profile, and keys of the spec: tiny context=512",
     )
-    add_settings(parser, "--set", "change one key of the spec; may be repeated")
+    for name in OPTIONS:
+        parser.add_argument(f"--{name}", metavar="VALUE", help=f"the same as {name}=VALUE")
+    add_settings(parser, "--set", "the same as KEY=VALUE alone; may be repeated")
     parser.add_argument(
         "--memory-limit",
         metavar="SIZE",
-        help="stand for a smaller device, such as 24GiB: the same as --set memory_limit=SIZE",
+        help="stand for a smaller device, such as 24GiB: the same as memory_limit=SIZE",
     )
 
 
 def spec_keys() -> str:
     """Every key of a spec with its default, meaning and allowed values."""
     default = RunSpec()
-    lines = ["keys of a spec, for --set and TOML, with their defaults:"]
+    lines = ["keys of a spec, here and in TOML, with their defaults:"]
     for field in FIELDS:
         value = getattr(default, field.name)
         text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -67,8 +79,11 @@ def asked_spec(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         SpecError, ProfileError, NotFoundError: Naming the key or the file at fault.
     """
-    settings, _ = from_file(arguments.spec)
-    changes = parse_settings(arguments.settings)
+    what, words = _what(arguments)
+    settings, _ = from_file(what)
+    given = {name: getattr(arguments, name) for name in OPTIONS}
+    changes = parse_settings(words) | {key: text for key, text in given.items() if text is not None}
+    changes |= parse_settings(arguments.settings)
     if arguments.memory_limit is not None:
         changes["memory_limit"] = arguments.memory_limit
     return changed_spec(settings, changes)
@@ -89,7 +104,21 @@ def chosen_passes(arguments: argparse.Namespace, spec: RunSpec) -> list[PassName
 
     if arguments.passes is not None:
         return parse_passes(arguments.passes)
-    return from_file(arguments.spec)[1] or list(spec.default_passes)
+    return from_file(_what(arguments)[0])[1] or list(spec.default_passes)
+
+
+def _what(arguments: argparse.Namespace) -> tuple[str | None, list[str]]:
+    """The one word that is no ``KEY=VALUE``, and those that are.
+
+    Raises:
+        SpecError: Two words name something.
+    """
+    words: list[str] = getattr(arguments, WORDS)
+    settings = [word for word in words if SETTING.match(word)]
+    names = [word for word in words if word not in settings]
+    if len(names) > 1:
+        raise SpecError("spec", " ".join(names), "one model, file or profile, then KEY=VALUE")
+    return (names[0] if names else None), settings
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, object]:
@@ -119,8 +148,13 @@ def _without_replaced_model(
     return {key: value for key, value in settings.items() if key not in gone}
 
 
+def is_model(word: str) -> bool:
+    """Whether a word names a preset, or a model of the user's."""
+    return word in model_presets() or is_own(word)
+
+
 def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | None]:
-    """Settings and passes of a TOML file or a saved profile; of None no settings.
+    """Settings and passes of a TOML file, a saved profile or a model; of None no settings.
 
     Raises:
         SpecError, ProfileError, NotFoundError: Naming the file, or the key at fault.
@@ -129,8 +163,8 @@ def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | 
         return {}, None
     from ...core.spec.files import load_profile, read_spec_file
 
-    if name in model_presets():
-        raise NotFoundError(f"no profile {name!r}; a model is chosen with --set model={name}")
+    if is_model(name):
+        return {"model": name}, None
     if name.endswith(".toml") or "/" in name or Path(name).is_file():
         return read_spec_file(Path(name))
     spec, passes = load_profile(name)

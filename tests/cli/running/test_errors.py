@@ -9,6 +9,8 @@ import pytest
 
 from sysbench.core.runs.directory import RunDirectory, list_runs
 from sysbench.tui.cli import main
+from sysbench.tui.commands.registry import parse_arguments
+from sysbench.tui.commands.spec_arguments import asked_spec
 
 
 def message(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
@@ -71,7 +73,7 @@ def test_rounds_that_cannot_be_measured_are_refused_before_the_run(
     ("content", "words"),
     [
         (b"batch = 1\nstep = ,", ["line 2"]),
-        (b"batch = 0", ["batch = 0", "from 1 to"]),
+        (b"batch = -1", ["batch = -1", "from 1 to"]),
         (b"wings = 2", ["wings"]),
         (b"passes = ['flying']", ["passes", "timing, trace, memory"]),
         (b"\xff\xfe", ["UTF-8"]),
@@ -94,8 +96,8 @@ def test_bad_spec_file_is_named(
     [
         (["estimate", "nowhere.toml"], ["nowhere.toml", "No such file"]),
         (["estimate", "nobody"], ["no profile 'nobody'"]),
-        (["estimate", "tiny"], ["--set model=tiny"]),
-        (["run", "cs336-2025/xl"], ["--set model=cs336-2025/xl"]),
+        (["estimate", "tiny", "cs336-2025/xl"], ["'tiny cs336-2025/xl'", "one model"]),
+        (["run", "tiny", "contxt=8"], ["contxt", "context"]),
         (["run", "--passes", "timing,flying"], ["passes", "flying", "timing, trace, memory"]),
         (["run", "--passes", ","], ["passes"]),
         (["show", "nothing"], ["no run 'nothing'", "sysbench-tui list"]),
@@ -114,7 +116,15 @@ def test_what_is_not_there_is_named(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["fly"], ["show"], ["export", "last", "pdf"], ["show", "last", "--section", "x"]]
+    "arguments",
+    [
+        ["fly"],
+        ["show"],
+        ["show", "last", "more"],
+        ["export", "last", "pdf"],
+        ["show", "last", "--section", "x"],
+        ["run", "tiny", "--contxt", "8"],
+    ],
 )
 def test_wrong_arguments_are_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -140,3 +150,21 @@ def test_home_that_cannot_be_made_is_a_message(
 ) -> None:
     monkeypatch.setenv("SYSBENCH_HOME", "/dev/null/home")
     assert os.strerror(20) in message(capsys, "run", code=1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tiny", "context=8", "precision=bf16", "--passes", "timing"],
+        ["tiny", "--passes", "timing", "context=8", "precision=bf16"],
+        ["--context", "8", "--passes", "timing", "tiny", "--precision", "bf16"],
+        ["precision=bf16", "--set", "context=8", "tiny"],
+        ["--model", "tiny", "context=9", "precision=fp32", "--context=8", "--precision=bf16"],
+        ["model=10B", "context=9", "--set", "model=tiny", "--set=context=8", "precision=bf16"],
+    ],
+)
+def test_a_spec_is_typed_as_words_options_or_both(words: list[str]) -> None:
+    """Options beat words, and ``--set`` beats both."""
+    spec = asked_spec(parse_arguments(["run", *words]))
+    assert spec.settings() == {"context": 8, "precision": "bf16"}
+    assert spec.model == "tiny"

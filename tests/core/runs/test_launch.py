@@ -13,7 +13,9 @@ from sysbench.core.runs.launch import BEGIN_SECONDS
 from sysbench.core.runs.records import load_record
 from sysbench.core.spec.command_line import as_typed, command_line
 from sysbench.core.spec.fields import field_named
-from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.spec.spec import RunSpec
+from sysbench.tui.commands.registry import parse_arguments
+from sysbench.tui.commands.spec_arguments import asked_spec
 
 
 @pytest.mark.parametrize(
@@ -27,11 +29,9 @@ from sysbench.core.spec.spec import RunSpec, parse_spec
     ],
 )
 def test_the_command_gives_the_same_spec_back(spec: RunSpec) -> None:
-    words = shlex.split(command_line(spec))
-    assert words[:2] == ["sysbench-tui", "run"]
-    assert words[2::2] == ["--set"] * (len(words) // 2 - 1)
-    again = parse_spec(dict(word.split("=", 1) for word in words[3::2]))
-    assert again.identity == spec.identity
+    program, *words = shlex.split(command_line(spec))
+    assert program == "sysbench-tui"
+    assert asked_spec(parse_arguments(words)).identity == spec.identity
 
 
 def test_bytes_are_written_in_binary_units() -> None:

@@ -95,7 +95,7 @@ async def test_a_model_of_the_user_s_is_typed_under_its_choice(app: SysbenchApp)
         assert "FILE.py:FACTORY" in screen_of(app).filled.errors["model"]
         app.screen.query_one("#field-code", Input).value = "nano.py:make"
         app.screen.query_one("#field-model_args", Input).value = '{"layers": 4}'
-        command = "sysbench-tui run --set model=nano.py:make --set model.layers=4"
+        command = "sysbench-tui run nano.py:make model.layers=4"
         await until(pilot, lambda: screen_of(app).command() == command)
         assert "plays the step of this code" in " ".join(text_of(app).split())
         model.value = "tiny"
@@ -111,8 +111,8 @@ async def test_a_larger_model_does_not_fit_and_says_so(app: SysbenchApp) -> None
         await until(pilot, lambda: "Does not fit" in text_of(app))
         await until(pilot, lambda: "Largest batch that fits: 0" in text_of(app))
         command = app.screen.query_one(CommandLine).command
-        assert "--set model=cs336-2026/10B" in command
-        assert "--set memory_limit=" in command
+        assert "run cs336-2026/10B " in command
+        assert " memory_limit=" in command
 
 
 async def test_typing_nonsense_complains_at_the_field(app: SysbenchApp) -> None:

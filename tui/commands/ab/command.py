@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lines = examples(
         ("sysbench-tui ab eager.toml compiled.toml", "two files"),
         ("sysbench-tui ab last --set-b compile=default", "the newest run's spec, one change"),
-        ("sysbench-tui ab --set model=tiny", "A against A: what the machine's noise does"),
+        ("sysbench-tui ab tiny", "A against A: what the machine's noise does"),
         ("sysbench-tui ab base.toml new.toml --gate 3% --md", "for a pull request"),
         ("sysbench-tui ab --resume last", "go on with what was stopped or killed"),
     )
     parser.epilog = f"{lines}\n\nwithout a gate 0 for any verdict;\n{GATE_CODES}"
-    spec_help = "a TOML file, a saved profile, or a run (its id, a part of it, `last`)"
+    spec_help = "a TOML file, a saved profile, a model, or a run (its id, a part of it, `last`)"
     parser.add_argument(
         "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured anew"
     )

@@ -8,10 +8,9 @@ from pathlib import Path
 from ....core.errors import NotFoundError
 from ....core.runs.directory import RunDirectory, find_run
 from ....core.spec.files import list_profiles
-from ....core.spec.models import model_presets
 from ....core.spec.resolve import resolved
 from ....core.spec.spec import RunSpec
-from ..spec_arguments import changed_spec, from_file, parse_settings
+from ..spec_arguments import changed_spec, from_file, is_model, parse_settings
 
 
 def both_specs(
@@ -20,7 +19,7 @@ def both_specs(
     """The specs of A and B, resolved for this machine.
 
     Args:
-        a: A TOML file, a profile or a run; None is the default spec.
+        a: A TOML file, a profile, a model or a run; None is the default spec.
         b: As ``a``; None is A's spec.
         settings: ``KEY=VALUE`` for both.
         settings_b: ``KEY=VALUE`` for B only.
@@ -35,7 +34,7 @@ def both_specs(
 
 
 def settings_of(name: str | None) -> Mapping[str, object]:
-    """Settings of a TOML file or a profile, else of a run that has this id or a part of it."""
+    """Settings of a TOML file, a profile or a model, else of a run by its id or a part of it."""
     if name is not None and (run := _run(name)) is not None:
         return run.header().spec.settings()
     return from_file(name)[0]
@@ -47,7 +46,7 @@ def _run(name: str) -> RunDirectory | None:
     if (path / "run.json").is_file():
         return RunDirectory(path.resolve())
     is_file = name.endswith(".toml") or "/" in name or path.is_file()
-    if is_file or name in list_profiles() or name in model_presets():
+    if is_file or name in list_profiles() or is_model(name):
         return None
     try:
         return find_run(name)
