@@ -37,6 +37,7 @@ def cards_source(path: Path, mark: str) -> str:
 
 def _card(key: str, card: dict[str, Any], mark: str) -> str:
     major, minor = card["capability"]
+    code_major, code_minor = card["code"]
     same = (
         *("multiprocessors", "bus_bits", "clock_mhz", "memory_clock_mhz", "shared_block_optin"),
         *("shared_multiprocessor", "threads_multiprocessor", "blocks_multiprocessor"),
@@ -48,6 +49,7 @@ def _card(key: str, card: dict[str, Any], mark: str) -> str:
         "aliases": _texts([key, *card["aliases"]]),
         "major": major,
         "minor": minor,
+        "code": 10 * code_major + code_minor,
         "memory_bytes": f"{card['memory_mib'] * MIB}ull",
         "board_bytes": f"{card['board_mib'] * MIB}ull",
         "context_bytes": f"{card['context_mib'] * MIB}ull",

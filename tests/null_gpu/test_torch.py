@@ -115,6 +115,13 @@ def test_older_cards_have_older_kernels(null_gpu: NullGpu) -> None:
     assert any(name.startswith("ampere_bf16_") for name in facts["kernels"])
 
 
+def test_a_card_runs_the_code_of_an_older_one_where_torch_has_none_of_its_own(
+    null_gpu: NullGpu,
+) -> None:
+    code = "import torch; x = torch.arange(5000, device='cuda'); print(len(x.sort().values))"
+    assert null_gpu.python(code, card="rtx4090") == 5000
+
+
 def test_a_refused_cupti_leaves_a_trace_without_kernels(null_gpu: NullGpu) -> None:
     counts = null_gpu.python(
         STEP + "print(json.dumps({key: len(found) for key, found in by_kind.items() if key}))",

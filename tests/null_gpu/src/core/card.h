@@ -6,7 +6,7 @@
 typedef struct {
     const char *name;
     const char *aliases[8];   /* ends with NULL */
-    int major, minor, multiprocessors;
+    int major, minor, code, multiprocessors;
     size_t memory_bytes, board_bytes, context_bytes;
     int l2_bytes, bus_bits, clock_mhz, memory_clock_mhz;
     int shared_block_optin, shared_multiprocessor, threads_multiprocessor, blocks_multiprocessor;

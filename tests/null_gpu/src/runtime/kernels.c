@@ -81,7 +81,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *ho
     memset(out, 0, sizeof *out);
     out->maxThreadsPerBlock = 1024;
     out->numRegs = 32;
-    out->ptxVersion = out->binaryVersion = card->major * 10 + card->minor;
+    out->ptxVersion = out->binaryVersion = card->code;
     out->maxDynamicSharedSizeBytes = kernel->max_shared ? kernel->max_shared : 48 << 10;
     out->preferredShmemCarveout = -1;
     return cudaSuccess;
