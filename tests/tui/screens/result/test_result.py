@@ -14,6 +14,7 @@ from sysbench.tui.screens.result.registry import USUAL_TABS
 from sysbench.tui.screens.result.tabs.kernels import KernelsTab
 from sysbench.tui.screens.result.tabs.memory import MemoryTab
 from sysbench.tui.screens.result.tabs.memory_view import cursor_text
+from sysbench.tui.screens.result.tabs.summary import machine
 from sysbench.tui.widgets.charts.stack_bar import StackBar
 from sysbench.tui.widgets.charts.timeline import TimelineView
 from sysbench.tui.widgets.tables.table_view import TableView
@@ -228,3 +229,9 @@ async def test_again_fills_the_form_with_the_spec(own_run: RunDirectory) -> None
         await until(pilot, lambda: app.current_mode == "run")
         await pilot.pause()
         assert app.screen.query_one("#field-steps", Input).value == "12"
+
+
+def test_the_machine_of_a_gpu_run_begins_with_the_gpu(gpu_run: RunDirectory) -> None:
+    names = [name for name, _ in machine(gpu_run.record())]
+    assert names[0] == "device.name"
+    assert "cpu.model" in names

@@ -163,6 +163,10 @@ def passes(record: Record) -> Iterator[Pair]:
 
 
 def machine(record: Record) -> list[Pair]:
-    """The first rows of the environment table, as its cells have them."""
-    rows = cells_as_text(environment_table(record))[:TELLING_FACTS]
-    return [(name, " ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]
+    """The first rows of the environment table as its cells have them, the GPU's before all."""
+    rows = cells_as_text(environment_table(record))
+    rows.sort(key=lambda row: not row[0].startswith("device."))
+    return [
+        (name, " ".join(cell for cell in (value, note) if cell))
+        for name, value, note in rows[:TELLING_FACTS]
+    ]
