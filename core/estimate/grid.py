@@ -12,6 +12,7 @@ import msgspec
 from ..errors import SpecError
 from ..spec.fields import field_named
 from ..spec.models import find_model
+from ..spec.own_model import is_own
 from ..spec.spec import RunSpec
 from .allocator_settings import AllocatorSettings
 from .closed_form import Prediction
@@ -253,7 +254,7 @@ def _parse_axis(text: str) -> Axis:
     if field.name in ("batch", "context") and 0 in parsed:
         raise SpecError(field.name, "0", field.allowed)
     if field.name == "model":
-        parsed = [find_model(name).name for name in parsed]
+        parsed = [name if is_own(name) else find_model(name).name for name in parsed]
     return Axis(field.name, list(dict.fromkeys(parsed)))
 
 

@@ -11,6 +11,7 @@ from ..formatting import format_bytes, percent, signed_percent
 from ..record.clock_reasons import holding
 from ..record.memory import RESIDUAL
 from ..record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
+from ..spec.own_model import is_own
 from .cells import decimal, literal
 from .timing import interval_words, throttled_words
 
@@ -114,7 +115,7 @@ def trust_lines(record: Record) -> list[tuple[str, str]]:
     if record.kernels:
         lines += _of_kernels(record.kernels)
     if record.memory:
-        lines += _of_memory(record.memory)
+        lines += _of_memory(record.memory, is_own=is_own(record.spec.get("model")))
     if record.telemetry:
         lines += _of_telemetry(record.telemetry)
     lines += _of_clock(record)
@@ -165,7 +166,7 @@ def _of_kernels(kernels: Kernels) -> Iterator[tuple[str, str]]:
     yield ("coverage", f"the table {'; '.join(coverage_words(kernels))}")
 
 
-def _of_memory(memory: Memory) -> Iterator[tuple[str, str]]:
+def _of_memory(memory: Memory, *, is_own: bool) -> Iterator[tuple[str, str]]:
     counted = "the peak allocated" if memory.residual_bytes is None else "the allocator's counter"
     yield ("ledger", _closing(memory.ledger, memory.peak_allocated_bytes, counted))
     if memory.card and memory.driver_used_bytes:
@@ -176,7 +177,8 @@ def _of_memory(memory: Memory) -> Iterator[tuple[str, str]]:
     if memory.predicted_peak_bytes and memory.prediction_error is not None:
         predicted = format_bytes(memory.predicted_peak_bytes)
         error = signed_percent(memory.prediction_error)
-        text = f"closed form {predicted}, {error} against the measured peak"
+        method = "played step" if is_own else "closed form"
+        text = f"{method} {predicted}, {error} against the measured peak"
         if memory.library_workspace_bytes and memory.tensor_prediction_error is not None:
             text += f", {signed_percent(memory.tensor_prediction_error)} without library workspace"
         yield ("prediction", text)

@@ -47,6 +47,7 @@ SEQ2SEQ = {
 }
 LATENT = {
     **SMALL_EXPERTS,
+    "head_dim": 8,
     "num_key_value_heads": 4,
     "n_routed_experts": 4,
     "n_group": 2,
@@ -109,7 +110,7 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "vision",
         "SwinForImageClassification",
         {"image_size": 32, "patch_size": 2, "window_size": 4, "embed_dim": 16, "depths": [1, 1]}
-        | {"num_heads": [2, 4]},
+        | {"num_heads": [2, 4], "num_attention_heads": [2, 4]},
     ),
     "convnext": (
         "vision, convolutions",

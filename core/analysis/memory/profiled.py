@@ -39,10 +39,11 @@ FUNCTION = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)", re.DOTALL)
 ONLY_ALLOCATES = re.compile(r"aten::(new_)?empty(_\w+)?|aten::resize_")
 PRODUCT = re.compile(
     r"aten::(mm|bmm|mv|dot|addmm|addbmm|baddbmm|addmv|_addmm_activation|_int_mm|_scaled_mm"
-    r"|mkldnn_\w+|_scaled_dot_product_flash_attention_for_cpu(_backward)?)"
+    r"|mkldnn_\w+|convolution_backward|_slow_conv2d_(forward|backward)|slow_conv3d_forward"
+    r"|_scaled_dot_product_flash_attention_for_cpu(_backward)?)"
     r"|(mkldnn|onednn)::\w+"
 )
-"""Operators that are one matrix product, or all those of one fused attention.
+"""Operators that are one matrix product or convolution, or all those of one fused attention.
 
 Composite operators such as ``aten::linear`` do not match: the outputs of the operators inside are
 tensors of the step.

@@ -12,6 +12,7 @@ from ...record.blocks import EVERY_PASS, PassName
 from ...spec.fields import field_named
 from ...spec.files import NAME
 from ...spec.models import find_model
+from ...spec.own_model import is_own
 from ...storage import home
 from .layouts import read_layouts
 from .reader import Problems, Section, read_toml
@@ -102,7 +103,7 @@ def parse_points(axis: str, values: list[Any]) -> tuple[Point, ...]:
 
 
 def _canonical(key: str, value: Any) -> Any:
-    return find_model(value).name if key == "model" else value
+    return find_model(value).name if key == "model" and not is_own(value) else value
 
 
 def _label(key: str, value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...record.record import Record
 from ...spec.models import find_model
+from ...spec.own_model import is_own
 from ...tables.chart import Figure, Series
 from ...tables.table import is_number
 from ..file.study import Axis, Point, Study
@@ -97,7 +98,9 @@ def _numbers(axis: Axis) -> Across | None:
 
 
 def _is_models(axis: Axis) -> bool:
-    return len(axis.points) > 1 and all("model" in point.settings for point in axis.points)
+    """Whether the points differ by the size of a preset, which orders them along a line."""
+    models = [point.settings.get("model") for point in axis.points]
+    return len(models) > 1 and not any(model is None or is_own(model) for model in models)
 
 
 def _parameters(point: Point) -> int:

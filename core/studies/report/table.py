@@ -263,7 +263,7 @@ class _Filler:
         for cell in cells:
             if formula.startswith("spec.") and cell.spec is not None:
                 distinct[getattr(cell.spec, formula.removeprefix("spec."))] = None
-            elif formula == "parameters" and cell.spec is not None:
+            elif formula == "parameters" and cell.spec is not None and not cell.spec.is_own:
                 distinct[cell.spec.dimensions.parameters] = None
             elif cell.id in self.records:
                 value = follow(self.records[cell.id], formula)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ...estimate.step.backward import GRADIENTS
 from ...estimate.step.forward import LOGITS
 from ...estimate.trace import STEP
 from ...spec.choices import without_autocast
+from ...spec.own_model import source_of
 from ...spec.spec import RunSpec
 from ..workloads import own
 from ..workloads.base import autocast_dtype, tensors_in
@@ -58,29 +59,37 @@ class DryRunOwnWorkload(own.OwnWorkload):
     def _casting(self) -> Iterator[None]:
         spec = self.requested_spec
         functions = _OwnCuda if spec.on_cuda else _OwnCpu
-        with functions(autocast_dtype(spec), spec.attention_row), _without_values():
+        is_configured = source_of(spec.model).door == "hf"
+        values = _without_values() if is_configured else nullcontext()
+        with functions(autocast_dtype(spec), spec.attention_row), values:
             yield
 
 
 @contextmanager
 def _without_values() -> Iterator[None]:
-    """Answer what transformers reads from the values of ids, which have none here.
+    """Answer what transformers reads from the values of ids and masks, which have none here.
 
-    It asks whether several sequences are packed into one row, and warns of padding without a
-    mask. In a batch of ours there is neither.
+    It asks whether several sequences are packed into one row, whether a mask of its own lets all
+    through, and warns of padding without a mask. Our batches are unpacked and without padding.
     """
     masks = sys.modules.get("transformers.masking_utils")
     models = sys.modules.get("transformers.modeling_utils")
     base = getattr(models, "PreTrainedModel", None)
-    questions = (
-        (masks, "find_packed_sequence_indices"),
-        (base, "warn_if_padding_and_no_attention_mask"),
+    answers: tuple[tuple[object, str, object], ...] = (
+        (masks, "find_packed_sequence_indices", None),
+        (masks, "fast_all", True),
+        (base, "warn_if_padding_and_no_attention_mask", None),
     )
     with ExitStack() as stack:
-        for owner, name in questions:
+        for owner, name, answer in answers:
             if hasattr(owner, name):
-                stack.enter_context(replaced(owner, name, lambda *_, **__: None))
+                always = partial(_answered, answer)
+                stack.enter_context(replaced(owner, name, always))
         yield
+
+
+def _answered(answer: object, *_: object, **__: object) -> object:
+    return answer
 
 
 GROUPED_PRODUCTS = tuple(

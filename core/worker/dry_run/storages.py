@@ -326,6 +326,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if instead_of is not None:
             source = self._of[_address(instead_of)]
             number, source.number = source.number, -1
+            source.died = len(self._moments)  # the sum is in its memory
         elif number is None:
             number = self.trace.request(storage.nbytes(), block)
         life = Life(storage.nbytes(), category, born=len(self._moments), number=number)
@@ -337,7 +338,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _end(self, address: int) -> None:
         life = self._of.pop(address)
-        life.died = len(self._moments)
+        if life.died is None:
+            life.died = len(self._moments)
         self.trace.give_back(life.number)
 
     def played(self, layers: int) -> Played:
