@@ -317,7 +317,7 @@ def _written_ns(run: RunDirectory) -> int:
 
 
 def find_run(text: str, root: Path | None = None) -> RunDirectory:
-    """The run with that id, a unique part of one, ``last``, or a path to its directory.
+    """The run with that id or a unique part of it, ``last``, ``last~1``, or at a path.
 
     Raises:
         NotFoundError: None, or several.
@@ -325,6 +325,9 @@ def find_run(text: str, root: Path | None = None) -> RunDirectory:
     if text == "last" and (newest := newest_run(root)) is not None:
         return newest
     runs = list_runs(root)
+    before = text[len("last~") :] if text.startswith("last~") else ""
+    if before.isdecimal() and len(before) < 9 and int(before) < len(runs):
+        return sorted(runs, key=lambda run: _created_ns(run) or 0)[-1 - int(before)]
     matches = [run for run in runs if run.id == text]
     # A whole id first: a folder of that name in the working directory is another run.
     if not matches and (Path(text) / "run.json").is_file():

@@ -10,7 +10,7 @@ from ...core.formatting import parse_bytes, parse_ratio
 Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 WORDS = "words"
 """Name of the words that a command takes wherever they stand between its options."""
-RUN_HELP = "id of a run, a unique part of it, `last`, or the path of its directory"
+RUN_HELP = "id of a run, a unique part of it, `last`, `last~1` before it, or its directory's path"
 EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
 GATE_CODES = (
     "exit codes of a gate: 0 same or better, 3 a regression, 4 not decidable, 1 a run failed\n"

@@ -124,7 +124,17 @@ def test_the_last_of_two_runs_of_one_second_is_the_one_created_last(
 ) -> None:
     created_at(monkeypatch, 10**18, "ffff")
     later = created_at(monkeypatch, 10**18 + 1, "0000")
-    assert find_run("last").id == later.id
+    assert find_run("last").id == find_run("last~0").id == later.id
+
+
+def test_runs_before_the_last_are_counted_by_their_creation(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [created_at(monkeypatch, 10**18 + n, digits) for n, digits in enumerate(("ff", "aa"))]
+    assert [find_run(f"last~{back}").id for back in (0, 1)] == [runs[1].id, runs[0].id]
+    for text in ("last~2", "last~", "last~x", f"last~{'9' * 12}"):
+        with pytest.raises(NotFoundError):
+            find_run(text)
 
 
 def test_the_last_run_is_right_where_a_clock_passes_an_hour_twice(
