@@ -35,6 +35,7 @@ class Field:
         part_of: The key that this one describes further; both are one factor of a study.
         later: Added after runs had been stored: at its default it is left out of the identity,
             so that those runs keep their identity.
+        is_typed: Whether people write it; else it follows from other keys, and helps leave it out.
         is_used: Whether the value has a meaning, by the values of the other keys.
     """
 
@@ -48,6 +49,7 @@ class Field:
     decides: Decides = "forward"
     part_of: str = ""
     later: bool = False
+    is_typed: bool = True
     is_used: Callable[[Mapping[str, Any]], bool] = lambda values: True
 
     def parse(self, value: object) -> Any:

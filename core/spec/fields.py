@@ -43,7 +43,12 @@ def field_named(name: str, value: object = "…") -> Field:
         return _BY_NAME[name]
     close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise SpecError(name, value, f"no such key; {hint}known: {', '.join(_BY_NAME)}")
+    raise SpecError(name, value, f"no such key; {hint}known: {', '.join(typed_keys())}")
+
+
+def typed_keys() -> tuple[str, ...]:
+    """Keys that people write."""
+    return tuple(field.name for field in FIELDS if field.is_typed)
 
 
 def group_keys(group: Group) -> tuple[str, ...]:
@@ -104,7 +109,7 @@ FIELDS: tuple[Field, ...] = (
             name="model",
             help="preset of a model size, or a model of yours",
             allowed="the name of a preset, such as tiny or cs336-2025/large, or "
-            "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, hf:PATH",
+            "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, hf:PATH with model.NAME=VALUE",
             convert=as_text,
             valid=lambda value: len(value) <= 4096 if is_own(value) else len(value) <= 100,
         ),
@@ -277,6 +282,7 @@ FIELDS: tuple[Field, ...] = (
             allowed='a JSON object such as {"layers": 4}',
             convert=canonical_arguments,
             valid=lambda value: len(value) <= 4096,
+            is_typed=False,
         ),
         Field(
             name="model_file",
@@ -284,6 +290,7 @@ FIELDS: tuple[Field, ...] = (
             allowed="a path",
             convert=as_text,
             valid=lambda value: len(value) <= 4096,
+            is_typed=False,
         ),
         Field(
             name="model_source",
@@ -291,6 +298,7 @@ FIELDS: tuple[Field, ...] = (
             allowed="16 hexadecimal digits",
             convert=as_text,
             valid=lambda value: bool(re.fullmatch(r"(|[0-9a-f]{16})", value)),
+            is_typed=False,
         ),
         switch("trust_code", "run the code that comes with a configuration; only with hf:PATH"),
         part_of="model",

@@ -48,6 +48,8 @@ def spec_keys() -> str:
     default = RunSpec()
     lines = ["keys of a spec, here and in TOML, with their defaults:"]
     for field in FIELDS:
+        if not field.is_typed:
+            continue
         value = getattr(default, field.name)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         key = field.name if field.name in DIMENSION_NAMES else f"{field.name}={text}"
@@ -165,6 +167,8 @@ def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | 
 
     if is_model(name):
         return {"model": name}, None
+    if name.endswith(".py"):
+        raise SpecError("spec", name, f"a model in Python is named with its factory: {name}:make")
     if name.endswith(".toml") or "/" in name or Path(name).is_file():
         return read_spec_file(Path(name))
     spec, passes = load_profile(name)

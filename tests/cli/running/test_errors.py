@@ -98,6 +98,7 @@ def test_bad_spec_file_is_named(
         (["estimate", "nobody"], ["no profile 'nobody'"]),
         (["estimate", "tiny", "cs336-2025/xl"], ["'tiny cs336-2025/xl'", "one model"]),
         (["run", "tiny", "contxt=8"], ["contxt", "context"]),
+        (["run", "nano.py"], ["nano.py:make", "factory"]),
         (["run", "--passes", "timing,flying"], ["passes", "flying", "timing, trace, memory"]),
         (["run", "--passes", ","], ["passes"]),
         (["show", "nothing"], ["no run 'nothing'", "sysbench-tui list"]),

@@ -16,6 +16,8 @@ from sysbench.core.spec.model_source import libraries_of, located
 from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.tui.commands.registry import parse_arguments
+from sysbench.tui.commands.spec_arguments import asked_spec
 
 CPU = {"device": "cpu"}
 
@@ -85,8 +87,7 @@ def test_an_argument_survives_the_command_line_and_a_profile(
 ) -> None:
     spec = parse_spec({"model": "nano.py:make", "model.size": value, "model.deep": True})
     assert json.loads(spec.model_args) == {"deep": True, "size": read}
-    words = [word for word in shlex.split(command_line(spec)) if "=" in word]
-    assert parse_spec(dict(word.split("=", 1) for word in words)) == spec
+    assert asked_spec(parse_arguments(shlex.split(command_line(spec))[1:])) == spec
     save_profile("mine", spec)
     assert load_profile("mine")[0] == spec
 

@@ -86,9 +86,13 @@ def fields_in_use(texts: dict[str, str]) -> list[str]:
     """The fields that decide the spec: others keep their defaults, whatever their texts."""
     custom = texts["model"] == CUSTOM
     unused = unused_keys(texts) | ({"model"} if custom else set(DIMENSION_NAMES))
-    if is_own(texts["model"]) and texts["attention"] == RunSpec().attention:
+    if is_own(texts["model"]) and _is_default(texts, "attention"):
         unused.add("attention")  # nobody chose it: the model has its own
     return [name for name in texts if name not in unused]
+
+
+def _is_default(texts: dict[str, str], name: str) -> bool:
+    return texts[name] == field_text(name, getattr(RunSpec(), name))
 
 
 def checked(texts: dict[str, str], passes: list[PassName]) -> Filled:
