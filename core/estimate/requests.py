@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from .allocator import CachingAllocator, Refused
@@ -86,6 +88,7 @@ def held_by(
     capacity_bytes: int | None = None,
     *,
     is_limited: bool = False,
+    leaves_nothing: bool = False,
 ) -> Held:
     """Play build, warm-up and a steady step to an allocator.
 
@@ -93,9 +96,40 @@ def held_by(
         workspace_bytes: Of the matrix library, for each thread that multiplies.
         capacity_bytes: What the device has for the allocator; None: no end.
         is_limited: Whether that is a limit put on the process.
+        leaves_nothing: Whether the build makes no request that it returns, as drawing weights
+            does by chance: what it leaves to the cache decides how the step's blocks lie.
     """
+    if leaves_nothing:
+        requests = without_returned(requests)
     allocator = CachingAllocator(settings, capacity_bytes, is_limited=is_limited)
     return _Player(requests, workspace_bytes, allocator).held()
+
+
+def without_returned(requests: Requests) -> Requests:
+    """The requests without those of the build that it returns itself."""
+    returned = {~entry for entry in requests.build if entry < 0}
+    numbers: dict[int, int] = {}
+    number = 0
+
+    def renumbered(entries: list[int]) -> Iterator[int]:
+        nonlocal number
+        for entry in entries:
+            if entry > 0:
+                if number not in returned:
+                    numbers[number] = len(numbers)
+                    yield entry
+                number += 1
+            elif ~entry not in returned:
+                yield ~numbers[~entry]
+
+    build, state, step = requests.build, requests.state, requests.step
+    # In this order: numbers run through all three lists.
+    return Requests(
+        build=list(renumbered(build)),
+        state=list(renumbered(state)),
+        step=list(renumbered(step)),
+        marks=requests.marks,
+    )
 
 
 class _Player:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ from .allocator_settings import MIB, AllocatorSettings
 from .closed_form import Prediction
 from .exact import ExactPrediction
 from .libraries import CONTEXT_BYTES, DOUBT_SHARE, DRIVER_BYTES, workspace_bytes
-from .requests import held_by
+from .requests import Requests, held_by
 
 Verdict = Literal["fits", "close", "over"]
 """``close``: within what is not known of the device, and in the closed form of the allocator."""
@@ -19,6 +20,10 @@ FRAGMENTS_SHARE, FRAGMENTS_BYTES = 0.07, 128 * MIB
 """What the closed form leaves to the caching allocator beside a step's peak: this share, at least
 these bytes. By exact mode, which plays the allocator, steps of 4 to 80 GiB pressed for memory need
 2 to 6 % more than their peak, smaller ones up to 11 % and 80 MiB."""
+
+
+PLAYED = 5
+"""Capacities, from the least room to the most, at which an allocator plays requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,22 +89,34 @@ def room_of(spec: RunSpec, capacity_bytes: int, card: Card = ANY_CARD) -> Room:
 def verdict_of(
     prediction: Prediction, room: Room, settings: AllocatorSettings | None = None
 ) -> Verdict:
-    """Whether the step fits."""
-    if not lacking_bytes(prediction, room, settings):
-        return "fits"
-    needed = prediction.peak_bytes
-    return "over" if _lacks(prediction, needed, room, room.most, settings) else "close"
+    """Whether the step fits.
+
+    With requests it is sure to where none is refused, however much of the room there is and
+    whatever the build has left to the cache, and sure not to where one is refused in each case.
+    """
+    requests = _requests_of(prediction)
+    if requests is None:
+        if not lacking_bytes(prediction, room, settings):
+            return "fits"
+        return "over" if prediction.peak_bytes > room.most else "close"
+    lacks = _lacks(requests, room, settings)
+    is_first_refused = next(lacks) > 0
+    if any((lack > 0) != is_first_refused for lack in lacks):
+        return "close"
+    return "over" if is_first_refused else "fits"
 
 
 def lacking_bytes(
     prediction: Prediction, room: Room, settings: AllocatorSettings | None = None
 ) -> int:
-    """Bytes that the step lacks to be sure to fit; 0 where it fits.
+    """Bytes that the step may lack, and is sure to fit with; 0 where it is sure to fit.
 
     In exact mode those of the first request that is refused, which may not be the last.
     """
-    needed = with_fragments(prediction.peak_bytes, room)
-    return _lacks(prediction, needed, room, room.least, settings)
+    requests = _requests_of(prediction)
+    if requests is None:
+        return max(0, with_fragments(prediction.peak_bytes, room) - room.least)
+    return max(_lacks(requests, room, settings))
 
 
 def is_room(peak_bytes: int, room: Room) -> bool:
@@ -121,18 +138,27 @@ def with_fragments(peak_bytes: int, room: Room) -> int:
     return peak_bytes + max(FRAGMENTS_BYTES, int(peak_bytes * FRAGMENTS_SHARE))
 
 
-def _lacks(
-    prediction: Prediction,
-    needed: int,
-    room: Room,
-    capacity_bytes: int,
-    settings: AllocatorSettings | None,
-) -> int:
-    """Bytes that the capacity lacks: of what is needed, or where requests are known, of these."""
-    if not isinstance(prediction, ExactPrediction) or prediction.requests is None:
-        return max(0, needed - capacity_bytes)
+def _requests_of(prediction: Prediction) -> Requests | None:
+    return prediction.requests if isinstance(prediction, ExactPrediction) else None
+
+
+def _lacks(requests: Requests, room: Room, settings: AllocatorSettings | None) -> Iterator[int]:
+    """Bytes that the first refused request lacks, 0 for none, at each capacity played.
+
+    Twice where the build returns what it requested, also without that: how much of it there is
+    goes by the values that are drawn, and where the step's blocks lie by what it leaves cached.
+    With more room an allocator can also refuse what it has served with less.
+    """
     workspace = workspace_bytes(room.capability)
-    shortage = held_by(prediction.requests, workspace, settings, capacity_bytes).shortage
-    if shortage is None:
-        return 0
-    return max(1, shortage.reserved_bytes + shortage.requested_bytes - capacity_bytes)
+    chances = (False, True) if any(entry < 0 for entry in requests.build) else (False,)
+    steps = range(PLAYED) if room.doubt else range(1)
+    for step in steps:
+        capacity = room.least + room.doubt * step // (PLAYED - 1)
+        for leaves_nothing in chances:
+            shortage = held_by(
+                requests, workspace, settings, capacity, leaves_nothing=leaves_nothing
+            ).shortage
+            if shortage is None:
+                yield 0
+            else:
+                yield max(1, shortage.reserved_bytes + shortage.requested_bytes - capacity)

@@ -3,7 +3,8 @@
 ``python -m docs.validation.fit_advice`` asks on a null GPU of each case's kind (see
 `tests/null_gpu`) what fits, runs the advised value, one that may fit and the first that is sure
 not to, each in a memory pass of the program, and puts the table into ``null-gpu.md``. What was
-run before is in ``fit_advice.csv`` and is not run again; ``--anew`` forgets it.
+run before is in ``fit_advice.csv`` and is not run again; ``--anew`` forgets it, ``--ask`` asks
+again and runs only values that it has not.
 """
 
 from __future__ import annotations
@@ -96,6 +97,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     torch: str
 
     @property
+    def outcomes(self) -> dict[int, str]:
+        """How each value ended."""
+        ends = (self.advised_outcome, self.may_outcome, self.beyond_outcome)
+        values = (self.advised, self.may, self.beyond)
+        return {value: end for value, end in zip(values, ends, strict=True) if value}
+
+    @property
     def holds(self) -> bool:
         """Whether the advised value finished and the one beyond ran out of memory."""
         return (self.advised_outcome, self.beyond_outcome) == (FINISHED, OUT)
@@ -109,19 +117,19 @@ def read_rows() -> list[Row]:
         return msgspec.convert(list(csv.DictReader(file)), list[Row], strict=False)
 
 
-def add_row(row: Row) -> None:
-    """Append a row to the file."""
-    values = msgspec.to_builtins(row)
-    is_new = not ROWS.exists()
-    with ROWS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(values), lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerow(values)
+def write_rows(rows: dict[tuple[int, str], Row]) -> None:
+    """Replace the file."""
+    values = [msgspec.to_builtins(rows[key]) for key in sorted(rows)]
+    partial = ROWS.with_suffix(".part")
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(values[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(values)
+    partial.replace(ROWS)
 
 
-def run_case(number: int, allocator: str) -> Row:
-    """Ask, and run what was answered."""
+def run_case(number: int, allocator: str, known: Row | None = None) -> Row:
+    """Ask, and run what was answered, but for values whose end is known."""
     case = CASES[number - 1]
     with null_gpu(card=case.card) as (python, environment):
         environment["PYTORCH_ALLOC_CONF"] = allocator
@@ -132,7 +140,9 @@ def run_case(number: int, allocator: str) -> Row:
         advised, beyond = advice["largest"], advice["beyond"]
         may = (advised + beyond) // 2
         torch, outcomes = "", {}
-        for value in sorted({advised, may, beyond}):
+        if known is not None:
+            torch, outcomes = known.torch, known.outcomes
+        for value in sorted({advised, may, beyond} - outcomes.keys()):
             options = ["--json", "--passes", "memory", "--set", f"{case.key}={value}"]
             record = _answer([*program, "run", *case.settings, *options], environment)
             outcomes[value] = record["passes"][0]["outcome"]
@@ -193,16 +203,17 @@ def main() -> int:
     """Run what is missing and write the table; 1 if a piece of advice does not hold."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--anew", action="store_true", help="forget what was run before")
-    if parser.parse_args().anew:
-        ROWS.unlink(missing_ok=True)
-    known = {(row.case, row.allocator) for row in read_rows()}
+    parser.add_argument("--ask", action="store_true", help="ask again, for other advice")
+    arguments = parser.parse_args()
+    known = {} if arguments.anew else {(row.case, row.allocator): row for row in read_rows()}
     for number in range(1, len(CASES) + 1):
         for allocator in ALLOCATORS:
-            if (number, allocator) not in known:
-                row = run_case(number, allocator)
-                add_row(row)
-                print(*msgspec.to_builtins(row).values(), flush=True)
-    rows = sorted(read_rows(), key=lambda row: (row.case, row.allocator))
+            key = number, allocator
+            if key not in known or arguments.ask:
+                known[key] = run_case(number, allocator, known.get(key))
+                write_rows(known)
+                print(*msgspec.to_builtins(known[key]).values(), flush=True)
+    rows = [known[key] for key in sorted(known)]
     table = list(lines(rows))
     replace_part("fit", table)
     print("\n".join(table))

@@ -141,3 +141,25 @@ def test_expandable_segments_need_less_where_sizes_change_between_steps() -> Non
     expandable = held_by(grows, WORKSPACE, AllocatorSettings(expandable_segments=True))
     assert expandable.reserved_bytes < plain.reserved_bytes
     assert expandable.allocated_bytes == plain.allocated_bytes
+
+
+def test_what_the_build_returns_itself_can_be_left_out() -> None:
+    """What it leaves in the cache is larger than what the step asks for, and is cut for it."""
+    weights, drawn = 30 * MIB, 50 * MIB
+    built = a_step(
+        build=[weights, drawn, ~1],
+        state=[],
+        step=[30 * MIB, 40 * MIB, ~2, ~3],
+        marks=[("forward", 0)],
+    )
+    drawing, bare = held_by(built, 0), held_by(built, 0, leaves_nothing=True)
+    assert bare == held_by(
+        a_step(
+            build=[weights],
+            state=[],
+            step=[30 * MIB, 40 * MIB, ~1, ~2],
+            marks=[("forward", 0)],
+        ),
+        0,
+    )
+    assert (drawing.reserved_bytes, bare.reserved_bytes) == (120 * MIB, 100 * MIB)
