@@ -17,6 +17,7 @@ from ..null_gpu.conftest import null_gpu as null_gpu
 from . import __main__ as check
 from .page import Ended, ended, keep, lines_path
 from .stages import stage as stages
+from .stages.memory_cells import AXES, in_order
 from .stages.registry import STAGES, stage_named
 from .stages.stage import NO_TIME, ROOT, Bench, Row
 
@@ -44,6 +45,15 @@ def test_only_small_recordings_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(stages, "LARGEST_FIXTURE_BYTES", 10)
     assert "was not kept" in bench(tmp_path).keep(b"y" * 500, "trace.json.gz")
     assert [path.name for path in (tmp_path / "fixtures").iterdir()] == ["nvml.json.gz"]
+
+
+def test_every_cell_of_the_memory_table_has_its_turn_and_what_it_is_held_against() -> None:
+    cells = in_order()
+    assert len({tuple(cell[axis] for axis in AXES) for cell in cells}) == len(cells) > 200
+    assert all(int(cell["allocated_bytes"]) and int(cell["reserved_bytes"]) for cell in cells)
+    first = cells[:30]  # each model with each kind of step and precision, contexts mixed
+    assert len({(cell["model"], cell["step"], cell["precision"]) for cell in first}) == 30
+    assert len({cell["context"] for cell in first}) > 2
 
 
 def test_the_page_says_how_each_stage_ended_and_what_is_done_is_left_out(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ AXES = ("model", "context", "step", "precision", "attention")
 MIB = 2**20
 SECONDS_A_CELL = 15.0
 QUICK = 2
+SAME = "(+0.00)"
 
 
 def in_order(path: Path = CELLS) -> list[dict[str, str]]:
@@ -57,7 +58,7 @@ def lines(bench: Bench) -> Iterator[str]:
         rows.append(bench.once(name, partial(_row, bench, cell, name)))
         yield line(rows[-1])
     yield ""
-    exact = sum(row[2].endswith("(+0.0)") and row[3].endswith("(+0)") for row in rows)
+    exact = sum(row[2].endswith(SAME) and row[3].endswith(SAME) for row in rows)
     ended = sum(row[1] == "as there" for row in rows)
     yield f"{len(rows)} cells: {ended} ended as there, {exact} have its allocated and reserved MiB."
 
@@ -75,17 +76,22 @@ def _row(bench: Bench, cell: dict[str, str], name: str) -> Row:
     if memory is None or cell["refused"]:
         detail = "" if found in ("finished", told) else f": {passed.detail}"
         return [name, outcome + detail, "–", "–", "–", "–", "–"]
-    allocated, reserved = memory.peak_allocated_bytes / MIB, memory.peak_reserved_bytes
     return [
         name,
         outcome,
-        f"{allocated:.1f} ({round(allocated, 1) - float(cell['allocated_mib']):+.1f})",
-        "–" if reserved is None
-        else f"{reserved / MIB:.0f} ({reserved / MIB - float(cell['reserved_mib']):+.0f})",
+        _beside(memory.peak_allocated_bytes, cell["allocated_bytes"]),
+        _beside(memory.peak_reserved_bytes, cell["reserved_bytes"]),
         _context(memory.card),
         "–" if memory.residual_bytes is None else f"{memory.residual_bytes / MIB:.1f}",
         bench.time(memory.clock_offset_us, "{:+.1f}"),
-    ]  # fmt: skip
+    ]
+
+
+def _beside(measured_bytes: int | None, there: str) -> str:
+    """MiB, and in brackets the difference from the null GPU's bytes."""
+    if measured_bytes is None:
+        return "–"
+    return f"{measured_bytes / MIB:.1f} ({(measured_bytes - int(there)) / MIB:+.2f})"
 
 
 def _context(card: list[LedgerRow]) -> str:
