@@ -179,3 +179,20 @@ print(json.dumps([grown, used() - before, segments]))
         PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
     )
     assert facts == [[40, 80, 120], 0, [True]]
+
+
+def test_one_process_reduces_over_two_devices(null_gpu: NullGpu) -> None:
+    facts = null_gpu.python(
+        """
+import json, torch
+from torch.cuda import nccl
+arrays = [torch.ones(1 << 20, device=f"cuda:{n}") for n in range(2)]
+for _ in range(3):
+    nccl.all_reduce(arrays)
+for n in range(2):
+    torch.cuda.synchronize(n)
+print(json.dumps([nccl.is_available(arrays), torch.cuda.current_device()]))
+""",
+        count=2,
+    )
+    assert facts == [True, 0]

@@ -207,8 +207,18 @@ static Result submit(Communicator *of, cudaStream_t on, const Leg *legs, size_t 
     return SUCCESS;
 }
 
+/* The default stream is that of the communicator's device, whichever one is current. */
+static cudaStream_t stream_of(const Communicator *of, cudaStream_t stream) {
+    int before = ng_current();
+    ng_set_current(of->device);
+    ng_stream *found = ng_stream_of(stream);
+    ng_set_current(before);
+    return (cudaStream_t)found;
+}
+
 static Result enqueue(Communicator *of, cudaStream_t stream, Leg leg) {
     if (!of || leg.type < 0 || leg.type >= TYPES) return last_error = INVALID_ARGUMENT;
+    stream = stream_of(of, stream);
     if (!group || !group->depth) return submit(of, stream, &leg, 1);
     if (group->count == MOST_IN_GROUP) return last_error = INTERNAL;
     group->items[group->count].of = of;
@@ -318,8 +328,7 @@ Result ncclGetUniqueId(UniqueId *id) {
     return SUCCESS;
 }
 
-/* Meets the other ranks: like NCCL, it waits for them for ever. */
-static Result meet(Communicator **out, const char *name, int ranks, int rank) {
+static Result join(Communicator **out, const char *name, int ranks, int rank) {
     if (ranks < 1 || ranks > MOST_RANKS || rank < 0 || rank >= ranks) return INVALID_ARGUMENT;
     Communicator *of = calloc(1, sizeof *of);
     if (!of) return SYSTEM;
@@ -329,7 +338,14 @@ static Result meet(Communicator **out, const char *name, int ranks, int rank) {
     if (!of->office) return free(of), last_error = SYSTEM;
     *out = of;
     ng_need_context();
-    if (!ng_office_join(of->office, name, ranks)) return last_error = INVALID_USAGE;
+    return ng_office_join(of->office, name, ranks) ? SUCCESS : (last_error = INVALID_USAGE);
+}
+
+/* Meets the other ranks: like NCCL, it waits for them for ever. */
+static Result meet(Communicator **out, const char *name, int ranks, int rank) {
+    Result result = join(out, name, ranks, rank);
+    if (result != SUCCESS) return result;
+    Communicator *of = *out;
     while (!ng_office_is_complete(of->office, ranks) && !of->is_aborted) ng_sleep_until(ng_now() + 200000);
     ng_note("nccl joined %s as %d of %d", name, rank, ranks);
     return SUCCESS;
@@ -343,6 +359,19 @@ Result ncclCommInitRank(Communicator **out, int ranks, UniqueId id, int rank) {
 Result ncclCommInitRankScalable(Communicator **out, int ranks, int rank, int ids, UniqueId *id,
                                 void *config) {
     return meet(out, id->text, ranks, rank);
+}
+
+/* All ranks are of this process, one a device: none has to be waited for. */
+Result ncclCommInitAll(Communicator **out, int count, const int *devices) {
+    UniqueId id;
+    int before = ng_current();
+    Result result = ncclGetUniqueId(&id);
+    for (int rank = 0; rank < count && result == SUCCESS; rank++) {
+        ng_set_current(devices ? devices[rank] : rank);
+        result = join(out + rank, id.text, count, rank);
+    }
+    ng_set_current(before);
+    return result;
 }
 
 /* The ranks tell each other colour and key, in letters beside those of the operations before. */
