@@ -254,7 +254,9 @@ def _parse_axis(text: str) -> Axis:
     if field.name in ("batch", "context") and 0 in parsed:
         raise SpecError(field.name, "0", field.allowed)
     if field.name == "model":
-        parsed = [name if is_own(name) else find_model(name).name for name in parsed]
+        if any(map(is_own, parsed)):
+            raise SpecError("--table", text, "presets; of models of yours vary model_args")
+        parsed = [find_model(name).name for name in parsed]
     return Axis(field.name, list(dict.fromkeys(parsed)))
 
 

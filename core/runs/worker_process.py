@@ -95,24 +95,9 @@ class WorkerProcess:
             yield decode_event(line)
 
     def where(self, model_file: str) -> str:
-        """``, at model.py line 12 in make``: where the code of an own model stands now.
-
-        The worker writes the stacks of all its threads into its log for that. Empty of other
-        models, and where no thread is in that code.
-        """
-        if not model_file:
-            return ""
-        begin = self._log.stat().st_size
-        os.kill(self.pid, STACKS_SIGNAL)
-        deadline = time.monotonic() + STACKS_SECONDS
-        folder = re.escape(os.path.dirname(model_file))
-        frame = re.compile(rf'File "{folder}/(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
-        while time.monotonic() < deadline:
-            text = self._log.read_bytes()[begin:].decode("utf-8", "replace")
-            if match := frame.search(text):
-                return f", at {match['file']}:{match['line']} in {match['name']}"
-            time.sleep(0.05)
-        return ""
+        """``, at model.py:12 in make``: where the code of an own model stands; empty of others."""
+        place = place_in_code(self.pid, self._log, Path(model_file).parent) if model_file else ""
+        return place and f", at {place}"
 
     def wait(self) -> int:
         """The exit code, once the pipe has ended; minus the signal's number if killed."""
@@ -137,3 +122,21 @@ class WorkerProcess:
                 self.process.stdin.close()
         self._selector.close()
         os.close(self._pipe)
+
+
+def place_in_code(pid: int, log: Path, folder: Path) -> str:
+    """``model.py:12 in make``: the innermost line under a folder at which a worker stands now.
+
+    The worker writes the stacks of all its threads into its log for that. Empty where no thread is
+    in code of that folder.
+    """
+    begin = log.stat().st_size
+    os.kill(pid, STACKS_SIGNAL)
+    deadline = time.monotonic() + STACKS_SECONDS
+    frame = re.compile(rf'File "{re.escape(str(folder))}/([^"]+)", line (\d+) in (.+)')
+    while time.monotonic() < deadline:
+        written = log.read_bytes()[begin:].decode("utf-8", "replace")
+        if match := frame.search(written):
+            return f"{match[1]}:{match[2]} in {match[3]}"
+        time.sleep(0.05)
+    return ""

@@ -19,6 +19,8 @@ HF = "hf:"
 ARGUMENT = "model."
 """Prefix of a keyword argument among the settings: ``model.layers``."""
 
+LONGEST = 4096
+"""Characters of all arguments."""
 WAYS = "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or hf:PATH"
 
 
@@ -86,10 +88,15 @@ def with_arguments(settings: Mapping[str, object]) -> dict[str, object]:
     if not given:
         return dict(settings)
     rest = {key: value for key, value in settings.items() if key not in given}
-    arguments = decoded_arguments(canonical_arguments(rest.get("model_args", "")))
-    for key, value in given.items():
-        arguments[key.removeprefix(ARGUMENT)] = _read(value)
-    return rest | {"model_args": _encoded(arguments)}
+    try:
+        arguments = decoded_arguments(canonical_arguments(rest.get("model_args", "")))
+        for key, value in given.items():
+            arguments[key.removeprefix(ARGUMENT)] = _read(value)
+        return rest | {"model_args": _encoded(arguments)}
+    except (ValueError, TypeError) as error:
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(next(iter(given)), given, "values that JSON has") from error
 
 
 def canonical_arguments(value: object) -> str:
@@ -105,7 +112,9 @@ def canonical_arguments(value: object) -> str:
         raise TypeError
     if not value.strip():
         return ""
-    decoded = json.loads(value)
+    if len(value) > LONGEST:
+        raise ValueError
+    decoded = _decoded(value)
     if not isinstance(decoded, dict):
         raise ValueError
     return _encoded(decoded)
@@ -155,9 +164,25 @@ def _read(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return _decoded(value)
     except ValueError:
         return value
+
+
+def _decoded(text: str) -> object:
+    """JSON without the numbers that it does not have.
+
+    Raises:
+        ValueError: No JSON, or nested deeper than the decoder goes.
+    """
+
+    def refuse(name: str) -> object:
+        raise ValueError(name)
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError(text[:20]) from error
 
 
 def _typed(value: object) -> str:

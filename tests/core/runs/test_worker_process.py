@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sysbench.core.runs import worker_process
 from sysbench.core.runs.directory import create_run
 from sysbench.core.runs.job import Job
 from sysbench.core.runs.supervisor import supervise
-from sysbench.core.runs.worker_process import WorkerProcess
+from sysbench.core.runs.worker_process import WorkerProcess, place_in_code
 from sysbench.core.spec.spec import RunSpec
 
 PRINTS_LEVEL = "import os; print(os.environ['KINETO_LOG_LEVEL'])"
@@ -61,3 +62,32 @@ def test_what_was_asked_for_is_the_recordings_figure_where_there_is_one(
     assert row.detail == "out of memory: 1.50 MiB asked for in forward"
     assert row.oom is not None
     assert row.oom.requested_bytes == 3 * 2**19
+
+
+WAITS = """
+import faulthandler, os, signal, sys
+
+faulthandler.register(signal.SIGUSR1)
+
+def make():
+    os.write(1, b"ready"); sys.stdin.read()
+
+make()
+"""
+
+
+def test_a_worker_that_is_silent_says_where_the_user_s_code_stands(tmp_path: Path) -> None:
+    folder, log = tmp_path / "mine", tmp_path / "log"
+    folder.mkdir()
+    (folder / "model.py").write_text(WAITS)
+    command = [sys.executable, "-S", "-E", str(folder / "model.py")]
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.read(5) == b"ready"
+        assert place_in_code(process.pid, log, folder) == "model.py:7 in make"
+        process.kill()

@@ -62,6 +62,10 @@ def test_what_names_no_code_is_refused(text: str) -> None:
         ({"optimizer": "custom", "step": "forward"}, "optimizer", "step = train"),
         ({"model.for": 1}, "model.for", "keyword argument"),
         ({"model_args": "[1]"}, "model_args", "JSON object"),
+        ({"model_args": '{"a": NaN}'}, "model_args", "JSON object"),
+        ({"model_args": '{"a": ' + "[" * 4000}, "model_args", "JSON object"),
+        ({"model.width": float("nan")}, "model.width", "values that JSON has"),
+        ({"model.width": 1, "model_args": "["}, "model.width", "values that JSON has"),
         ({"model": "tiny", "model.layers": 1}, "model_args", "unless model"),
         ({"model": "tiny", "attention": "own"}, "attention", "models of yours"),
         ({"model": "tiny", "optimizer": "custom"}, "optimizer", "models of yours"),
@@ -80,7 +84,15 @@ def test_a_key_that_the_model_cannot_honour_is_refused(
 
 @pytest.mark.parametrize(
     ("value", "read"),
-    [("4", 4), ("0.5", 0.5), ("true", True), ("relu", "relu"), ("[1, 2]", [1, 2]), ('"4"', "4")],
+    [
+        ("4", 4),
+        ("NaN", "NaN"),
+        ("0.5", 0.5),
+        ("true", True),
+        ("relu", "relu"),
+        ("[1, 2]", [1, 2]),
+        ('"4"', "4"),
+    ],
 )
 def test_an_argument_survives_the_command_line_and_a_profile(
     value: str, read: object, tmp_path: Path, sysbench_home: Path
