@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
+from ...errors import ModelError
 from ...estimate.allocator_settings import settings_of
 from ...estimate.closed_form import ROWS, predict
 from ...estimate.exact import Answer, ExactPrediction, PhasePrediction, ProductCount, Question
@@ -197,7 +198,7 @@ def _answer(line: bytes, import_seconds: float) -> Answer:
             raise
     except Exception as error:
         traceback.print_exc()
-        cause = error.__cause__ or error
+        cause = error if isinstance(error, ModelError) else error.__cause__ or error
         return Answer(error=place + " ".join(f"{type(cause).__name__}: {cause}".split()))
     return Answer(
         prediction=msgspec.structs.replace(

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.errors import WorkerFailed
+from sysbench.core.errors import SpecError, WorkerFailed
 from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.exact import Estimator, canonical_spec
-from sysbench.core.spec.spec import RunSpec
+from sysbench.core.estimate.exact import Estimator, ExactPrediction, canonical_spec
+from sysbench.core.estimate.grid import fit
+from sysbench.core.spec.model_source import located
+from sysbench.core.spec.spec import RunSpec, parse_spec
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,46 @@ def test_a_step_that_cannot_be_played_is_one_error_and_the_process_goes_on(
         estimator.predict(RunSpec(batch=2**20, context=2**24, device="cpu"))
     assert estimator.predict(RunSpec(device="cpu")).peak_bytes > 0
     assert estimator.pid == pid
+
+
+CODE = """
+from torch import nn
+
+def make(layers, width=16):
+    return nn.Sequential(nn.Embedding(9, width), *(nn.Linear(width, 9) for _ in range(layers)))
+
+def reads():
+    model = nn.Sequential(nn.Embedding(9, 4))
+    model.register_forward_hook(lambda *hooked: hooked[-1].sum().item())
+    return model
+
+def exits():
+    raise SystemExit(0)
+"""
+
+
+def test_a_model_of_the_user_s_is_played_by_its_own_code(
+    estimator: Estimator, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+
+    def asked(factory: str, **settings: object) -> ExactPrediction:
+        device = {"device": "cpu", "batch": 2, "context": 8}
+        spec = parse_spec({"model": f"{path}:{factory}", **device, **settings})
+        return estimator.predict(located(spec))
+
+    prediction = asked("make", **{"model.layers": 1})
+    assert prediction.parameters == 9 * 16 + 16 * 9 + 9
+    assert prediction.forward_flops == 2 * (2 * 8) * 16 * 9
+    assert sum(row.bytes for row in prediction.ledger) == prediction.peak_bytes
+    assert asked("make", **{"model.layers": 1, "device": "cuda:0"}).held is not None
+    with pytest.raises(WorkerFailed, match=r"mine\.py:9 in <lambda>: .*item\(\) cannot be called"):
+        asked("reads")
+    with pytest.raises(WorkerFailed, match=r"mine\.py:13 in exits.*ended the process by exit\(0\)"):
+        asked("exits")
+    with pytest.raises(SpecError, match="compiled code"):
+        fit(parse_spec({"model": "x.py:make", "compile": "default"}), "batch", 2**30, predict)
 
 
 def test_a_killed_process_is_named_what_it_told_is_kept_and_another_takes_over(
