@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,8 @@ def row_of(name: str) -> Row:
 
 def share(value: float | None, digits: int = 2) -> str:
     """``99.95 %``; a dash for none."""
-    return "–" if value is None else f"{100 * value + 0.0:.{digits}f} %"
+    # One zero, not two.
+    return "–" if value is None else f"{round(100 * value, digits) + 0.0:.{digits}f} %"
 
 
 def table(rows: list[Row]) -> str:
@@ -220,13 +222,16 @@ def table(rows: list[Row]) -> str:
     import transformers
 
     errors = sorted(abs(row.predicted) for row in rows if row.predicted is not None)
-    lines = [
+    about = (
         f"Tiny configurations with torch {torch.__version__} and transformers "
         f"{transformers.__version__}, on the CPU with one thread: training in fp32, batch 2, "
         "context 64, dropout as the configuration has it. `unsummed` is what rows and idle time "
         "lack of the step, `gap` what the ledger lacks of the peak, `library` the part of the peak "
         "that libraries took within products, which nothing predicts, and `predicted` the played "
-        "peak of tensors against the measured one.",
+        "peak of tensors against the measured one."
+    )
+    lines = [
+        *textwrap.wrap(about, 115),
         "",
         "| architecture | kind | parameters | unsummed | in a module | gap | library | predicted |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
