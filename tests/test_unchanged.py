@@ -48,6 +48,7 @@ ADDED = {
     "timing.throttled",
     "kernels.device",
     "kernels.marked_steps",
+    "kernels.collectives",
     "kernels.other_devices",
     "coverage.dropped_fills",
     "coverage.captured",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..analysis.costs.rows import noted_work, with_costs
+from ..analysis.kernels.collectives import collective_rows
 from ..analysis.kernels.table import kernel_table
 from ..analysis.kernels.time_ledger import chosen_device, time_ledger
 from ..analysis.memory.foreign import describe_counted, describe_profiled, describe_snapshot
@@ -97,6 +98,8 @@ def _read_trace(
     work = noted_work(trace, ledger)
     name = device_name(trace, ledger.device)
     folded = with_known_share(under_roof(with_costs(kernel_table(ledger), work), name))
+    rows = collective_rows(ledger, trace.collectives)
+    folded = msgspec.structs.replace(folded, collectives=rows)
     layers = with_costs(kernel_table(ledger, by_layer=True), work)
     memory = _profiled_memory(path) if ledger.source == "operators" else None
     if memory:

@@ -35,7 +35,7 @@ from .memory import Timeline as Timeline
 from .nsys import NsysFacts
 from .numerics import Numerics as Numerics
 from .roof import Roof
-from .steps import MarkedSteps as MarkedSteps
+from .steps import MarkedSteps, TracedCollective
 from .timing import Round as Round
 from .timing import Spread as Spread
 from .timing import Timing as Timing
@@ -148,7 +148,7 @@ class Kernels(Block, frozen=True):
     null where no shapes were noted. ``roof`` is what the rows' ``of_roof`` are measured by.
     ``generated`` are the kernels of compiled graphs, decoded. ``device`` is the number of the
     device that the rows are of, null for rows of the host; ``other_devices`` ran something too and
-    are left out.
+    are left out. ``collectives`` are those of a foreign file.
     """
 
     source: Literal["kernels", "operators"]
@@ -167,6 +167,7 @@ class Kernels(Block, frozen=True):
     roof: Roof | None = None
     generated: list[GeneratedKernel] = []
     marked_steps: MarkedSteps | None = None
+    collectives: list[TracedCollective] = []
     device: int | None = None
     other_devices: list[int] = []
     missing: dict[str, str] = {}

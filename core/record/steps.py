@@ -1,4 +1,4 @@
-"""Part of the record's kernel table: the steps that a trace or an export of others marks."""
+"""Parts of the record's kernel table: the marked steps and the collectives of a file of others."""
 
 from __future__ import annotations
 
@@ -61,3 +61,31 @@ class MarkedSteps(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         first, last = self.chosen
         return f"step {first}" if first == last else f"steps {first}–{last}"
+
+
+class TracedCollective(msgspec.Struct, frozen=True, kw_only=True):
+    """All calls of one collective of a file, by kind, bytes and group; times are sums over the
+    window of the tables.
+
+    ``bytes`` are of one call as nccl-tests counts them: of all ranks' parts where these differ.
+    ``exposed_ns`` is the part in which nothing computed. Bandwidths are in GB/s, by the mean time
+    and, ``best_bus_gbs``, by the shortest; the time has the waiting for other ranks in it. What
+    the file does not say is null.
+    """
+
+    kind: str
+    name: str
+    calls: int
+    total_ns: int
+    exposed_ns: int
+    mean_ns: float
+    min_ns: int
+    max_ns: int
+    bytes: int | None = None
+    dtype: str | None = None
+    group_size: int | None = None
+    group: str | None = None
+    ranks: str | None = None
+    algorithm_gbs: float | None = None
+    bus_gbs: float | None = None
+    best_bus_gbs: float | None = None

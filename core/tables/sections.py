@@ -87,6 +87,13 @@ def _steps(source: Source) -> Iterator[Table]:
         yield steps.steps_table(source.record.kernels.marked_steps)
 
 
+def _collectives(source: Source) -> Iterator[Table]:
+    from .files import collectives
+
+    if source.record.kernels:
+        yield collectives.collectives_table(source.record.kernels.collectives)
+
+
 def _tree(source: Source) -> Iterator[Table]:
     from . import tree
 
@@ -184,6 +191,7 @@ SECTIONS = {
     "rounds": Section(make=_rounds, block="timing"),
     "kernels": Section(make=_kernels, block="kernels", of_files=True),
     "steps": Section(make=_steps, block="kernels", of_files=True),
+    "collectives": Section(make=_collectives, block="kernels", of_files=True),
     "tree": Section(make=_tree, block="kernels", of_files=True),
     "questions": Section(make=_questions, block="kernels"),
     "roofline": Section(make=_roofline, block="kernels", of_files=True),
@@ -208,9 +216,9 @@ TREE_LEAST = 0.005
 every row."""
 
 READING_ORDER = (
-    *("findings", "passes", "oom", "timing", "rounds", "questions", "steps", "categories", "tree"),
-    *("kernels", "roofline", "memory", "nsys", "numerics", "compile", "distributed", "telemetry"),
-    "environment",
+    *("findings", "passes", "oom", "timing", "rounds", "questions", "steps", "categories"),
+    *("collectives", "tree", "kernels", "roofline", "memory", "nsys", "numerics", "compile"),
+    *("distributed", "telemetry", "environment"),
 )
 """Sections as a report has them, and single tables that are read apart from their section. A
 section that is not here comes before the last."""

@@ -150,6 +150,8 @@ def _require(inspection: Inspection, section: str | None) -> None:
         raise NotFoundError(f"no {section} in {inspection.file}: {reason}")
     if section == "steps" and inspection.kernels and not inspection.kernels.marked_steps:
         raise NotFoundError(f"no {section} in {inspection.file}: no range in it marks a step")
+    if section == "collectives" and inspection.kernels and not inspection.kernels.collectives:
+        raise NotFoundError(f"no {section} in {inspection.file}: no GPU ran one")
     if section == "roofline" and inspection.kernels and not roof_points(inspection.kernels):
         reason = inspection.kernels.missing.get("flops", "no operator's bytes are known")
         raise NotFoundError(f"no {section} in {inspection.file}: {reason}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...record.nsys import NsysFacts
 from ...record.record import Kernels, Nsys
+from ..kernels.collectives import collective_rows
 from ..kernels.table import kernel_table
 from ..kernels.time_ledger import chosen_device, time_ledger
 from ..trace.events import NONE, DeviceEvents, HostEvents, Kind, Trace
@@ -53,6 +54,7 @@ def trace_of(events: Events) -> Trace:
             start=work.start,
             end=work.end,
             correlation=work.launch + 1,
+            collective=np.full(len(work), NONE),
         ),
     )
 
@@ -164,7 +166,10 @@ def export_of(
     is_kernel = events.work.kind == Kind.KERNEL
     return NsysExport(
         kernels=_without_unknowns(kernel_table(ledger, by_layer=True), missing),
-        folded=_without_unknowns(kernel_table(ledger), missing),
+        folded=msgspec.structs.replace(
+            _without_unknowns(kernel_table(ledger), missing),
+            collectives=collective_rows(ledger, trace.collectives),
+        ),
         kernel_summary=work_summary(events.names, events.work.take(is_kernel)),
         memory_summary=work_summary(events.names, events.work.take(~is_kernel)),
         api_summary=call_summary(events.names, events.calls),

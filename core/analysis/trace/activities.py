@@ -28,7 +28,7 @@ class Activities:
     computation before communication before copies. ``call`` numbers the call that a piece is
     part of. ``launched`` is the time of the launch on the host and ``returned`` the time at which
     that call was over, both -1 if the trace does not hold it (then ``linked`` is false).
-    ``in_graph`` marks pieces that a CUDA graph launched.
+    ``in_graph`` marks pieces that a CUDA graph launched. ``collective`` is as in `DeviceEvents`.
     """
 
     name: Index
@@ -42,6 +42,7 @@ class Activities:
     launched: Times
     returned: Times
     in_graph: NDArray[np.bool_]
+    collective: Index
 
     def __len__(self) -> int:
         return len(self.name)
@@ -79,6 +80,7 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
         launched=follow(launch, scopes.events.start),
         returned=follow(launch, scopes.events.end),
         in_graph=follow(launch, is_graph_launch.astype(np.int64), 0) == 1,
+        collective=events.collective,
     )
 
 
@@ -127,6 +129,7 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
         launched=start,  # an operator is its own launch, so every piece is linked
         returned=end,
         in_graph=np.zeros(len(owner), dtype=bool),
+        collective=np.full(len(owner), NONE),
     )
 
 

@@ -1,14 +1,9 @@
-"""The columns of a `Trace` from its JSON events, chunk by chunk, with times as exact nanoseconds.
-
-A float64 near 1.7e15 µs (a time of today since the Unix epoch) steps by 0.25 µs, so numbers
-with a fraction arrive as their JSON text.
-"""
+"""The columns of a `Trace` from its JSON events, chunk by chunk."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -18,80 +13,9 @@ from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from ..costs.operands import operands_text
-from .events import MODULE_PREFIX, DeviceEvents, HostEvents, Kind, Trace
-from .intervals import Times
+from .events import MODULE_PREFIX, CollectiveCall, DeviceEvents, HostEvents, Kind, Trace
 from .json import Args, JsonEvent
-
-# 31 years before the Unix epoch to 126 after it: differences in nanoseconds fit 63 bits.
-EARLIEST_US = -(10**15)
-LATEST_US = 4 * 10**15
-LONGEST_FRACTION = 3
-LONGEST_WHOLE = 16
-DIGIT_0, POINT, COMMA = b"0.,"
-
-
-def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
-    """Integers (µs) and decimal texts (µs) to ns; digits beyond the nanosecond are cut.
-
-    Raises:
-        ValueError: Not a number, or before 1939 or after 2096 as a Unix time.
-    """
-    if not values:
-        return np.zeros(0, dtype=np.int64)
-    try:
-        joined = ",".join(values)  # type: ignore[arg-type]
-    except TypeError:  # whole microseconds are decoded as integers
-        joined = ",".join(map(str, values))
-    parsed = _parse_plain(joined.encode(), len(values))
-    if parsed is None:
-        texts = map(str, values)
-        parsed = np.fromiter(map(_parse_number, texts), dtype=np.int64, count=len(values))
-    return parsed
-
-
-def _parse_plain(joined: bytes, count: int) -> NDArray[np.int64] | None:
-    """All numbers at once, if each is digits with at most three decimals; else None."""
-    characters = np.frombuffer(joined, dtype=np.uint8)
-    points = np.flatnonzero(characters == POINT)
-    ends = np.append(np.flatnonzero(characters == COMMA), len(joined))
-    is_digit = (characters - DIGIT_0) <= 9  # unsigned: a character below "0" wraps around
-    # Digits, points and commas make up the whole text: no sign, exponent or space is left.
-    if len(ends) != count or np.count_nonzero(is_digit) + len(points) + count - 1 != len(joined):
-        return None
-    points_before = np.searchsorted(points, ends)
-    point_count = np.diff(points_before, prepend=0)
-    decimals = np.zeros(count, dtype=np.int64)
-    with_point = point_count == 1
-    # The last point before a number's end is its own: `points_before - 1`, counted from 0.
-    decimals[with_point] = ends[with_point] - points[points_before[with_point] - 1] - 1
-    # As if a comma stood at -1: a number lies strictly between the commas around it.
-    whole_digits = np.diff(ends, prepend=-1) - 1 - point_count - decimals
-    if (
-        point_count.max() > 1
-        or decimals.max() > LONGEST_FRACTION
-        or whole_digits.min() < 1
-        or whole_digits.max() > LONGEST_WHOLE
-    ):
-        return None
-    # Without its point a number counts units of 10**-decimals µs: integers, so nothing is rounded.
-    digits = np.fromstring(joined.replace(b".", b""), dtype=np.int64, sep=",")
-    scale = 10 ** (3 - decimals)
-    if (digits > LATEST_US * 1000 // scale).any():  # before the product, which must fit 63 bits
-        return None
-    result: NDArray[np.int64] = digits * scale
-    return result
-
-
-def _parse_number(text: str) -> int:
-    """Any JSON number, like -1.5 or 1e-05."""
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        raise ValueError(f"{text[:40]!r} is not a time") from None
-    if not value.is_finite() or not EARLIEST_US <= value <= LATEST_US:
-        raise ValueError(f"{text[:40]} µs is out of range")
-    return int(value * 1000)
-
+from .numbers import durations, integers, nanoseconds
 
 KIND_OF = {
     "cpu_op": Kind.OPERATOR,
@@ -143,9 +67,11 @@ NO_ARGS = Args()
 NONE = -1
 LONGEST_OPERANDS = 2**18
 """Characters: more than an optimizer's list of a thousand tensors has."""
-LONGEST_US = 1e12
 MOST_EVENTS = 2**24
 MOST_CHARACTERS = 2**28
+MOST_COLLECTIVES = 2**16
+MOST_ELEMENTS = 2**48
+LONGEST_TEXT = 256
 """A real trace stays far below these; a file that was packed to be huge does not."""
 
 
@@ -160,6 +86,7 @@ class PackedColumns(msgspec.Struct, frozen=True):
     devices: dict[int, str]
     unread: dict[str, int]
     has_requests: bool
+    collectives: list[CollectiveCall]
     host: dict[str, bytes]
     device: dict[str, bytes]
 
@@ -189,6 +116,7 @@ class Collector:
         self.devices: dict[int, str] = {}
         self.unread: Counter[str] = Counter()
         self.has_requests = False
+        self.collectives = _Numbers()
         self.host: list[HostEvents] = []
         self.device: list[DeviceEvents] = []
         self.seen = 0
@@ -236,6 +164,7 @@ class Collector:
                 self.devices,
                 self.unread,
                 self.has_requests,
+                list(self.collectives),
                 *columns,
             )
         )
@@ -261,7 +190,10 @@ class Collector:
         operands = np.r_[self.operands.of(part.operands), NONE]  # index -1 reads the last
         host |= {"name": names[host["name"]], "operands": operands[host["operands"]]}
         self.host.append(HostEvents(**host))
-        self.device.append(DeviceEvents(**device | {"name": names[device["name"]]}))
+        # Index -1 reads the last, as above.
+        collectives = np.r_[self.collectives.of(part.collectives), NONE][device["collective"]]
+        columns = {"name": names[device["name"]], "collective": collectives}
+        self.device.append(DeviceEvents(**device | columns))
         self.devices |= part.devices
         self.unread.update(part.unread)
         self.has_requests |= part.has_requests
@@ -276,20 +208,20 @@ class Collector:
             raise ValueError(f"its names have more than {MOST_CHARACTERS:,} characters")
 
     def _add_host(self, events: list[JsonEvent]) -> None:
-        _, names, categories, processes, threads, times, durations, all_args = _fields(events)
+        _, names, categories, processes, threads, times, lengths, all_args = _fields(events)
         args = [arg or NO_ARGS for arg in all_args]
         if NAMELESS in names:
             names = tuple(map(_named, names, categories, args))
         start = nanoseconds(times)
         self.host.append(
             HostEvents(
-                kind=_integers([ON_HOST[category] for category in categories]),
+                kind=integers([ON_HOST[category] for category in categories]),
                 name=self.names.of(names),
                 thread=self.processes.of(processes) << THREAD_BITS | self.threads.of(threads),
                 start=start,
-                end=start + _durations(durations),
-                correlation=_integers([arg.correlation for arg in args]),
-                sequence=_integers([arg.sequence for arg in args]),
+                end=start + durations(lengths),
+                correlation=integers([arg.correlation for arg in args]),
+                sequence=integers([arg.sequence for arg in args]),
                 operands=self._operands_of(args),
             )
         )
@@ -305,19 +237,30 @@ class Collector:
         return np.array(numbers, dtype=np.int64)
 
     def _add_device(self, events: list[JsonEvent]) -> None:
-        _, names, categories, _, _, times, durations, all_args = _fields(events)
+        _, names, categories, _, _, times, lengths, all_args = _fields(events)
         args = [arg or NO_ARGS for arg in all_args]
         start = nanoseconds(times)
         self.device.append(
             DeviceEvents(
-                kind=_integers([ON_DEVICE[category] for category in categories]),
+                kind=integers([ON_DEVICE[category] for category in categories]),
                 name=self.names.of(names),
-                device=_integers([arg.device for arg in args]),
+                device=integers([arg.device for arg in args]),
                 start=start,
-                end=start + _durations(durations),
-                correlation=_integers([arg.correlation for arg in args]),
+                end=start + durations(lengths),
+                correlation=integers([arg.correlation for arg in args]),
+                collective=self._collectives_of(args),
             )
         )
+
+    def _collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
+        if all(arg.collective is None for arg in args):
+            return np.full(len(args), NONE)
+        numbers = [
+            NONE if arg.collective is None else self.collectives[_call_of(arg)] for arg in args
+        ]
+        if len(self.collectives) > MOST_COLLECTIVES:
+            raise ValueError(f"more than {MOST_COLLECTIVES:,} distinct collectives")
+        return np.array(numbers, dtype=np.int64)
 
     def finished(self) -> Trace:
         """The chunks joined, times counted from the first event."""
@@ -336,7 +279,21 @@ class Collector:
             devices=self.devices,
             unread=dict(self.unread),
             has_requests=self.has_requests,
+            collectives=list(self.collectives),
         )
+
+
+def _call_of(args: Args) -> CollectiveCall:
+    """The arguments of a collective, with what is of another type than torch's as absent."""
+    texts = (args.collective, args.dtype, args.group, args.ranks)
+    name, dtype, group, ranks = (
+        text[:LONGEST_TEXT] if isinstance(text, str) else "" for text in texts
+    )
+    counts = (args.in_elements, args.out_elements, args.group_size)
+    first, last, size = (
+        count if isinstance(count, int) and 0 <= count < MOST_ELEMENTS else NONE for count in counts
+    )
+    return CollectiveCall(name, dtype, first, last, size, group, ranks)
 
 
 def _named(name: str, category: str, args: Args) -> str:
@@ -357,27 +314,3 @@ def _joined(chunks: list[AnyColumns]) -> AnyColumns:
     return kind(
         **{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names}
     )
-
-
-def _durations(values: Sequence[float]) -> Times:
-    """Microseconds to nanoseconds; below the limit a float64 resolves them.
-
-    Raises:
-        ValueError: Longer than eleven days.
-    """
-    # A profiler that was stopped inside an event may have written a negative duration.
-    microseconds = np.maximum(np.array(values, dtype=np.float64), 0)
-    if microseconds.max(initial=0) > LONGEST_US:
-        raise ValueError("a duration is out of range")
-    return np.asarray(np.rint(microseconds * 1000), dtype=np.int64)
-
-
-def _integers(values: list[Any]) -> NDArray[np.int64]:
-    """Integers unchanged; any other value, which only a foreign trace has, as -1."""
-    try:
-        return np.fromiter(values, dtype=np.int64, count=len(values))
-    except (TypeError, ValueError, OverflowError):
-        checked = (
-            value if isinstance(value, int) and abs(value) < 2**63 else -1 for value in values
-        )
-        return np.fromiter(checked, dtype=np.int64, count=len(values))

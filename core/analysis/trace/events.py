@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,9 +62,22 @@ class HostEvents(Columns):
     operands: NDArray[np.int64]
 
 
+class CollectiveCall(NamedTuple):
+    """The arguments that torch records with the kernel of a collective; -1 or empty if absent."""
+
+    name: str
+    dtype: str
+    in_elements: int
+    out_elements: int
+    group_size: int
+    group: str
+    ranks: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEvents(Columns):
-    """Kernels, copies and fills; columns as in `HostEvents`."""
+    """Kernels, copies and fills; columns as in `HostEvents`. ``collective`` is an index of
+    `Trace.collectives`, -1 where the event is none or has no arguments."""
 
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
@@ -72,6 +85,7 @@ class DeviceEvents(Columns):
     start: Times
     end: Times
     correlation: NDArray[np.int64]
+    collective: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +106,7 @@ class Trace:
     devices: dict[int, str] = field(default_factory=dict)
     unread: dict[str, int] = field(default_factory=dict)
     has_requests: bool = False
+    collectives: list[CollectiveCall] = field(default_factory=list)
 
 
 Index = NDArray[np.int64]

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+NONE = -1
 CHUNK_BYTES = 2**20
 """Small enough for the decoded events to stay in a core's cache until they are columns."""
 LONGEST_PENDING_BYTES = 64 * 2**20
@@ -45,6 +46,13 @@ class Args(msgspec.Struct, gc=False):
     types: Any = msgspec.field(name="Input type", default=None)
     strides: Any = msgspec.field(name="Input Strides", default=None)
     values: Any = msgspec.field(name="Concrete Inputs", default=None)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    dtype: Any = ""
+    in_elements: Any = msgspec.field(name="In msg nelems", default=NONE)
+    out_elements: Any = msgspec.field(name="Out msg nelems", default=NONE)
+    group_size: Any = msgspec.field(name="Group size", default=NONE)
+    group: Any = msgspec.field(name="Process Group Name", default="")
+    ranks: Any = msgspec.field(name="Process Group Ranks", default="")
 
 
 class JsonEvent(msgspec.Struct, gc=False):

@@ -14,7 +14,7 @@ from ....core.tables.allocations import largest_alike_table
 from ....core.tables.cells import literal
 from ....core.tables.kernels import top_kernels
 from ...text import decoding_text, file_text
-from .kernel_sections import steps_section
+from .kernel_sections import collectives_section, steps_section
 from .layout import Line, blank, note, prose, titled
 from .live_progress import bar
 from .report import (
@@ -71,6 +71,8 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
         reasons = [why for key, why in kernels.missing.items() if key not in told]
         yield from note(map(literal, reasons), width)
         yield from category_section(kernels, width)
+        if kernels.collectives:
+            yield from collectives_section(kernels.collectives, width)
     if nsys := inspection.nsys:
         yield from nsys_section(nsys, width)
     if memory := inspection.memory:

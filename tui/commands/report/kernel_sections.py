@@ -13,11 +13,13 @@ from ....core.analysis.kernels.questions import questions_of
 from ....core.analysis.kernels.tree import TreeNode, from_share, kernel_tree, matching, to_depth
 from ....core.errors import SpecError
 from ....core.formatting import parse_ratio
-from ....core.record.record import MarkedSteps, Record
+from ....core.record.record import Record
+from ....core.record.steps import MarkedSteps, TracedCollective
 from ....core.runs.artifacts import layer_rows
 from ....core.runs.directory import RunDirectory
 from ....core.runs.related import runs_with_other_steps
 from ....core.tables.cells import literal
+from ....core.tables.files.collectives import NOTE, collectives_table
 from ....core.tables.files.steps import steps_notes, steps_table
 from ....core.tables.kernels import kernel_table
 from ....core.tables.tree import COLUMNS, known_columns, tree_table
@@ -26,6 +28,7 @@ from .layout import Line, blank, note, prose, table_lines, titled
 from .report import category_section, kernel_lines, kernel_warnings, perturbed_columns
 
 MOST_STEPS = 12
+MOST_COLLECTIVES = 8
 TREE_DROP = (
     *("parameter_bytes", "activation_bytes", "moved_bytes", "flops", "backward_ns"),
     *("forward_ns", "own_ns", "of_roof", "calls"),
@@ -123,6 +126,17 @@ def steps_section(marked: MarkedSteps, width: int, most: int = MOST_STEPS) -> It
     drop = ("name", "host_ns", "unattributed_ns", "requests", "kernels", *reversed(idle), "share")
     yield from titled(table.title, table_lines(table, width, drop=drop))
     yield from note(steps_notes(marked), width)
+
+
+def collectives_section(
+    rows: Sequence[TracedCollective], width: int, most: int = MOST_COLLECTIVES
+) -> Iterator[Line]:
+    """The collectives that take longest, and what their times have in them."""
+    table = collectives_table(rows)
+    shown = msgspec.structs.replace(table, rows=table.rows[:most])
+    drop = ("which", "group", "max_ns", "algorithm_gbs", "min_ns", "mean_ns", "name", "dtype")
+    yield from titled(table.title, table_lines(shown, width, drop=drop))
+    yield from note([NOTE], width)
 
 
 def answers_of(record: Record) -> list[Answer]:

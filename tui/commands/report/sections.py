@@ -24,6 +24,7 @@ from ....core.tables.table import Table
 from .kernel_sections import (
     TreeOptions,
     answers_of,
+    collectives_section,
     kernels_section,
     questions_section,
     steps_section,
@@ -105,6 +106,8 @@ def section_as_json(run: RunDirectory, record: Record, section: str, options: Tr
             return tree_of(run, record, options)
         case "steps":
             return record.kernels and record.kernels.marked_steps
+        case "collectives":
+            return record.kernels and record.kernels.collectives
         case "questions":
             return answers_of(record)
         case "roofline":
@@ -162,6 +165,14 @@ def _steps(view: _View) -> Iterator[Line]:
         yield from prose("no range in it marks a step", view.page)
 
 
+def _collectives(view: _View) -> Iterator[Line]:
+    assert view.record.kernels is not None
+    if rows := view.record.kernels.collectives:
+        yield from collectives_section(rows, view.width, len(rows))
+    else:
+        yield from prose("no collective of a GPU in it", view.page)
+
+
 def _tree(view: _View) -> Iterator[Line]:
     tree = tree_of(view.run, view.record, view.options)
     assert tree is not None
@@ -203,6 +214,7 @@ TEXTS = {
     "rounds": _Text(lines=_rounds, covers=("rounds",)),
     "kernels": _Text(lines=_kernels, covers=("kernels", "categories")),
     "steps": _Text(lines=_steps, covers=("steps",)),
+    "collectives": _Text(lines=_collectives, covers=("collectives",)),
     "tree": _Text(lines=_tree, covers=("tree",)),
     "questions": _Text(lines=_questions, covers=("questions",)),
     "memory": _Text(lines=_memory, covers=("memory", "ledger", "card", "devices")),
