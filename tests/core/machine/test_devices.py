@@ -144,6 +144,9 @@ def test_a_worker_numbers_its_devices_as_we_do(
     job = Job(spec=RunSpec(device="cpu"), name="timing", folder=str(tmp_path))
     worker = WorkerProcess(job, tmp_path / "log")
     try:
+        # Its first event: the kernel shows no environment while it still starts the program.
+        while not list(worker.events(60)):
+            assert not worker.ended
         variables = psutil.Process(worker.pid).environ()
     finally:
         worker.close()
