@@ -99,7 +99,7 @@ def verdict_of(
         if not lacking_bytes(prediction, room, settings):
             return "fits"
         return "over" if prediction.peak_bytes > room.most else "close"
-    lacks = _lacks(requests, room, settings)
+    lacks = _lacks(prediction.peak_bytes, requests, room, settings)
     is_first_refused = next(lacks) > 0
     if any((lack > 0) != is_first_refused for lack in lacks):
         return "close"
@@ -116,7 +116,7 @@ def lacking_bytes(
     requests = _requests_of(prediction)
     if requests is None:
         return max(0, with_fragments(prediction.peak_bytes, room) - room.least)
-    return max(_lacks(requests, room, settings))
+    return max(_lacks(prediction.peak_bytes, requests, room, settings))
 
 
 def is_room(peak_bytes: int, room: Room) -> bool:
@@ -142,7 +142,9 @@ def _requests_of(prediction: Prediction) -> Requests | None:
     return prediction.requests if isinstance(prediction, ExactPrediction) else None
 
 
-def _lacks(requests: Requests, room: Room, settings: AllocatorSettings | None) -> Iterator[int]:
+def _lacks(
+    peak_bytes: int, requests: Requests, room: Room, settings: AllocatorSettings | None
+) -> Iterator[int]:
     """Bytes that the first refused request lacks, 0 for none, at each capacity played.
 
     Twice where the build returns what it requested, also without that: how much of it there is
@@ -154,6 +156,9 @@ def _lacks(requests: Requests, room: Room, settings: AllocatorSettings | None) -
     steps = range(PLAYED) if room.doubt else range(1)
     for step in steps:
         capacity = room.least + room.doubt * step // (PLAYED - 1)
+        if peak_bytes > capacity:  # the tensors alone are too many: spares the playing
+            yield peak_bytes - capacity
+            continue
         for leaves_nothing in chances:
             shortage = held_by(
                 requests, workspace, settings, capacity, leaves_nothing=leaves_nothing
