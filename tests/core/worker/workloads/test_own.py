@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,14 @@ def loss_of_two():
         loss=lambda model, batch: model(batch),
     )
 '''
+
+
+@pytest.fixture(scope="module", autouse=True)
+def import_path() -> Iterator[None]:
+    """Factories are called in this process, which finds their folders no more afterwards."""
+    path = sys.path.copy()
+    yield
+    sys.path[:] = path
 
 
 @pytest.fixture(scope="module")
