@@ -2,7 +2,8 @@
 
 ``python -P docs/validation/measure_rates.py`` prints a table. The sides take turns, round by
 round, each in a fresh process with one thread, and their medians are compared. numpy has its own
-products: OpenBLAS is not the library that torch multiplies with.
+products: OpenBLAS is not the library that torch multiplies with. Arrays are as large on every side
+as those of `doctor --measure`, which no cache holds.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from sysbench.core.record.rates import DeviceRates
 from sysbench.core.runs.rates.measure import measure_rates
 
 ROUNDS = 6
-BYTES = 256 * 2**20
-NUMPY = f"""
+OURS = "doctor --measure"
+NUMPY = """
 import json, time
 import numpy as np
 
@@ -33,19 +34,19 @@ def best(call, amount):
         times.append(time.perf_counter() - began)
     return amount / sorted(times)[len(times) // 2]
 
-rates = {{}}
+rates = {}
 products = []
 for n in (256, 512, 1024, 2048):
     a, b = (np.random.default_rng(seed).standard_normal((n, n), np.float32) for seed in (0, 1))
     out = np.empty_like(a)
     products.append(best(lambda: np.matmul(a, b, out=out), 2 * n**3))
 rates["product fp32"] = max(products)
-x, y = np.ones({BYTES} // 4, np.float32), np.ones({BYTES} // 4, np.float32)
-rates["memory write"] = best(lambda: x.fill(1.0), {BYTES})
-rates["memory copy"] = best(lambda: np.copyto(y, x), 2 * {BYTES})
+x, y = np.ones(BYTES // 4, np.float32), np.ones(BYTES // 4, np.float32)
+rates["memory write"] = best(lambda: x.fill(1.0), BYTES)
+rates["memory copy"] = best(lambda: np.copyto(y, x), 2 * BYTES)
 print(json.dumps(rates))
 """
-BENCHMARK = f"""
+BENCHMARK = """
 import json
 import torch
 from torch.utils.benchmark import Timer
@@ -55,22 +56,23 @@ def best(statement, amount, **names):
     return amount / timer.adaptive_autorange(min_run_time=0.3).median
 
 torch.set_num_threads(1)
-rates = {{}}
+rates = {}
 products = []
 for n in (256, 512, 1024, 2048):
     a, b, out = torch.randn(n, n), torch.randn(n, n), torch.empty(n, n)
     products.append(best("torch.mm(a, b, out=out)", 2 * n**3, torch=torch, a=a, b=b, out=out))
 rates["product fp32"] = max(products)
-x, y = torch.ones({BYTES} // 4), torch.ones({BYTES} // 4)
-rates["memory read"] = best("x.sum()", {BYTES}, x=x)
-rates["memory write"] = best("x.fill_(1.0)", {BYTES}, x=x)
-rates["memory copy"] = best("y.copy_(x)", 2 * {BYTES}, x=x, y=y)
+x, y = torch.ones(BYTES // 4), torch.ones(BYTES // 4)
+rates["memory read"] = best("x.sum()", BYTES, x=x)
+rates["memory write"] = best("x.fill_(1.0)", BYTES, x=x)
+rates["memory copy"] = best("y.copy_(x)", 2 * BYTES, x=x, y=y)
 print(json.dumps(rates))
 """
 
 
-def other(code: str) -> dict[str, float]:
-    """The rates that a fresh process with one thread prints."""
+def other(code: str, count: int) -> dict[str, float]:
+    """The rates that a fresh process with one thread prints, of arrays of so many bytes."""
+    code = f"BYTES = {count}\n{code}"
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
@@ -78,27 +80,30 @@ def other(code: str) -> dict[str, float]:
     return found
 
 
-def ours() -> dict[str, float]:
-    """The rates of one round of the program."""
+def ours() -> DeviceRates:
+    """One round of the program."""
     for item in measure_rates(["cpu"], rounds=1, threads=1):
         if isinstance(item, DeviceRates):
-            return item.rounds[0]
+            return item
     raise SystemExit("no rates were measured")
+
+
+def array_bytes(rates: DeviceRates) -> int:
+    """Bytes of an array, from "arrays of 1307 MiB"."""
+    return int(rates.work["memory copy"].split()[2]) * 2**20
 
 
 def main() -> None:
     """Measure in turn and print."""
-    sides = {
-        "doctor --measure": ours,
-        "torch.utils.benchmark": lambda: other(BENCHMARK),
-        "numpy": lambda: other(NUMPY),
-    }
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    others = {"torch.utils.benchmark": BENCHMARK, "numpy": NUMPY}
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in (OURS, *others)}
     for _ in range(ROUNDS):
-        for side, measure in sides.items():
-            found[side].append(measure())
+        rates = ours()
+        found[OURS].append(rates.rounds[0])
+        for side, code in others.items():
+            found[side].append(other(code, array_bytes(rates)))
     print(f"{cpu_model()}, 1 thread, medians of {ROUNDS} processes a side, in turn\n")
-    print("| rate | doctor --measure | over torch.utils.benchmark | over numpy |")
+    print(f"| rate | {OURS} | over torch.utils.benchmark | over numpy |")
     print("|---|---:|---:|---:|")
     for name in ("product fp32", "memory read", "memory write", "memory copy"):
         medians = {
@@ -106,7 +111,7 @@ def main() -> None:
             for side, rounds in found.items()
             if name in rounds[0]
         }
-        mine = medians.pop("doctor --measure")
+        mine = medians.pop(OURS)
         ratios = [
             f"{mine / medians[side]:.3f}" if side in medians else ""
             for side in ("torch.utils.benchmark", "numpy")
