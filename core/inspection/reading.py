@@ -106,7 +106,12 @@ def _read_trace(
         return Tables(_profiled(path, memory, kernels=folded), layers)
     if not len(ledger.work):
         raise DamagedFileError(_empty(path))
-    counted = _counted_memory(path, ledger.device) if trace.has_requests else None
+    counted, why_none = None, NO_REQUESTS
+    if trace.has_requests:
+        try:
+            counted = _counted_memory(path, ledger.device)
+        except DamagedFileError as error:  # the kernels were read, and stand without it
+            why_none = str(error)
     inspection = Inspection(
         kind="chrome-trace",
         file=_name(path),
@@ -115,7 +120,7 @@ def _read_trace(
         kernels=folded,
         memory=counted,
         findings=findings_of_file(folded),
-        missing={} if counted else {"memory": NO_REQUESTS},
+        missing={} if counted else {"memory": why_none},
     )
     return Tables(inspection, layers)
 
@@ -164,11 +169,9 @@ def _profiled_memory(path: Path) -> Memory | None:
 
 
 def _counted_memory(path: Path, device: int | None) -> Memory | None:
-    """The memory block of a GPU's allocator; None where the trace has none that can be read."""
-    with suppress(DamagedFileError):  # the kernels were read, and stand without it
-        counted = read_counted_allocations(path, device)
-        return describe_counted(counted) if counted else None
-    return None
+    """The memory block of a GPU's allocator; None where the trace has none."""
+    counted = read_counted_allocations(path, device)
+    return describe_counted(counted) if counted else None
 
 
 def _read_snapshot(path: Path, progress: Progress, device: int | None) -> Tables:

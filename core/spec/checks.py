@@ -42,7 +42,7 @@ def _check_subject(spec: RunSpec) -> None:
         raise SpecError("optimizer", spec.optimizer, "a name; custom is of models of yours")
     for name in ("batch", "context"):
         if not getattr(spec, name):
-            raise SpecError(name, 0, "a whole number from 1 to 1048576; 0 is of models of yours")
+            raise SpecError(name, 0, "a whole number from 1 on; 0 is of models of yours")
     for name in ("model_args", "model_file", "model_source", "trust_code"):
         if getattr(spec, name):
             raise SpecError(name, getattr(spec, name), f"left out, unless model = {WAYS}")

@@ -10,7 +10,6 @@ again and runs only values that it has not.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from .null_gpu_page import null_gpu, replace_part
+from .null_gpu_page import null_gpu, read_table, replace_part, write_table
 
 ROWS = Path(__file__).with_name("fit_advice.csv")
 EXPANDABLE = "expandable_segments:True"
@@ -113,19 +112,7 @@ def read_rows() -> list[Row]:
     """What was run before."""
     if not ROWS.exists():
         return []
-    with ROWS.open() as file:
-        return msgspec.convert(list(csv.DictReader(file)), list[Row], strict=False)
-
-
-def write_rows(rows: dict[tuple[int, str], Row]) -> None:
-    """Replace the file."""
-    values = [msgspec.to_builtins(rows[key]) for key in sorted(rows)]
-    partial = ROWS.with_suffix(".part")
-    with partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(values[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(values)
-    partial.replace(ROWS)
+    return read_table(ROWS, Row)
 
 
 def run_case(number: int, allocator: str, known: Row | None = None) -> Row:
@@ -211,7 +198,7 @@ def main() -> int:
             key = number, allocator
             if key not in known or arguments.ask:
                 known[key] = run_case(number, allocator, known.get(key))
-                write_rows(known)
+                write_table(ROWS, [known[key] for key in sorted(known)])
                 print(*msgspec.to_builtins(known[key]).values(), flush=True)
     rows = [known[key] for key in sorted(known)]
     table = list(lines(rows))

@@ -12,21 +12,19 @@ dry run on meta tensors, played to the model of the allocator with the same memo
 from __future__ import annotations
 
 import argparse
-import csv
 import gc
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from sysbench.core.estimate.allocator_settings import MIB
 from sysbench.core.spec.spec import RunSpec
 
-from .null_gpu_page import ROOT, null_gpu, replace_part
+from .null_gpu_page import ROOT, null_gpu, read_table, replace_part, write_table
 
 CELLS = Path(__file__).with_name("null_gpu_cells.csv")
 AXES = ("model", "context", "step", "precision", "attention")
@@ -95,23 +93,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def read_cells() -> list[Cell]:
-    """The cells of the file."""
-    with CELLS.open() as file:
-        return msgspec.convert(list(csv.DictReader(file)), list[Cell], strict=False)
-
-
-def write_cells(cells: Sequence[Cell]) -> None:
-    """Replace the file."""
-    rows: list[dict[str, Any]] = [msgspec.to_builtins(cell) for cell in cells]
-    partial = CELLS.with_suffix(".part")
-    with partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    partial.replace(CELLS)
-
-
 def measure(cells: list[Cell], every: int) -> None:
     """Fill in the cells that were not measured, the file after each."""
     with null_gpu() as (python, environment):
@@ -129,7 +110,7 @@ def measure(cells: list[Cell], every: int) -> None:
             child.stdin.write(msgspec.json.encode(cells[index]) + b"\n")
             child.stdin.flush()
             cells[index] = msgspec.json.decode(child.stdout.readline(), type=Cell)
-            write_cells(cells)
+            write_table(CELLS, cells)
             print(index + 1, *msgspec.to_builtins(cells[index]).values(), flush=True)
         child.stdin.close()
         if child.wait():
@@ -260,7 +241,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.child:
         return answer_cells()
-    cells = read_cells()
+    cells = read_table(CELLS, Cell)
     if arguments.measure:
         measure(cells, arguments.every)
     measured = [cell for cell in cells if cell.torch]

@@ -5,11 +5,15 @@ Each script makes the part of the page between its markers, with ``--write``.
 
 from __future__ import annotations
 
+import csv
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
 
 from sysbench.core.storage import HOME_VARIABLE
 from tests.null_gpu.place import VARIABLE, place
@@ -18,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).with_name("null-gpu.md")
 DISTURBING = ("CUDA_", "CUBLAS", "NVML_STUB_", "NULL_GPU_", "LD_LIBRARY_PATH", "PYTORCH_")
 """Begin of the names of variables that change what a run on a null GPU holds."""
+
+Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 @contextmanager
@@ -49,6 +55,23 @@ def null_gpu(**settings: object) -> Iterator[tuple[str, dict[str, str]]]:
             )
         finally:
             Path("/dev/shm", board).unlink(missing_ok=True)
+
+
+def read_table(file: Path, row: type[Row]) -> list[Row]:
+    """The rows of a CSV file with a column a field."""
+    with file.open() as text:
+        return msgspec.convert(list(csv.DictReader(text)), list[row], strict=False)  # type: ignore[valid-type]
+
+
+def write_table(file: Path, rows: Sequence[msgspec.Struct]) -> None:
+    """Replace the file by these rows, of which there is at least one, at once."""
+    values: list[dict[str, Any]] = [msgspec.to_builtins(row) for row in rows]
+    partial = file.with_suffix(".part")
+    with partial.open("w", newline="") as text:
+        writer = csv.DictWriter(text, list(values[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(values)
+    partial.replace(file)
 
 
 def replace_part(name: str, lines: Iterable[str]) -> None:

@@ -231,12 +231,13 @@ def time_ledger(
             gaps = _gaps(trace, work, window, on_device=False)
     idle, unattributed = gaps.within(window.low, window.high)
     busy = Cover(work.start, work.end).total
+    dropped = _within(lost_launches(trace), window)
     if devices:
         phase_times = _device_phase_times(scopes.ranges, work, window)
         launches = count_launches(trace, work, window.low, window.high)
     else:
         phase_times = _host_phase_times(scopes.ranges, window)
-        launches = _within(lost_launches(trace), window)
+        launches = dropped
     return TimeLedger(
         source="kernels" if devices else "operators",
         window=window,
@@ -251,7 +252,7 @@ def time_ledger(
         idle=idle,
         unattributed=unattributed,
         launches=launches,
-        dropped=_within(lost_launches(trace), window),
+        dropped=dropped,
         dropped_kernels=_within(lost_launches(trace, KERNEL_LAUNCH), window),
         dropped_fills=_within(lost_launches(trace, FILL_LAUNCH), window),
         captured=count_captured(trace, window.low, window.high),

@@ -88,6 +88,18 @@ class SteppedWorkload(ABC):
         except Exception as error:
             raise failure from error
 
+    def _update(self, enter: EnterPhase) -> None:
+        """Clip and update where the step has an optimizer, and drop the model's gradients."""
+        if self.optimizer is not None:
+            if self.spec.clip:
+                enter("clip")
+                nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip)
+            enter("optimizer")
+            self.optimizer.step()
+        enter("zero-grad")
+        for parameter in self.model.parameters():
+            parameter.grad = None
+
     @contextmanager
     def _casting(self) -> Iterator[None]:
         """Autocast and the attention kernel of the spec."""

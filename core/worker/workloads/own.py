@@ -213,14 +213,8 @@ class OwnWorkload(SteppedWorkload):
         return loss
 
     def _update(self, enter: EnterPhase) -> None:
-        if self.optimizer is not None:
-            if self.spec.clip:
-                enter("clip")
-                nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip)
-            enter("optimizer")
-            self.optimizer.step()
-        enter("zero-grad")
-        for tensor in (*self.model.parameters(), *self.inputs):
+        super()._update(enter)
+        for tensor in self.inputs:
             tensor.grad = None
         if self.optimizer is not None and self.parts.optimizer is not None:
             self.optimizer.zero_grad()  # it may have parameters besides the model's

@@ -85,17 +85,6 @@ class Workload(SteppedWorkload):
                 self._update(enter)
         enter("")
 
-    def _update(self, enter: EnterPhase) -> None:
-        if self.optimizer is not None:
-            if self.spec.clip:
-                enter("clip")
-                nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip)
-            enter("optimizer")
-            self.optimizer.step()
-        enter("zero-grad")
-        for parameter in self.model.parameters():
-            parameter.grad = None
-
 
 def make_optimizer(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
     """The spec's optimizer over all parameters, with its usual settings."""

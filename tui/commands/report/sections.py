@@ -13,7 +13,7 @@ from ....core.analysis.costs.roofline import roof_points
 from ....core.analysis.memory.oom import out_of_memory
 from ....core.errors import DamagedFileError
 from ....core.formatting import format_bytes
-from ....core.machine.null_gpu import NO_TIMES, is_null
+from ....core.machine.null_gpu import NO_TIMES_HEADED, is_null
 from ....core.record.environment import device_name
 from ....core.record.record import Record
 from ....core.runs.artifacts import logs_of
@@ -136,7 +136,7 @@ def section_lines(
         yield from prose(f"no {section} in run {record.id}: {literal(reason)}", page)
         return
     if is_null(device_name(record.environment)):
-        yield [(f"{NO_TIMES[0].upper()}{NO_TIMES[1:]}.", "bold red")]
+        yield [(f"{NO_TIMES_HEADED}.", "bold red")]
         yield blank()
     view = _View(run=run, record=record, section=section, options=options, width=width, page=page)
     text = TEXTS.get(section, _Text(lines=lambda view: iter(())))

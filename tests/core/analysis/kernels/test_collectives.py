@@ -11,7 +11,7 @@ from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.steps import TracedCollective
 
-GEMM = "ampere_sgemm_128x64_tn"
+from .ledgers import GEMM
 
 
 def rows_of(writer: Any) -> list[TracedCollective]:

@@ -20,7 +20,8 @@ from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.steps import MarkedSteps
 from sysbench.core.tables.files.steps import steps_notes, steps_table
 
-GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+from .ledgers import GEMM, NCCL
+
 COPY = "Memcpy HtoD (Pageable -> Device)"
 
 

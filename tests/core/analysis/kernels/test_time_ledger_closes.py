@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.time_ledger import TimeLedger, Window, time_ledger
+from sysbench.core.analysis.kernels.time_ledger import Window, time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
-from sysbench.core.record.record import Kernels
 
-AssertClosed = Callable[[TimeLedger], Kernels]
-GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-
+from .ledgers import GEMM, NCCL, AssertClosed, ledger_of
 
 KERNELS = st.lists(
     st.tuples(
@@ -32,10 +28,6 @@ KERNELS = st.lists(
     ),
     max_size=30,
 )
-
-
-def _ledger(writer: Any, window: Window | None) -> TimeLedger:
-    return time_ledger(read_trace(writer.write()), window)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -58,7 +50,7 @@ def test_any_kernels_on_any_streams_close_in_any_window(
             writer.call("cudaLaunchKernel", at, 2)
         else:
             writer.launch(at, name, at + wait, duration, stream=stream)
-    assert_closed(_ledger(writer, None if whole else Window(low, low + length)))
+    assert_closed(ledger_of(writer, None if whole else Window(low, low + length)))
 
 
 CALLS = st.lists(
@@ -88,7 +80,7 @@ def test_any_operators_on_any_threads_close_in_any_window(
     writer.events.clear()
     for begin, duration, thread, name in calls:
         writer.op(name, begin, duration, tid=thread)
-    ledger = _ledger(writer, None if whole else Window(low, low + length))
+    ledger = ledger_of(writer, None if whole else Window(low, low + length))
     table = assert_closed(ledger)
     assert all(row.exclusive_ns <= ledger.window.length for row in table.rows)
 

@@ -140,4 +140,4 @@ def test_damaged_counters_leave_the_kernels_alone(tmp_path: Path, bad: dict[str,
     path.write_text(json.dumps({"traceEvents": events}))
     found = read_tables(path, lambda *_: None).inspection
     assert found.memory is None and found.kernels is not None
-    assert found.missing["memory"]
+    assert "is not a chrome trace" in found.missing["memory"]  # not that there are no requests

@@ -20,12 +20,9 @@ EAGER_FLEX = RunSpec(device="cpu", attention="flex", step="inference")
 @pytest.fixture(autouse=True)
 def fresh_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch.compiler.reset()
     yield
     torch.compiler.reset()
-    torch.set_num_threads(threads)
 
 
 class Broken(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,14 +18,6 @@ from sysbench.core.worker.workloads.models import attention
 from sysbench.core.worker.workloads.transformer import Workload
 
 SPEC = RunSpec(model="tiny", device="cpu", precision="bf16", step="inference", batch=1, context=8)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_what_a_step_compiles_is_compiled_under_it(monkeypatch: pytest.MonkeyPatch) -> None:

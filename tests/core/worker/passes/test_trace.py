@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from sysbench.core.analysis.kernels.table import kernel_table
 from sysbench.core.analysis.kernels.time_ledger import time_ledger
@@ -45,15 +43,6 @@ class TracePass:
         rows = self.rows(phase)
         with_module = sum(row.exclusive_ns for row in rows if row.module)
         return with_module / sum(row.exclusive_ns for row in rows)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Other tests run beside these; threads that wait for each other would take seconds."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -155,14 +155,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def own(folder: Path) -> Callable[..., RunSpec]:
     def spec(factory: str, file: str = "mine.py", **settings: Any) -> RunSpec:

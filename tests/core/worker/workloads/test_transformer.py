@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -27,15 +27,6 @@ ODD_SIZES = [
     (Dimensions(vocab=11, d_model=18, d_ff=31, layers=2, heads=3), 2, 17),
     (SMALL, 3, 9),
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """More threads than free cores make tiny operations a thousand times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def reference(weights: Mapping[str, Tensor], size: Dimensions, tokens: Tensor) -> Tensor:
