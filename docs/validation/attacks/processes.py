@@ -287,12 +287,13 @@ def study() -> Rows:
             assert report.progress.done == report.progress.total == 9
             assert report.tables[0].rows == whole, (report.tables[0].rows, whole)
             runs += len(list_runs())
+    many = "1 study" if studies == 1 else f"{studies} studies"
     return [
         (
             f"studies of 9 cells killed by SIGKILL {kills} times at random, and resumed each time",
             "every cell that had ended; the tables are that of a study that was never killed",
             "the cell under way, which is measured again",
-            f"{studies} studies, {runs} runs, {time.monotonic() - began:.0f} s",
+            f"{many}, {runs} runs, {time.monotonic() - began:.0f} s",
         )
     ]
 
