@@ -10,9 +10,9 @@ MARK = "(null GPU)"
 WORDS = "null GPU"
 """The mark where a time, or what follows from one, would stand or stands."""
 NO_TIMES = "times of a null GPU mean nothing"
+"""The reason wherever a time is compared or summed up, and one of them is from there."""
 NO_TIMES_HEADED = f"{NO_TIMES[0].upper()}{NO_TIMES[1:]}"
 """As the begin of a sentence."""
-"""The reason wherever a time is compared or summed up, and one of them is from there."""
 
 
 def is_null(name: str | None) -> bool:

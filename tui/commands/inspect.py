@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.errors import NotFoundError
+from ...core.machine.null_gpu import NO_TIMES, is_null
 from ...core.machine.peaks import parse_peak
 from ...core.tables.sections import INSPECTED, SECTIONS
 from .arguments import add_table_formats, add_tree_options, examples, size_bytes
@@ -153,5 +154,8 @@ def _require(inspection: Inspection, section: str | None) -> None:
     if section == "collectives" and inspection.kernels and not inspection.kernels.collectives:
         raise NotFoundError(f"no {section} in {inspection.file}: no GPU ran one")
     if section == "roofline" and inspection.kernels and not roof_points(inspection.kernels):
-        reason = inspection.kernels.missing.get("flops", "no operator's bytes are known")
+        why = inspection.kernels.missing
+        reason = why.get("flops", "no operator's bytes are known")
+        if is_null(inspection.device):
+            reason = NO_TIMES
         raise NotFoundError(f"no {section} in {inspection.file}: {reason}")

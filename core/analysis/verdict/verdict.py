@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from ...formatting import percent, signed_percent
+from ...machine.null_gpu import NO_TIMES
 from .interval import Interval
 
 Word = Literal["faster", "slower", "same", "not decidable", "not the same computation"]
@@ -102,13 +103,18 @@ def _word(interval: Interval, smallest: float) -> tuple[Word, str]:
     return "not decidable", f"the interval holds zero, and more than ±{percent(smallest)}"
 
 
+def can_be_decided(verdict: Verdict) -> bool:
+    """Whether measuring more could decide it: not what a null GPU computes, which is nothing."""
+    return not verdict.why.startswith(NO_TIMES)
+
+
 def headline(verdict: Verdict) -> str:
     """``slower: +4.1 % (+3.2 % to +5.0 %)``, ``same within 1 %: …``, ``not decidable yet: …``."""
     match verdict.verdict:
         case "same":
             word = f"same within {percent(verdict.smallest)}"
         case "not decidable":
-            word = "not decidable yet"
+            word = "not decidable yet" if can_be_decided(verdict) else "not decidable"
         case other:
             word = other
     if verdict.change is None:

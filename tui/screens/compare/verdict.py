@@ -12,8 +12,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from ....core.analysis.verdict.bounds import FIRST_LOOK
+from ....core.analysis.verdict.verdict import can_be_decided
 from ....core.formatting import counted
-from ....core.machine.null_gpu import NO_TIMES
 from ....core.record.timing import Round
 from ...live.pair_watch import Reading, block_changes
 from ...text import signed_percent, time_of_day
@@ -82,9 +82,8 @@ class Words(Painted):
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
         verdict = reading.verdict
-        # No measuring decides what a null GPU computes: nothing.
-        can_be = not verdict.why.startswith(NO_TIMES)
-        if reading.report is None and verdict.verdict == "not decidable" and can_be:
+        undecided = verdict.verdict == "not decidable" and can_be_decided(verdict)
+        if reading.report is None and undecided:
             verdict = msgspec.structs.replace(verdict, next=ADVICE)
         lines = verdict_lines(verdict, width)
         if reading.report is not None and reading.report.gate is not None:

@@ -26,6 +26,7 @@ from ....core.inspection.decoding import Decoding
 from ....core.inspection.inspection import Inspection
 from ....core.inspection.kinds import READABLE
 from ....core.inspection.messages import Progressed
+from ....core.machine.null_gpu import WORDS, is_null
 from ....core.tables.cells import literal
 from ...text import decoding_text, file_text
 from ...widgets.bars.command_line import CommandLine
@@ -211,6 +212,7 @@ class InspectScreen(TabbedScreen):
         self.query_one("#heading", Static).update(
             Content.assemble(
                 (f"✓ {file_text(inspection)}  ", "$success"),
+                (f"{WORDS}: no times  " if is_null(inspection.device) else "", "bold $error"),
                 (literal(Path(inspection.file).name), "bold"),
                 ("  o opens another", "$foreground 60%"),
             )

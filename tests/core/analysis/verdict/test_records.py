@@ -15,6 +15,7 @@ from sysbench.core.analysis.verdict.records import (
     other_computation,
     verdict_of,
 )
+from sysbench.core.analysis.verdict.verdict import sentence
 from sysbench.core.record.record import Record
 from sysbench.core.spec.spec import RunSpec
 
@@ -157,3 +158,4 @@ def test_times_of_a_null_gpu_are_never_told_apart() -> None:
         assert verdict.verdict == "not decidable"
         assert verdict.why == "times of a null GPU mean nothing: null"
         assert verdict.change is None
+        assert sentence(verdict) == "Not decidable: times of a null GPU mean nothing: null"

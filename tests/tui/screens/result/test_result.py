@@ -197,6 +197,20 @@ async def test_a_tab_without_data_says_why(app: SysbenchApp, gpu_run: RunDirecto
             await pilot.pause()
 
 
+async def test_a_part_too_short_for_a_sample_says_so(
+    app: SysbenchApp, gpu_run: RunDirectory
+) -> None:
+    record = gpu_run.record()
+    assert record.telemetry is not None
+    short = msgspec.structs.replace(record.telemetry, series={})
+    gpu_run.write_record(msgspec.structs.replace(record, telemetry=short))
+    async with app.run_test(size=(80, 24)) as pilot:
+        tab = await open_tab(pilot, app, gpu_run, "telemetry")
+        told = " ".join(str(part.content) for part in tab.query(Static))
+        assert "No sample in the measured part" in told
+        assert not tab.query(TableView) and tab.copyable() is None
+
+
 async def test_columns_fall_away_from_the_right(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(200, 50)) as pilot:
         tab = await open_tab(pilot, app, own_run, "kernels")

@@ -9,6 +9,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from .....core.errors import DamagedFileError
+from .....core.export.text_formats import table_as_markdown
 from .....core.machine.telemetry.sample import Sample
 from .....core.record.clock_reasons import holding
 from .....core.record.events import PassStarted, TelemetrySampled
@@ -38,6 +39,13 @@ class TelemetryTab(ResultTab):
         for other in telemetry.other_processes:
             who = f"{other.get('name', '?')}, pid {other.get('pid', '?')}"
             yield Static(f"! another process used the device: {who}", markup=False)
+        if not telemetry.series:
+            yield Static(
+                f"No sample in the measured part: it was shorter than the "
+                f"{telemetry.interval_seconds:g} s between two.",
+                markup=False,
+            )
+            return
         table = TableView(flexible="quantity")
         table.add_class("panel")
         table.border_title = "While the timing pass measured"
@@ -53,7 +61,8 @@ class TelemetryTab(ResultTab):
             self._read_events()
         except (DamagedFileError, msgspec.ValidationError) as error:
             self.notify(str(error), title="No series", severity="warning", markup=False)
-        self.query_one(TableView).show(telemetry_table(telemetry))
+        for table in self.query(TableView):
+            table.show(telemetry_table(telemetry))
         self.call_after_refresh(self._paint)
 
     def _read_events(self) -> None:
@@ -82,6 +91,7 @@ class TelemetryTab(ResultTab):
         panel.query_one(Static).update(Content("\n").join(lines))
 
     def copyable(self) -> tuple[str, str] | None:
-        if self.is_blank:
+        telemetry = self.record.telemetry
+        if telemetry is None or not telemetry.series:
             return None
-        return "the summary as Markdown", self.query_one(TableView).markdown()
+        return "the summary as Markdown", table_as_markdown(telemetry_table(telemetry))
