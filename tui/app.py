@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.events import Event
 from textual.filter import LineFilter
 
 from ..core.errors import SysbenchError
 from ..core.runs.directory import RunDirectory
 from . import modes
 from .glyphs import ascii_only
+from .keys import carry_out
 from .live.sensors import StripSampler
 from .live.session import Session
 from .live.terminal import has_hung_up
@@ -74,6 +76,10 @@ class SysbenchApp(App[None]):
     def watch_run(self) -> RunWatch | None:
         """The run that Live follows, until another one begins."""
         return self.session.watch
+
+    async def on_event(self, event: Event) -> None:
+        if not await carry_out(self, event):
+            await super().on_event(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._own_filters]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from textual.events import Key
 from textual.widgets import Button, Input, Static
 
 from sysbench.core.estimate.closed_form import predict
@@ -57,6 +58,30 @@ async def test_the_first_field_has_the_focus_and_the_prediction_is_there(app: Sy
         assert app.focused is app.screen.query_one("#field-model")
         assert f"{RunSpec().dimensions.parameters:,} parameters" in text_of(app)
         assert "Fits" in text_of(app)
+
+
+TYPED_AT_ONCE = (
+    (["tab", "8", "tab", *3 * ["backspace"], *"512", "tab"], {"batch": "8", "context": "512"}),
+    (["tab", "tab", "ctrl+u", *"2048", "shift+tab", "7"], {"batch": "7", "context": "2048"}),
+    (["tab", "tab", "end", "left", "left", "0", "home", "9"], {"context": "91028"}),
+)
+
+
+@pytest.mark.parametrize(("keys", "texts"), TYPED_AT_ONCE)
+async def test_keys_that_come_in_one_write_are_done_in_their_order(
+    app: SysbenchApp, keys: list[str], texts: dict[str, str]
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        for key in keys:
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        boxes = {name: app.screen.query_one(f"#field-{name}", Input) for name in texts}
+        await until(pilot, lambda: {name: box.value for name, box in boxes.items()} == texts)
+        for _ in range(3):
+            await pilot.pause()
+        assert {name: box.value for name, box in boxes.items()} == texts
+        filled = app.screen.query_one(SpecForm).texts
+        assert {name: filled[name] for name in texts} == texts
 
 
 def test_auto_is_predicted_for_the_device_that_will_run() -> None:

@@ -1,0 +1,53 @@
+"""Keys carried out in the order in which they were typed.
+
+Textual posts a key to the focused widget, and one with a binding rises from there through the queue
+of each parent up to the app. Keys that come faster than that, as a paste or a slow line sends them,
+overtake it: "⌫ 5 ⇥ 6" becomes "56⌫" in one field. Here each is done before the next is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from textual.app import App
+from textual.events import Event, Key
+from textual.widgets import Input
+
+FOCUS_SECONDS = 1.0
+"""Longest wait for a field to take the focus; a field that is taken away never does."""
+
+
+async def carry_out(app: App[Any], key: Event) -> bool:
+    """Type a new key into the focused field, or run the action that it is bound to.
+
+    Returns:
+        Whether it did something; else the event goes Textual's way.
+    """
+    if not isinstance(key, Key) or key.is_forwarded or not app.screen_stack:
+        return False
+    field = app.focused
+    if isinstance(field, Input) and key.is_printable and key.character:
+        if field.selection.is_empty:
+            field.insert_text_at_cursor(key.character)
+        else:
+            field.replace(key.character, *field.selection)
+        return True
+    active = app.screen.active_bindings.get(key.key)
+    if active is None or not active.enabled:
+        return False
+    done = await app.run_action(active.binding.action, active.node)
+    focused = app.focused
+    if isinstance(focused, Input) and focused is not field:
+        await _focus_taken(focused)
+    return done
+
+
+async def _focus_taken(field: Input) -> None:
+    """Wait until the field has done what it does with the focus: it selects its text."""
+    taken = asyncio.Event()
+    if field.is_attached and field.call_later(taken.set):
+        try:
+            await asyncio.wait_for(taken.wait(), FOCUS_SECONDS)
+        except TimeoutError:
+            return  # it goes away, or is stuck: the next key is not held up for it
