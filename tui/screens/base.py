@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import getters
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Resize
+from textual.events import DescendantFocus, Resize
 from textual.screen import Screen
+from textual.widget import Widget
 
 from ..widgets.bars.key_bar import KeyBar
 from ..widgets.bars.strip import LiveStrip
@@ -43,6 +44,22 @@ class WorkScreen(Screen[None]):
 
     def on_resize(self, event: Resize) -> None:
         self.query_one(KeyBar).compact = event.size.width < 100
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        self._light(event.widget)
+
+    def on_descendant_blur(self) -> None:
+        if self.focused is None:
+            self._light(None)
+
+    def _light(self, focused: Widget | None) -> None:
+        """Show which panels the focus is in.
+
+        By a class: for ``:focus-within`` Textual styles all of a panel anew at each move inside.
+        """
+        around = set(focused.ancestors_with_self) if focused is not None else set()
+        for panel in self.query(".panel"):
+            panel.set_class(panel in around, "-lit")
 
     def body(self) -> ComposeResult:
         """The widgets between strip and footer."""

@@ -93,7 +93,7 @@ class RunScreen(WorkScreen):
     def _show_hint(self, event: DescendantFocus) -> None:
         """The help of the focused field, where the eye is."""
         row = next((node for node in event.widget.ancestors if isinstance(node, FieldRow)), None)
-        self.query_one("#hint", Static).update(row.help if row else "")
+        self.query_one("#hint", Static).update(row.help if row else "", layout=False)
 
     def command(self) -> str:
         if self.filled.spec is None or not self.filled.passes:
