@@ -67,6 +67,10 @@ class ForeignFileError(DamagedFileError):
     exit_code = 2
 
 
+class ClusterError(SysbenchError):
+    """The scheduler of a cluster refuses, does not answer, or is not there."""
+
+
 class WorkerFailed(SysbenchError):
     """A pass ended without its result; the message has the reason."""
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from .devices import torch_facts
+from .node import describe_node
 from .telemetry.cgroup import cpu_quota
 from .telemetry.host import memory_capacity_bytes
 from .telemetry.nvml import Nvml
@@ -48,7 +49,7 @@ def describe_host() -> dict[str, Any]:
     """
     nvidia, why_no_nvidia = _nvidia()
     torch = torch_facts()
-    facts = {
+    facts: dict[str, Any] = {
         "cpu": {
             "model": cpu_model(),
             "cores": psutil.cpu_count(logical=False),
@@ -73,6 +74,7 @@ def describe_host() -> dict[str, Any]:
         "torch": {"version": torch["version"], "cuda": torch["cuda"]},
         "packages": {name: version for name in PACKAGES if (version := package_version(name))},
         "variables": relevant_variables(os.environ),
+        **describe_node(),
     }
     reasons = {
         "cpu.quota": "no limit is set",

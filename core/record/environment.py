@@ -46,6 +46,13 @@ def instruction_set(environment: Environment) -> str | None:
     return ", ".join(names) or None
 
 
+def node(environment: Environment) -> str | None:
+    """Digits of the cluster's node, with the numbers of the job's GPUs there: ``3f2a91 gpu 2``;
+    None of a run outside a cluster's job."""
+    digits, gpus = _fact(environment, "cluster", "node"), _fact(environment, "cluster", "gpus")
+    return f"{digits} gpu {gpus}" if digits and gpus else digits
+
+
 def own_parameters(environment: Environment) -> int:
     """Parameters of a model of the user's; 0 before its worker has told, and of other models."""
     count = _fact(environment, "model", "parameters")

@@ -8,7 +8,7 @@ from ..analysis.compare import BreakEven, break_even
 from ..analysis.kernels.questions import GEMM_STEPS
 from ..analysis.verdict.records import NOTHING_KNOWN
 from ..errors import SysbenchError
-from ..record.environment import device_name
+from ..record.environment import device_name, node
 from ..record.record import Record
 from ..spec.command_line import command_line
 from ..spec.fields import COMPILE_KEYS, keys_deciding
@@ -66,7 +66,7 @@ def compile_break_even(record: Record, library: Library | None = None) -> BreakE
 
 def _machine(record: Record) -> tuple[object, ...]:
     torch = record.environment.get("torch") or {}
-    return device_name(record.environment), torch.get("version")
+    return device_name(record.environment), torch.get("version"), node(record.environment)
 
 
 FREE = keys_deciding("step", "procedure", "conditions")

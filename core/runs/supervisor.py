@@ -13,8 +13,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ..errors import DamagedFileError, DeviceBusyError, NotFoundError, SpecError
+from ..machine.node import device_lock
 from ..record.events import AnyEvent, RoundDisturbed
-from ..storage import home, locked
+from ..storage import locked
 from .directory import EventLog, RunDirectory
 from .supervision import POLL_SECONDS, Place, Supervision, outcome_of_os_error
 from .supervision import Cancellation as Cancellation
@@ -135,8 +136,7 @@ def locked_devices(devices: Sequence[str]) -> Iterator[None]:
     with ExitStack() as stack:
         # Every run locks in the same order, so that no two wait for each other.
         for device in sorted(set(devices)):
-            lock = home() / "locks" / f"{device.replace(':', '-')}.lock"
-            stack.enter_context(locked(lock, who=device))
+            stack.enter_context(locked(device_lock(device), who=device))
         yield
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,11 @@ from .report.output import write as print_text
 from .spec_arguments import parse_settings
 
 if TYPE_CHECKING:
+    from ...core.runs.supervisor import Cancellation
     from ...core.studies.file.study import Study
     from ...core.studies.run.grid import Cell
+    from ...core.studies.run.runner import StudyEvent
+    from ...core.studies.run.state import StudyDirectory
 
 FORMATS = ("md", "csv", "json", "html")
 CANCELLED, UNFILLED = 130, 1
@@ -36,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui study precision --variant small", "on a CPU"),
         ("sysbench-tui study e2e --only model=large --dry-run", "what it would take"),
         ("sysbench-tui study show e2e --format html -o e2e.html", ""),
+        ("sysbench-tui study e2e --slurm partition=gpu,gres=gpu:1,time=30", "each cell a job"),
     )
     parser.add_argument(
         "name", metavar="NAME|FILE", help="a study by name, a TOML file; or show NAME, or list"
@@ -58,6 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rounds over the whole grid; 6 or more test what is compared",
     )
     parser.add_argument("--max-minutes", type=float, metavar="M", help="start no cell after that")
+    parser.add_argument(
+        "--slurm",
+        action="append",
+        nargs="?",
+        const="",
+        metavar="KEY=VALUE,…",
+        help="run each cell as a job of a Slurm array, with these options of sbatch; repeatable",
+    )
     parser.add_argument("--retry", action="store_true", help="run failed cells once more")
     parser.add_argument("--dry-run", action="store_true", help="show the cells, run nothing")
     parser.add_argument("--format", choices=FORMATS, default="", help="of show")
@@ -142,11 +154,12 @@ def _list(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """Fill the cells, or with ``--dry-run`` forecast them."""
     from ...core.runs.supervisor import Cancellation
+    from ...core.studies.cluster.slurm import parse_options, placed
     from ...core.studies.file.schema import load_study
     from ...core.studies.report.files import study_as_json
     from ...core.studies.report.report import report_of
     from ...core.studies.run.grid import expand, with_overrides, with_variant
-    from ...core.studies.run.runner import StudyEnded, run_study
+    from ...core.studies.run.runner import StudyEnded
     from ...core.studies.run.state import open_study
     from .report.signals import cancelled_by_signals
     from .report.study import study_lines
@@ -158,20 +171,15 @@ def _run(arguments: argparse.Namespace) -> int:
         if not 1 <= arguments.repeat <= 100:
             raise SpecError("--repeat", arguments.repeat, "a whole number from 1 to 100")
         study = msgspec.structs.replace(study, repeat=arguments.repeat)
+    if arguments.slurm is not None:
+        study = placed(study, parse_options(arguments.slurm))
     cells = expand(study, only=_only(arguments.only))
     if arguments.dry_run:
         return _forecast(study, cells, as_json=arguments.json)
     directory = open_study(study)
     cancel, reason = Cancellation(), "finished"
     with cancelled_by_signals(cancel), StudyProgress(quiet=arguments.json) as progress:
-        events = run_study(
-            directory,
-            cells,
-            cancel=cancel,
-            max_minutes=arguments.max_minutes,
-            retry=arguments.retry,
-        )
-        for event in events:
+        for event in _events(arguments, directory, cells, cancel):
             progress.show(event)
             if isinstance(event, StudyEnded):
                 reason = event.reason
@@ -181,6 +189,28 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         print_lines(study_lines(report, page_width()))
     return {"finished": 0, "cancelled": CANCELLED}.get(reason, UNFILLED)
+
+
+def _events(
+    arguments: argparse.Namespace,
+    directory: StudyDirectory,
+    cells: Sequence[Cell],
+    cancel: Cancellation,
+) -> Iterator[StudyEvent]:
+    """What happens while the cells are filled, here or on a cluster."""
+    from ...core.studies.cluster.runner import run_on
+    from ...core.studies.cluster.slurm import Slurm, parse_options
+    from ...core.studies.run.runner import run_study
+
+    minutes = arguments.max_minutes
+    if arguments.slurm is None:
+        return run_study(
+            directory, cells, cancel=cancel, max_minutes=minutes, retry=arguments.retry
+        )
+    if minutes is not None:
+        raise SpecError("--max-minutes", minutes, "without --slurm, where time=M limits each job")
+    place = Slurm(directory, parse_options(arguments.slurm))
+    return run_on(place, directory, cells, cancel=cancel, retry=arguments.retry)
 
 
 def _only(texts: Sequence[str]) -> dict[str, list[str]]:

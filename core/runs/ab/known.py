@@ -14,7 +14,7 @@ from ...analysis.verdict.interval import LEAST_KNOWN
 from ...analysis.verdict.records import Known, counted_ms
 from ...errors import SysbenchError
 from ...formatting import percent
-from ...record.environment import device_name, threads, torch_version
+from ...record.environment import device_name, node, threads, torch_version
 from ...record.record import Record
 from ..library import Library
 from ..records import load_record
@@ -51,7 +51,7 @@ def known_noise(a: Record, b: Record, root: Path | None = None) -> Known:
 def known_medians(record: Record, root: Path | None = None) -> tuple[float, ...]:
     """Step medians of all finished processes of the record's spec on this machine, in ms.
 
-    Another torch, device or number of threads is another machine.
+    Another torch, device, number of threads or node of a cluster is another machine.
     """
     return tuple(
         median
@@ -155,4 +155,7 @@ def _floor_of(record: Record, root: Path | None) -> NoiseFloor | None:
 
 def _machine(record: Record) -> tuple[object, ...]:
     environment = record.environment
-    return device_name(environment), torch_version(environment), threads(environment)
+    return (
+        *(device_name(environment), torch_version(environment), threads(environment)),
+        node(environment),
+    )

@@ -107,6 +107,7 @@ class Study(Part, frozen=True):
         timelines: True if a page shows each cell's memory over time.
         source: The experiment that it repeats.
         file: Path of its source.
+        elsewhere: True if its cells run on other machines: no device is looked for here.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Study(Part, frozen=True):
     variants: dict[str, Variant] = {}
     variant: str = ""
     file: str = ""
+    elsewhere: bool = False
 
     def axis(self, name: str) -> Axis | None:
         """The axis of that name, or None."""

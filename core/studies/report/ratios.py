@@ -18,7 +18,7 @@ from ...analysis.verdict.records import of_pairs
 from ...analysis.verdict.verdict import NOT_TESTED, SMALLEST, Verdict, judge
 from ...formatting import counted, percent
 from ...machine.null_gpu import NO_TIMES, is_null
-from ...record.environment import device_name
+from ...record.environment import device_name, node
 from ...record.record import Record
 from ...record.timing import Round, Timing
 from ...tables.table import Cell as Content
@@ -40,6 +40,7 @@ class Rounds:
         is_counted: Bytes that were counted, which need no test.
         waiting: Rounds that were asked for and did not run yet.
         is_null: Of a null GPU, and no bytes: nothing may be claimed of them.
+        machines: Nodes of a cluster, with their GPUs, that measured them; empty text for none.
     """
 
     by_pass: Mapping[int, float] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Rounds:
     is_counted: bool = False
     waiting: int = 0
     is_null: bool = False
+    machines: frozenset[str] = frozenset()
 
 
 def rounds_of(
@@ -67,6 +69,7 @@ def rounds_of(
     by_pass: dict[int, float] = {}
     processes: list[float] = []
     from_null = False
+    machines: set[str] = set()
     for cell in cells:
         record = records.get(cell.id)
         number = figure(record) if record else None
@@ -74,9 +77,13 @@ def rounds_of(
             continue
         by_pass[cell.repeat] = number
         from_null = from_null or is_null(device_name(record.environment))
+        machines.add(node(record.environment) or "")
         processes += [one for single in _single(record) if is_number(one := figure(single))]
     waiting = sum(cell.id not in records for cell in cells)
-    return Rounds(by_pass, processes, is_counted, waiting, from_null and not is_counted)
+    return Rounds(
+        *(by_pass, processes, is_counted, waiting, from_null and not is_counted),
+        machines=frozenset(machines),
+    )
 
 
 def quotient_of(first: Rounds, second: Rounds) -> Rounds:
@@ -89,7 +96,8 @@ def quotient_of(first: Rounds, second: Rounds) -> Rounds:
     is_counted = first.is_counted and second.is_counted
     waiting = max(first.waiting, second.waiting)
     is_null = first.is_null or second.is_null
-    return Rounds(by_pass, tuple(by_pass.values()), is_counted, waiting, is_null)
+    machines = first.machines | second.machines
+    return Rounds(by_pass, tuple(by_pass.values()), is_counted, waiting, is_null, machines)
 
 
 def _single(record: Record) -> Iterator[Record]:
@@ -158,7 +166,8 @@ def ratio_of(first: Rounds, second: Rounds, *, false_rate: float = FALSE_RATE) -
 
     Rounds of the same passes are paired; with fewer than the test needs, four of either side are
     tested without the pairs. Nothing is tested before all rounds ran that were asked for: a test
-    at every new round would call something different sooner or later.
+    at every new round would call something different sooner or later. Nothing is tested across
+    machines: what they differ by would be told as a difference of the cells.
 
     Args:
         first: Figures of one cell.
@@ -179,6 +188,10 @@ def ratio_of(first: Rounds, second: Rounds, *, false_rate: float = FALSE_RATE) -
     if first.is_counted and second.is_counted and not differing:
         all_rounds = f", the same in all {counts[-1]} rounds" if counts[-1] > 1 else ""
         return msgspec.structs.replace(plain, state="counted", why=COUNTED + all_rounds)
+    machines = first.machines | second.machines
+    if len(machines) > 1:
+        why = f"measured on {len(machines)} machines: not tested"
+        return msgspec.structs.replace(plain, state="not tested", why=why)
     unlike = "; ".join(_differing(side) for side in differing if side.is_counted)
     waiting = max(first.waiting, second.waiting)
     verdict = None if waiting else _verdict(first, second, false_rate)

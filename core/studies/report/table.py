@@ -25,7 +25,7 @@ from ..values.formula import (
     source_unit,
     written,
 )
-from ..values.measures import instruction_set, sdpa_kernel
+from ..values.measures import instruction_set, machine, sdpa_kernel
 from .details import EACH
 from .filling import ENDS, Filling, further
 from .ratios import Ratio, Rounds, merged, quotient_of, ratio_of, rounds_of
@@ -44,6 +44,8 @@ INSTRUCTIONS = "instruction set"
 instruction set there."""
 SDPA = "sdpa kernel"
 """A column of every table with cells whose attention left torch the choice of its kernel."""
+MACHINE = "machine"
+"""A column of every table with cells that ran on a cluster."""
 ALLOCATED = ("memory.", "measures.largest_bytes", "measures.largest_category")
 """Prefixes of the formulas of a table of memory."""
 OF_MEMORY = ("ledger", "largest")
@@ -125,6 +127,9 @@ class _Filler:
         on_cpu = any(instruction_set(record) for record in records.values())
         if on_cpu and _is_of_memory(layout) and not {INSTRUCTIONS, formula} & taken:
             self.forgotten[INSTRUCTIONS] = formula
+        formula = f"measures.{machine.__name__}"
+        if any(map(machine, records.values())) and not {MACHINE, formula} & taken:
+            self.forgotten[MACHINE] = formula
         formula = f"measures.{sdpa_kernel.__name__}"
         if any(map(sdpa_kernel, records.values())) and not {SDPA, formula} & taken:
             self.forgotten[SDPA] = formula

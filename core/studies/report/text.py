@@ -14,6 +14,7 @@ from ...machine.null_gpu import NO_TIMES_HEADED, is_null
 from ...record.environment import (
     device_name,
     instruction_set,
+    node,
     threads,
     torch_version,
 )
@@ -199,6 +200,7 @@ def _of_machines(records: Sequence[Record]) -> Iterator[str]:
     """Facts of the machine that are not the same in all cells."""
     facts = {
         "devices": device_name,
+        "machines of a cluster": lambda environment: node(environment) or "none",
         "instruction sets": instruction_set,
         "versions of torch": torch_version,
         "thread counts": threads,

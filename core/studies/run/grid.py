@@ -170,14 +170,26 @@ class _Maker:
 
     def _device(self, text: Any) -> str:
         if text not in self.devices:
+            find = device_elsewhere if self.study.elsewhere else resolve_device
             try:
-                self.devices[text] = resolve_device(text)
+                self.devices[text] = find(text)
             except SpecError as error:
                 self.devices[text] = error
         found = self.devices[text]
         if isinstance(found, SpecError):
             raise found
         return found
+
+
+def device_elsewhere(text: str) -> str:
+    """The device of that name on a machine that cannot be asked from here.
+
+    Raises:
+        SpecError: ``auto``, which only that machine could resolve.
+    """
+    if text == "auto":
+        raise SpecError("device", text, "cpu or cuda:N, where the cells run on other machines")
+    return text if text == "cpu" else f"cuda:{int(text.partition(':')[2] or 0)}"
 
 
 def _hash(data: bytes) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from ...errors import DamagedFileError
 from ...machine.children import python_child, start_detached
 from ...record.events import AnyEvent
 from ...record.record import Record
-from ...runs.directory import create_run
+from ...runs.directory import RunDirectory, create_run
 from ...runs.launch import end_holder
 from ...runs.records import load_record
 from ...runs.supervisor import Cancellation, supervise
@@ -34,14 +34,22 @@ class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
     """The runner begins, its cells known.
 
     Attributes:
-        seconds: Forecast of all cells to run.
+        seconds: Forecast of all cells to run; None where they do not run here.
         is_least: The forecast has only the start of some cells, not their steps.
     """
 
     total: int
     done: int
-    seconds: float
+    seconds: float | None
     is_least: bool
+
+
+class CellsSubmitted(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells wait in the queue of a cluster or are under way there, by a runner before this one or
+    by this one; ``words`` says where."""
+
+    count: int
+    words: str
 
 
 class CellStarted(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +68,14 @@ class CellAdvanced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell has its value; ``seconds_left`` is the forecast of the rest."""
+    """A cell has its value; ``seconds_left`` is the forecast of the rest, None where they do not
+    run here."""
 
     cell: Cell
     entry: Entry
     done: int
     total: int
-    seconds_left: float
+    seconds_left: float | None
 
     @property
     def status(self) -> CellStatus:
@@ -75,14 +84,15 @@ class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StudyEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """The runner stopped: all cells done, cancelled, or at its time limit."""
+    """The runner stopped: all cells done, cancelled, at its time limit, or with cells whose jobs
+    ended without a value."""
 
-    reason: Literal["finished", "cancelled", "out-of-time"]
+    reason: Literal["finished", "cancelled", "out-of-time", "unfinished"]
     done: int
     total: int
 
 
-StudyEvent = StudyStarted | CellStarted | CellAdvanced | CellEnded | StudyEnded
+StudyEvent = StudyStarted | CellsSubmitted | CellStarted | CellAdvanced | CellEnded | StudyEnded
 
 
 def run_study(
@@ -106,10 +116,15 @@ def run_study(
         retry: Run cells that failed once more.
 
     Raises:
-        DeviceBusyError: Another runner is at work on this study.
+        DeviceBusyError: Another runner is at work on this study, or its cells have jobs on a
+            cluster.
         SpecError: A pass that this machine cannot run.
     """
+    # Whatever runs there imports this module.
+    from ..cluster.slurm import refuse_while_queued
+
     with locked(directory.lock_path, who=f"study {directory.id}"):
+        refuse_while_queued(directory)
         runner = _Runner(directory, cells, cancel or Cancellation(), retry=retry)
         yield from runner.run(None if max_minutes is None else 60 * max_minutes)
 
@@ -121,21 +136,11 @@ class _Runner:
         self.directory = directory
         self.cancel = cancel
         self.cells = unique(cells)
-        _adopt(directory, self.cells)
-        entries = directory.entries()
-        root = directory.root
-        statuses = {
-            cell.id: status_of(cell, entries, is_live=False, root=root) for cell in self.cells
-        }
-        again = ("failed",) if retry else ()
-        self.todo = [
-            cell
-            for cell in self.cells
-            if statuses[cell.id] not in FINAL_STATUSES or statuses[cell.id] in again
-        ]
+        adopt(directory, self.cells)
+        self.todo = cells_to_run(directory, self.cells, retry=retry)
         for cell in self.todo:
             parse_passes(cell.passes)
-        self.forecaster = Forecaster(past_entries(root))
+        self.forecaster = Forecaster(past_entries(directory.root))
 
     def run(self, limit: float | None) -> Iterator[StudyEvent]:
         began = time.monotonic()
@@ -221,15 +226,31 @@ def _start(spec: RunSpec, cell: Cell, median_ms: float | None, seconds: float) -
     return max(0.0, seconds - steps) / len(cell.passes)
 
 
-def _adopt(directory: StudyDirectory, cells: Sequence[Cell]) -> None:
-    """Keep the values of runs that ended just before their runner was killed."""
+def cells_to_run(directory: StudyDirectory, cells: Sequence[Cell], *, retry: bool) -> list[Cell]:
+    """Those without a value; with ``retry`` also those that failed."""
+    entries, root = directory.entries(), directory.root
+    statuses = {cell.id: status_of(cell, entries, is_live=False, root=root) for cell in cells}
+    again = ("failed",) if retry else ()
+    return [
+        cell
+        for cell in cells
+        if statuses[cell.id] not in FINAL_STATUSES or statuses[cell.id] in again
+    ]
+
+
+def adopt(
+    directory: StudyDirectory,
+    cells: Sequence[Cell],
+    is_live: Callable[[RunDirectory], bool] = RunDirectory.is_live,
+) -> None:
+    """Keep the values of runs that ended while no runner followed them."""
     entries = directory.entries()
     for cell in cells:
         entry = entries.get(cell.id)
         if entry is None or entry.status != "running" or cell.spec is None:
             continue
         run = directory.run_of(entry)
-        if run is None or run.is_live():
+        if run is None or is_live(run):
             continue
         try:
             record = load_record(run)
@@ -246,7 +267,9 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: cancel.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for _ in run_study(directory, expand(directory.study()), cancel=cancel):
+    # Where it ran before, devices need not be here.
+    study = msgspec.structs.replace(directory.study(), elsewhere=False)
+    for _ in run_study(directory, expand(study), cancel=cancel):
         pass
     return 0
 

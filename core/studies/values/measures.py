@@ -12,6 +12,7 @@ from ...errors import SpecError
 from ...estimate.sizes import Sizes
 from ...record.environment import device_name
 from ...record.environment import instruction_set as instructions_of
+from ...record.environment import node as node_of
 from ...record.environment import sdpa_kernel as sdpa_kernel_of
 from ...record.record import Allocation, KernelRow, Record
 from ...spec.spec import RunSpec
@@ -33,6 +34,11 @@ def instruction_set(record: Record) -> Cell:
 def sdpa_kernel(record: Record) -> Cell:
     """The kernel that torch chose for ``attention = sdpa``."""
     return sdpa_kernel_of(record.environment)
+
+
+def machine(record: Record) -> Cell:
+    """The node of a cluster on which it ran, with the numbers of its GPUs there."""
+    return node_of(record.environment)
 
 
 def status(record: Record) -> Cell:
@@ -125,7 +131,7 @@ def largest_module(record: Record) -> Cell:
 MEASURES: dict[str, Measure] = {
     measure.__name__: measure
     for measure in (
-        *(hardware, instruction_set, sdpa_kernel, status, rounds, timed_steps),
+        *(hardware, machine, instruction_set, sdpa_kernel, status, rounds, timed_steps),
         *(
             gemm_share,
             gemm_forward_share,

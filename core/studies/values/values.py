@@ -32,7 +32,8 @@ _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "d
 
 
 _TEXTS = (
-    *("measures.hardware", "measures.instruction_set", "measures.sdpa_kernel", "measures.status"),
+    *("measures.hardware", "measures.machine", "measures.instruction_set", "measures.status"),
+    *("measures.sdpa_kernel",),
     *("measures.rounds", "measures.timed_steps", "status", "id", "identity", "timing.step.n"),
 )
 """Formulas that give text, or a count of measurements."""
@@ -136,8 +137,8 @@ def _words(path: str) -> str:
 
 
 FACTS = (
-    *("measures.hardware", "measures.instruction_set", "measures.sdpa_kernel"),
-    "measures.status",
+    *("measures.hardware", "measures.machine", "measures.instruction_set"),
+    *("measures.sdpa_kernel", "measures.status"),
 )
 """Measures that read no block of a pass; any other one, and a table for each cell, may."""
 

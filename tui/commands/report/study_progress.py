@@ -6,12 +6,14 @@ import sys
 from types import TracebackType
 from typing import Self
 
+from ....core.formatting import counted
 from ....core.machine.null_gpu import WORDS, is_null
 from ....core.record.environment import device_name
 from ....core.record.events import DeviceDescribed
 from ....core.studies.run.runner import (
     CellAdvanced,
     CellEnded,
+    CellsSubmitted,
     CellStarted,
     StudyEnded,
     StudyEvent,
@@ -49,11 +51,12 @@ class StudyProgress:
             return
         match event:
             case StudyStarted():
-                left = event.total - event.done
-                self._say(
-                    f"{event.total} cells, {event.done} have their value; "
-                    f"{left} to run, {forecast(event.seconds, is_least=event.is_least)}"
-                )
+                left = f"{event.total - event.done} to run"
+                if event.seconds is not None:
+                    left += f", {forecast(event.seconds, is_least=event.is_least)}"
+                self._say(f"{event.total} cells, {event.done} have their value; {left}")
+            case CellsSubmitted():
+                self._say(f"{counted(event.count, 'cell')}: {event.words}")
             case CellStarted():
                 self._is_null = False
                 self._draw(f"cell {event.number}  {literal(event.cell.words)}")
@@ -91,7 +94,8 @@ def _bar(event: CellEnded) -> str:
     share = event.done / event.total if event.total else 1.0
     full = round(share * BAR_CELLS)
     bar = "█" * full + "░" * (BAR_CELLS - full)
-    return f"{bar} {event.done}/{event.total}  {elapsed(event.seconds_left)} left"
+    left = "" if event.seconds_left is None else f"  {elapsed(event.seconds_left)} left"
+    return f"{bar} {event.done}/{event.total}{left}"
 
 
 def _figures(event: CellEnded, *, is_null: bool) -> str:
