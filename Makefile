@@ -13,14 +13,14 @@ GPU_CHECK ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n )))
 
 .DEFAULT_GOAL := run
-.PHONY: run test lint format bench compat gpu-check null-gpu test-null-gpu api screenshots wheels clean
+.PHONY: run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm api screenshots wheels clean
 
 run: $(VENV)/.installed  ## open the workstation; without a terminal, measure the default profile
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
 
 # The tests start hundreds of processes: without kept bytecode each would compile our modules anew.
 test: $(VENV)/.installed-test  ## the whole suite, on a machine without a GPU
-	@env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu and not null_gpu" -n $(WORKERS) --dist loadfile
+	@env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu and not null_gpu and not slurm" -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import walls, spelling
 	@$(BIN)/ruff check .
@@ -48,6 +48,10 @@ null-gpu: $(VENV)/.installed-test  ## PyTorch's CUDA build on stand-ins that com
 
 test-null-gpu: $(VENV)/.installed-test  ## what needs the null GPU; skipped where none is built
 	@NULL_GPU_VENV="$(NULL_GPU_VENV)" $(BIN)/pytest -q -m null_gpu
+
+test-slurm: $(VENV)/.installed-test  ## studies on a Slurm of two nodes on the loopback; skipped without Debian's packages
+	@$(PIP) -e '.[slurm]'
+	@$(BIN)/pytest -q -m slurm tests/slurm
 
 api: $(VENV)/.installed  ## docs/api.md from the docstrings of sysbench.core
 	@$(BIN)/python -P docs/make_api.py

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from ...errors import ClusterError, DamagedFileError, DeviceBusyError, SpecError
+from ...formatting import counted
 from ...machine.children import python_child
 from ...runs.directory import RunDirectory
 from ...storage import HOME_VARIABLE, UNREADABLE_JSON, open_to_append, read_regular
@@ -254,8 +255,8 @@ def refuse_while_queued(directory: StudyDirectory) -> None:
     count = len(slurm.jobs())
     if count:
         raise DeviceBusyError(
-            f"{count} cells of {directory.id} have jobs in Slurm's queue: follow them with "
-            f"{OPTION}, or end them there with Ctrl+C"
+            f"{counted(count, 'job')} of {directory.id} in Slurm's queue: follow with {OPTION}, "
+            "where Ctrl+C ends them"
         )
 
 

@@ -120,6 +120,29 @@ def test_a_sentence_says_what_the_rounds_bear_out(case: str) -> None:
     assert told({"fp32": first, "bf16": second}) == f"32: {sentence}"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "sentence"),
+    [
+        (("a1", "a1"), "FP32 is 1.27 times BF16 (1.25 to 1.30; 6 rounds each)."),
+        (("a1", "b2"), "FP32 11.50 ms, BF16 9.059 ms; measured on 2 machines: not tested."),
+        (("a1", None), "FP32 11.50 ms, BF16 9.059 ms; measured on 2 machines: not tested."),
+    ],
+)
+def test_machines_are_not_told_as_a_difference_of_the_cells(
+    nodes: tuple[str | None, str | None], sentence: str
+) -> None:
+    of = study()
+    faster = [level / (1.25 + n / 100) for n, level in enumerate(LEVELS)]
+    cells, records = filled(of, {"fp32": LEVELS, "bf16": faster})
+    for cell in cells:
+        node = nodes[cell.point["precision"] == "bf16" and cell.repeat == 4]
+        environment = {"cluster": {"node": node}} if node else {}
+        records[cell.id] = msgspec.structs.replace(records[cell.id], environment=environment)
+    assert next(iter(sentences_of(of, cells, records))) == f"32: {sentence}"
+    told = [text for text in cautions_of(of, cells, records) if "machines of a cluster" in text]
+    assert len(told) == (nodes[0] != nodes[1])
+
+
 def with_peak(record: Record, peak_bytes: int, template: Record) -> Record:
     assert template.memory is not None
     memory = msgspec.structs.replace(template.memory, peak_allocated_bytes=peak_bytes)
