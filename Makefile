@@ -50,7 +50,6 @@ test-null-gpu: $(VENV)/.installed-test  ## what needs the null GPU; skipped wher
 	@NULL_GPU_VENV="$(NULL_GPU_VENV)" $(BIN)/pytest -q -m null_gpu
 
 test-slurm: $(VENV)/.installed-test  ## studies on a Slurm of two nodes on the loopback; skipped without Debian's packages
-	@$(PIP) -e '.[slurm]'
 	@$(BIN)/pytest -q -m slurm tests/slurm
 
 api: $(VENV)/.installed  ## docs/api.md from the docstrings of sysbench.core

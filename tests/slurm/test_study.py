@@ -139,7 +139,7 @@ def test_killed_resumed_and_still_the_table_of_home(
 ) -> None:
     home, log = tmp_path / "shared", tmp_path / "log"
     with log.open("wb") as output:
-        start = {"stdout": output, "stderr": output}
+        start: dict[str, Any] = {"stdout": output, "stderr": output}
         options = ("--slurm", "time=10,parallel=2")
         first = subprocess.Popen(**command(home, slurm, *options), **start)
 

@@ -33,6 +33,8 @@ MOST_TASKS = 1000
 """Jobs of one array, Slurm's own default limit (``MaxArraySize``); more make several arrays."""
 MOST_AT_ONCE = 256
 ANSWER_SECONDS = 60.0
+LOGS = "slurm"
+"""Folder of submitit's files in a study's directory."""
 MINUTES = "60"
 """Time limit of a job unless it is given: partitions without a default have none."""
 
@@ -82,7 +84,7 @@ def parse_options(texts: Sequence[str]) -> SlurmOptions:
     parallel = MOST_AT_ONCE
     for name, value in _pairs(texts):
         if name in REFUSED:
-            raise SpecError(OPTION, f"{name}={value}", f"{name} is {REFUSED[name]}")
+            raise SpecError(OPTION, f"{name}={value}", f"no {name}: {REFUSED[name]}")
         if name == "parallel":
             if not str(value).isdecimal() or not 1 <= int(value) <= MOST_TASKS:
                 raise SpecError(OPTION, f"{name}={value}", f"jobs at once, 1 to {MOST_TASKS}")
@@ -186,11 +188,12 @@ class Slurm:
         return states
 
     def job_of(self, run: str) -> str:
-        """``Slurm job 17_3``."""
+        """``Slurm job 17_3, output in slurm/17_3_0_log.err``."""
         for submission in reversed(self.submissions()):
             if run in submission.runs and submission.job:
                 task = f"_{submission.runs.index(run)}" if len(submission.runs) > 1 else ""
-                return f"Slurm job {submission.job}{task}"
+                job = f"{submission.job}{task}"
+                return f"Slurm job {job}, output in {LOGS}/{job}_0_log.err"
         return "its Slurm job"
 
     def cancel(self) -> None:
@@ -204,7 +207,7 @@ class Slurm:
         submitit = _submitit()
         name = f"sysbench-{self.directory.id}-{secrets.token_hex(4)}"
         ids = tuple(run.id for run in runs)
-        executor = submitit.SlurmExecutor(folder=self.directory.path / "slurm")
+        executor = submitit.SlurmExecutor(folder=self.directory.path / LOGS)
         executor.update_parameters(
             job_name=name,
             wckey=None,

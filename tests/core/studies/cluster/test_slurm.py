@@ -22,6 +22,7 @@ from sysbench.core.studies.file.study import Axis, Column, Layout, Point, Study
 from sysbench.core.studies.run.grid import expand
 from sysbench.core.studies.run.runner import run_study
 from sysbench.core.studies.run.state import StudyDirectory, open_study
+from sysbench.tui.cli import main
 
 STUDY = Study(
     name="far",
@@ -123,9 +124,9 @@ def test_the_queue_is_read_by_the_names_of_the_jobs(
     (programs / "squeue.says").write_text(others + told)
     slurm = Slurm(directory)
     assert slurm.jobs() == {"r2": "waiting", "r0": "running", "r3": "running"}
-    assert [slurm.job_of(run) for run in ("r1", "r3", "r9")] == [
-        *("Slurm job 17_1", "Slurm job 18", "its Slurm job")
-    ]
+    assert slurm.job_of("r1") == "Slurm job 17_1, output in slurm/17_1_0_log.err"
+    assert slurm.job_of("r3") == "Slurm job 18, output in slurm/18_0_log.err"
+    assert slurm.job_of("r9") == "its Slurm job"
     slurm.cancel()
     asked = (programs / "scancel.asked").read_text().split("\n")
     assert asked[:2] == [
@@ -185,3 +186,18 @@ def test_sbatch_that_refuses_is_quoted(directory: StudyDirectory, programs: Path
     (programs / "sbatch.fails").write_text("sbatch: error: invalid partition specified: moon")
     with pytest.raises(ClusterError, match="invalid partition specified: moon"):
         Slurm(directory).submit(runs_of(directory, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--slurm", "nodes=2"), "no nodes: each cell is one task"),
+        (("--slurm", "--max-minutes", "5"), "time=M limits each job"),
+    ],
+)
+def test_the_command_refuses_what_a_job_cannot_keep(
+    options: Sequence[str], said: str, sysbench_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["study", "precision", "--variant", "small", *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not (sysbench_home / "runs").exists()
