@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 
-from ..record.environment import SDPA_KERNEL, device_name, sdpa_kernel, threads, torch_version
+from ..record.environment import (
+    SDPA_KERNEL,
+    device_name,
+    node,
+    sdpa_kernel,
+    threads,
+    torch_version,
+)
 from ..record.record import Record
 from ..spec.fields import differing_keys, keys_deciding, unused_keys
 from ..spec.spec import DIMENSION_NAMES
@@ -145,6 +152,7 @@ def _factors(record: Record) -> dict[str, Any]:
     return {
         **record.spec,
         "device_name": device_name(environment),
+        "node": node(environment),
         "torch": torch_version(environment),
         "threads": threads(environment),
         SDPA_KERNEL: sdpa_kernel(environment),

@@ -20,7 +20,7 @@ from ...storage import locked
 from ..run.grid import Cell
 from ..run.runner import (
     CellEnded,
-    CellsSubmitted,
+    CellsElsewhere,
     CellStarted,
     StudyEnded,
     StudyEvent,
@@ -124,7 +124,7 @@ class _Follower:
         self.done = 0
 
     def run(self, *, retry: bool) -> Iterator[StudyEvent]:
-        self._take_up()
+        yield from self._take_up()
         under_way = {cell.id for cell in self.waiting.values()}
         to_run = cells_to_run(self.directory, self.cells, retry=retry)
         todo = [cell for cell in to_run if cell.id not in under_way]
@@ -132,9 +132,9 @@ class _Follower:
         total = len(self.cells)
         yield StudyStarted(total=total, done=self.done, seconds=None, is_least=False)
         if self.waiting:
-            yield CellsSubmitted(count=len(self.waiting), words="in the queue since before")
+            yield CellsElsewhere(count=len(self.waiting), words="in the queue since before")
         if todo and not self.cancel.is_set():
-            yield CellsSubmitted(count=len(todo), words=self._submit(todo))
+            yield CellsElsewhere(count=len(todo), words=self._submit(todo))
         yield from self._follow()
         if self.cancel.is_set():
             reason: Literal["cancelled", "finished", "unfinished"] = "cancelled"
@@ -142,7 +142,7 @@ class _Follower:
             reason = "finished" if self.done == total else "unfinished"
         yield StudyEnded(reason=reason, done=self.done, total=total)
 
-    def _take_up(self) -> None:
+    def _take_up(self) -> Iterator[StudyEvent]:
         """Keep what ended while nobody looked, and find what is still under way."""
         jobs = self.place.jobs()
         entries = self.directory.entries()
@@ -155,6 +155,9 @@ class _Follower:
         }
         self.waiting = {id: cell for id, cell in running.items() if id in jobs}
         ended = [self._run(id) for id in running if id not in jobs]
+        late = sum(map(self._is_fresh, ended))
+        if late:
+            yield CellsElsewhere(count=late, words="left the queue just now, without an end yet")
         until = time.monotonic() + self.lag_seconds
         while any(map(self._is_fresh, ended)) and time.monotonic() < until:
             if self.cancel.wait(self.poll_seconds):
@@ -171,7 +174,8 @@ class _Follower:
             written = run.events_path.stat().st_mtime
         except OSError:  # it never began
             return False
-        return 0 <= time.time() - written < self.lag_seconds
+        # Clocks of machines differ either way.
+        return abs(time.time() - written) < self.lag_seconds
 
     def _submit(self, cells: Sequence[Cell]) -> str:
         runs: list[RunDirectory] = []
@@ -185,19 +189,15 @@ class _Follower:
         try:
             words = self.place.submit(runs)
         except BaseException:
-            # Of several arrays the first ones may be queued.
-            queued = self._known_jobs()
-            for run in runs:
-                if run.id not in queued:
-                    _forget_unbegun(run)
+            # Of several arrays the first ones may be queued, and so may one whose sbatch timed out.
+            with suppress(ClusterError):  # nothing is known, so nothing is removed
+                queued = self.place.jobs()
+                for run in runs:
+                    if run.id not in queued:
+                        _forget_unbegun(run)
             raise
         self.waiting |= {run.id: cell for run, cell in zip(runs, cells, strict=True)}
         return words
-
-    def _known_jobs(self) -> Mapping[str, JobState]:
-        with suppress(ClusterError):  # the error under way says so
-            return self.place.jobs()
-        return {}
 
     def _follow(self) -> Iterator[StudyEvent]:
         heard = time.monotonic()

@@ -44,9 +44,9 @@ class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
     is_least: bool
 
 
-class CellsSubmitted(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells wait in the queue of a cluster or are under way there, by a runner before this one or
-    by this one; ``words`` says where."""
+class CellsElsewhere(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells that were submitted to a cluster, by this runner or one before it; ``words`` says where
+    they are."""
 
     count: int
     words: str
@@ -92,7 +92,7 @@ class StudyEnded(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-StudyEvent = StudyStarted | CellsSubmitted | CellStarted | CellAdvanced | CellEnded | StudyEnded
+StudyEvent = StudyStarted | CellsElsewhere | CellStarted | CellAdvanced | CellEnded | StudyEnded
 
 
 def run_study(

@@ -89,3 +89,13 @@ def test_another_machine_is_a_factor() -> None:
     a = record(None, cpu={"model": "one"}, torch={"version": "2.13.0"})
     b = record(None, cpu={"model": "two"}, torch={"version": "2.14.0"})
     assert [one.name for one in compare(a, b).factors] == ["device_name", "torch"]
+
+
+def test_another_node_of_a_cluster_is_a_factor_whatever_its_hardware() -> None:
+    a, b = (
+        record(None, cpu={"model": "one"}, cluster={"node": node}) for node in ("a1b2c3", "d4e5f6")
+    )
+    (factor,) = compare(a, b).factors
+    assert (factor.name, factor.a, factor.b) == ("node", "a1b2c3", "d4e5f6")
+    outside = record(None, cpu={"model": "one"})
+    assert [one.name for one in compare(a, outside).factors] == ["node"]

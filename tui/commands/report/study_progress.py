@@ -13,7 +13,7 @@ from ....core.record.events import DeviceDescribed
 from ....core.studies.run.runner import (
     CellAdvanced,
     CellEnded,
-    CellsSubmitted,
+    CellsElsewhere,
     CellStarted,
     StudyEnded,
     StudyEvent,
@@ -55,7 +55,7 @@ class StudyProgress:
                 if event.seconds is not None:
                     left += f", {forecast(event.seconds, is_least=event.is_least)}"
                 self._say(f"{event.total} cells, {event.done} have their value; {left}")
-            case CellsSubmitted():
+            case CellsElsewhere():
                 self._say(f"{counted(event.count, 'cell')}: {event.words}")
             case CellStarted():
                 self._is_null = False

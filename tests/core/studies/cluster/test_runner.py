@@ -17,7 +17,7 @@ from sysbench.core.studies.report.report import report_of
 from sysbench.core.studies.run.grid import Cell, expand
 from sysbench.core.studies.run.runner import (
     CellEnded,
-    CellsSubmitted,
+    CellsElsewhere,
     CellStarted,
     StudyEnded,
     StudyEvent,
@@ -173,7 +173,7 @@ def test_jobs_outlive_their_runner_and_are_followed_by_the_next(
 ) -> None:
     queue = Queue()
     events = run_on(queue, directory, cells, poll_seconds=0.0, lag_seconds=0.0)
-    while not isinstance(next(events), CellsSubmitted):
+    while not isinstance(next(events), CellsElsewhere):
         pass
     events.close()  # type: ignore[attr-defined]
     ended, waiting, running = queue.submitted
@@ -183,7 +183,7 @@ def test_jobs_outlive_their_runner_and_are_followed_by_the_next(
     queue.act = lambda queue: finish_all(queue) if next(looks) > 1 else None
     told = followed(queue, directory, cells)
     assert queue.submitted == [ended, waiting, running]
-    (taken_up,) = (event for event in told if isinstance(event, CellsSubmitted))
+    (taken_up,) = (event for event in told if isinstance(event, CellsElsewhere))
     assert taken_up.count == 2
     assert [event.run for event in told if isinstance(event, CellStarted)] == [running]
     assert end_of(told).done == 3
@@ -213,7 +213,7 @@ def test_cancelling_ends_the_jobs_and_leaves_no_empty_runs(
     seen: list[StudyEvent] = []
     for event in run_on(queue, directory, cells, cancel=cancel, poll_seconds=0.0, lag_seconds=0.0):
         seen.append(event)
-        if isinstance(event, CellsSubmitted):
+        if isinstance(event, CellsElsewhere):
             queue.finish(queue.submitted[0])
             queue.begin(queue.submitted[1])
             cancel.set()
@@ -239,3 +239,42 @@ def test_times_of_another_machine_forecast_none_of_this_one(
     followed(Queue(finish_all), directory, cells)
     assert not any(entry.kind for entry in directory.entries().values())
     assert not any(forecast.is_timed for forecast in report_of(directory).forecasts.values())
+
+
+def test_an_array_that_sbatch_does_not_confirm_is_followed_if_it_is_queued(
+    directory: StudyDirectory, cells: list[Cell]
+) -> None:
+    class TimesOut(Queue):
+        def submit(self, runs: Sequence[RunDirectory]) -> str:
+            super().submit(runs)
+            raise ClusterError("sbatch: Socket timed out")
+
+    queue = TimesOut()
+    with pytest.raises(ClusterError, match="timed out"):
+        followed(queue, directory, cells)
+    queue.act = finish_all
+    assert end_of(followed(queue, directory, cells)).reason == "finished"
+    assert len(queue.submitted) == len(list_runs(directory.root)) == 3
+
+
+def test_a_run_that_left_no_end_is_waited_for_before_it_counts_as_killed(
+    directory: StudyDirectory, cells: list[Cell]
+) -> None:
+    """As where a shared file system shows the last file of another node late."""
+    looks = iter(range(100))
+
+    def leave(queue: Queue) -> None:
+        look = next(looks)
+        if look == 2:
+            for id in queue.submitted:
+                queue.begin(id)
+            queue.states.clear()
+        elif look == 5:
+            for id in queue.submitted:
+                queue.states[id] = "running"
+                queue.finish(id)
+
+    queue = Queue(leave)
+    events = list(run_on(queue, directory, cells, poll_seconds=0.0, lag_seconds=60.0))
+    assert end_of(events).reason == "finished"
+    assert {entry.status for entry in directory.entries().values()} == {"finished"}
