@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...core.errors import SpecError, SysbenchError
+from ...core.errors import DeviceBusyError, SpecError, SysbenchError
 from ...core.formatting import counted
 from ...core.tables.table import Table
 from .arguments import add_settings, examples
@@ -98,7 +98,9 @@ def _show(arguments: argparse.Namespace) -> int:
 
     if arguments.target is None:
         raise SpecError("study", "show", "the name of a study that was begun")
-    report = report_of(find_study(arguments.target))
+    directory = find_study(arguments.target)
+    _adopt_ended(directory)
+    report = report_of(directory)
     kind, out = arguments.format, Path(arguments.output) if arguments.output else None
     if arguments.json:
         print_json(study_as_json(report))
@@ -110,6 +112,22 @@ def _show(arguments: argparse.Namespace) -> int:
     else:
         print_lines(study_lines(report, page_width()))
     return 0
+
+
+def _adopt_ended(directory: StudyDirectory) -> None:
+    """Let the report have what jobs of a cluster left while no command followed them."""
+    from ...core.studies.cluster.runner import adopt_ended
+    from ...core.studies.run.grid import expand
+
+    study = directory.study()
+    if not study.elsewhere:
+        return
+    try:
+        adopt_ended(directory, expand(study))
+    except DeviceBusyError:
+        pass  # a command follows them
+    except OSError as error:
+        say(f"what ended since is not shown: {error}", to_stderr=True)
 
 
 def _list(arguments: argparse.Namespace) -> int:

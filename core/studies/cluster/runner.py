@@ -162,7 +162,11 @@ class _Follower:
         while any(map(self._is_fresh, ended)) and time.monotonic() < until:
             if self.cancel.wait(self.poll_seconds):
                 break
-        adopt(self.directory, self.cells, lambda run: run.id in jobs or self._is_fresh(run))
+
+        def is_live(run: RunDirectory) -> bool:
+            return run.id in jobs or self._is_fresh(run)
+
+        adopt(self.directory, self.cells, is_live, teaches=False)
         for run in ended:
             _forget_unbegun(run)
 
@@ -255,9 +259,7 @@ class _Follower:
         except DamagedFileError as error:
             why = f"{self.place.job_of(run.id)} left nothing that can be read: {error}"
             return Entry(cell=cell.id, status="killed", run=run.id, detail=why)
-        entry = entry_of(cell, cell.spec, record, None)
-        # Times of another machine forecast none of this one.
-        entry = msgspec.structs.replace(entry, kind="", work=0.0)
+        entry = entry_of(cell, cell.spec, record, None, teaches=False)
         if entry.status not in FINAL_STATUSES:
             why = "; ".join(filter(None, (self.place.job_of(run.id), entry.detail)))
             entry = msgspec.structs.replace(entry, detail=why)
@@ -265,6 +267,17 @@ class _Follower:
 
     def _run(self, id: str) -> RunDirectory:
         return RunDirectory(runs_folder(self.directory.root) / id)
+
+
+def adopt_ended(directory: StudyDirectory, cells: Sequence[Cell]) -> None:
+    """Keep the values of jobs that ended since a runner last looked; nobody is asked for the rest.
+
+    Raises:
+        DeviceBusyError: A runner is at work, and does it itself.
+        OSError: The study is somebody else's, or its disk is full.
+    """
+    with locked(directory.lock_path, who=f"study {directory.id}"):
+        adopt(directory, cells, lambda run: not has_ended(run), teaches=False)
 
 
 def has_ended(run: RunDirectory) -> bool:

@@ -199,8 +199,15 @@ class _Runner:
         return sum(self.forecaster.forecast(cell).seconds for cell in cells)
 
 
-def entry_of(cell: Cell, spec: RunSpec, record: Record, seconds: float | None) -> Entry:
-    """The line that a cell's run leaves in the study's state."""
+def entry_of(
+    cell: Cell, spec: RunSpec, record: Record, seconds: float | None, *, teaches: bool = True
+) -> Entry:
+    """The line that a cell's run leaves in the study's state.
+
+    Args:
+        seconds: Of all passes; None where nobody followed it.
+        teaches: Whether forecasts learn from it: not of another machine's times.
+    """
     failed = next(
         (pass_record for pass_record in record.passes if pass_record.outcome != "finished"), None
     )
@@ -213,8 +220,8 @@ def entry_of(cell: Cell, spec: RunSpec, record: Record, seconds: float | None) -
         seconds=seconds,
         median_ms=median_ms,
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
-        kind=kind_of(spec),
-        work=work_of(spec),
+        kind=kind_of(spec) if teaches else "",
+        work=work_of(spec) if teaches else 0.0,
         passes=cell.passes,
         start_seconds=None if failed or seconds is None else _start(spec, cell, median_ms, seconds),
     )
@@ -242,6 +249,8 @@ def adopt(
     directory: StudyDirectory,
     cells: Sequence[Cell],
     is_live: Callable[[RunDirectory], bool] = RunDirectory.is_live,
+    *,
+    teaches: bool = True,
 ) -> None:
     """Keep the values of runs that ended while no runner followed them."""
     entries = directory.entries()
@@ -257,7 +266,7 @@ def adopt(
         except DamagedFileError:
             continue  # nothing to keep: the cell runs again
         if record.status in FINAL_STATUSES:
-            directory.append(entry_of(cell, cell.spec, record, None))
+            directory.append(entry_of(cell, cell.spec, record, None, teaches=teaches))
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from sysbench.core.studies.run.runner import (
     StudyEvent,
 )
 from sysbench.core.studies.run.state import StudyDirectory, open_study
+from sysbench.tui.cli import main
 
 from .... import factories
 
@@ -188,6 +190,8 @@ def test_jobs_outlive_their_runner_and_are_followed_by_the_next(
     assert [event.run for event in told if isinstance(event, CellStarted)] == [running]
     assert end_of(told).done == 3
     assert statuses(directory) == {"finished": 3}
+    # Times of another machine forecast none of this one, whoever read them.
+    assert not any(entry.kind for entry in directory.entries().values())
 
 
 def test_a_silent_scheduler_says_nothing_on_the_jobs(
@@ -278,3 +282,20 @@ def test_a_run_that_left_no_end_is_waited_for_before_it_counts_as_killed(
     events = list(run_on(queue, directory, cells, poll_seconds=0.0, lag_seconds=60.0))
     assert end_of(events).reason == "finished"
     assert {entry.status for entry in directory.entries().values()} == {"finished"}
+
+
+def test_what_ended_while_nobody_followed_is_shown(
+    directory: StudyDirectory, cells: list[Cell], capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = Queue()
+    events = run_on(queue, directory, cells, poll_seconds=0.0, lag_seconds=0.0)
+    while not isinstance(next(events), CellsElsewhere):
+        pass
+    assert main(["study", "show", "far", "--json"]) == 0
+    busy = json.loads(capsys.readouterr().out)
+    events.close()  # type: ignore[attr-defined]
+    queue.finish(queue.submitted[1])
+    assert main(["study", "show", "far", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [cell["status"] for cell in busy["cells"]] == ["running"] * 3
+    assert [cell["status"] for cell in shown["cells"]] == ["waiting", "finished", "waiting"]
