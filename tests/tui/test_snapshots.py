@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Static
 
 from sysbench.core.analysis.verdict.records import verdict_of
 from sysbench.core.runs.ab.experiment import Ended
@@ -24,6 +23,7 @@ from sysbench.tui.screens.compare.rows import RowsView
 from sysbench.tui.screens.compare.screen import CompareScreen
 from sysbench.tui.screens.result.registry import USUAL_TABS
 from sysbench.tui.screens.run.screen import RunScreen
+from sysbench.tui.widgets.charts.drawing import Drawing
 
 from .conftest import CannedSampler, open_tab, until
 from .experiments import begun, disturb, with_fixed_names, write_rounds
@@ -78,13 +78,9 @@ def test_run_screen(
 
 def has_painted_all(app: SysbenchApp) -> bool:
     """Whether the Live screen has room for the last line of a run that is over."""
-    watch, log = app.watch_run, app.screen.query("#log").results(Static)
+    watch, logs = app.watch_run, app.screen.query("#log").results(Drawing)
     last = list(watch.view.lines)[-1:] if watch and watch.over else []
-    return bool(last) and any(
-        str(label.content).endswith(last[0])
-        and label.size.height == str(label.content).count("\n") + 1
-        for label in log
-    )
+    return bool(last) and any(str(log.render()).endswith(last[0]) for log in logs)
 
 
 @at_both_sizes

@@ -28,7 +28,7 @@ def message(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
     [
         (["model=tiny", "heads=3"], ["heads = 3", "tiny has heads = 4"]),
         (["layers=2", "d_model=64", "d_ff=64", "vocab=10", "heads=7"], ["heads = 7", "divide"]),
-        (["batch=0"], ["batch = ", "0", "from 1 to"]),
+        (["batch=0"], ["batch = ", "0", "from 1 on"]),
         (["batch=-4"], ["batch", "-4"]),
         (["batch=four"], ["batch = 'four'", "whole number"]),
         (["btach=4"], ["btach", "did you mean 'batch'?"]),

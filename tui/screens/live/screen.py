@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
@@ -10,7 +11,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.events import Resize
 from textual.widgets import Static
 
 from ....core.errors import SysbenchError
@@ -29,6 +29,7 @@ from ...text import (
     significant,
 )
 from ...widgets.bars.command_line import CommandLine
+from ...widgets.charts.drawing import Drawing
 from ...widgets.charts.plot import Plot
 from ...widgets.charts.telemetry_rows import telemetry_lines
 from ..base import WorkScreen
@@ -69,10 +70,10 @@ class LiveScreen(WorkScreen):
                 yield Static(id="phases", markup=False)
             with Vertical(id="telemetry", classes="panel") as telemetry:
                 telemetry.border_title = "Telemetry"
-                yield Static(id="series", markup=False)
+                yield Drawing(id="series")
         with Vertical(id="log-panel", classes="panel") as log_panel:
             log_panel.border_title = "Log"
-            yield Static(id="log", markup=False)
+            yield Drawing(id="log")
         yield CommandLine()
 
     def on_mount(self) -> None:
@@ -80,11 +81,6 @@ class LiveScreen(WorkScreen):
 
     def on_screen_resume(self) -> None:
         self.paint()
-
-    def on_resize(self, event: Resize) -> None:
-        super().on_resize(event)
-        self._samples_shown, self._lines_shown = None, 0
-        self.call_after_refresh(self.paint)
 
     def paint(self) -> None:
         super().paint()
@@ -105,8 +101,10 @@ class LiveScreen(WorkScreen):
             self._samples_shown = newest
         if view.line_count != self._lines_shown:
             self._lines_shown = view.line_count
-            rows = self.query_one("#log-panel").content_size.height
-            self._set("#log", Content("\n".join(list(view.lines)[-rows:])))
+            lines = list(view.lines)
+            self.query_one("#log", Drawing).show(
+                lambda width, height: Content("\n".join(lines[-height:]))
+            )
 
     def _begin(self, watch: RunWatch) -> None:
         """Start over with another run than the one shown."""
@@ -133,16 +131,10 @@ class LiveScreen(WorkScreen):
         self.plot.show(values, marks=marks, split=len(warm))
 
     def _paint_telemetry(self, view: LiveView) -> None:
-        panel = self.query_one("#telemetry")
         self.query_one("#steps").border_title = steps_title(view)
-        lines = telemetry_lines(
-            list(view.samples),
-            view.marks,
-            str(view.spec.get("device", "auto")),
-            panel.content_size.width,
-            panel.content_size.height,
-        )
-        self._set("#series", Content("\n").join(lines))
+        device = str(view.spec.get("device", "auto"))
+        draw = partial(telemetry_lines, list(view.samples), list(view.marks), device)
+        self.query_one("#series", Drawing).show(draw)
 
     def command(self) -> str:
         watch = self.app.watch_run

@@ -22,7 +22,7 @@ def telemetry_lines(
     device: str,
     width: int,
     height: int,
-) -> list[Content]:
+) -> Content:
     """The most informative series that fit into ``height`` lines, and the line of marks.
 
     Args:
@@ -34,7 +34,7 @@ def telemetry_lines(
     """
     room = width - NAME_WIDTH - TEXT_WIDTH - 1
     if not samples or room < 4:
-        return [Content.styled("no sample yet", "$foreground 60%")]
+        return Content.styled("no sample yet", "$foreground 60%")
     table = [readings(sample, device) for sample in samples]
     shown = table[-1][: max(height - 1, 1)]
     tall = min(max((height - 1) // len(shown) - 1, 1), TALLEST)
@@ -48,7 +48,7 @@ def telemetry_lines(
             lines.append(Content(""))
     places = [(_column(samples, t_ns, room), label) for t_ns, label in marks]
     row = " " * NAME_WIDTH + mark_row(places, room)
-    return [*lines, Content.styled(row, "$foreground 50%")]
+    return Content("\n").join([*lines, Content.styled(row, "$foreground 50%")])
 
 
 def _series_lines(newest: Reading, values: Sequence[float | None], tall: int) -> list[Content]:

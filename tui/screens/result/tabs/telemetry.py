@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.content import Content
 from textual.widgets import Static
 
 from .....core.errors import DamagedFileError
@@ -15,6 +16,7 @@ from .....core.record.clock_reasons import holding
 from .....core.record.events import PassStarted, TelemetrySampled
 from .....core.tables.timing import telemetry_table
 from ....live.run_watch import mark_of
+from ....widgets.charts.drawing import Drawing
 from ....widgets.charts.telemetry_rows import telemetry_lines
 from ....widgets.tables.table_view import TableView
 from ..tab import ResultTab
@@ -30,7 +32,7 @@ class TelemetryTab(ResultTab):
             return
         with Vertical(classes="panel", id="series") as series:
             series.border_title = "The whole run"
-            yield Static(markup=False)
+            yield Drawing()
         if reasons := ", ".join(holding(telemetry.clock_reasons)):
             yield Static(f"! clocks were held back by: {reasons}", markup=False)
         for name, why in telemetry.missing.items():
@@ -63,7 +65,9 @@ class TelemetryTab(ResultTab):
             self.notify(str(error), title="No series", severity="warning", markup=False)
         for table in self.query(TableView):
             table.show(telemetry_table(telemetry))
-        self.call_after_refresh(self._paint)
+        device = str(self.record.spec.get("device", "auto"))
+        draw = partial(telemetry_lines, self.samples, self.marks, device)
+        self.query_one(Drawing).show(draw)
 
     def _read_events(self) -> None:
         current = ""
@@ -74,21 +78,6 @@ class TelemetryTab(ResultTab):
                 self.marks.append((event.t_ns, mark))
             if isinstance(event, PassStarted):
                 current = event.name
-
-    def on_resize(self) -> None:
-        if not self.is_blank:
-            self.call_after_refresh(self._paint)
-
-    def _paint(self) -> None:
-        panel = self.query_one("#series")
-        lines = telemetry_lines(
-            self.samples,
-            self.marks,
-            str(self.record.spec.get("device", "auto")),
-            panel.content_size.width,
-            panel.content_size.height,
-        )
-        panel.query_one(Static).update(Content("\n").join(lines))
 
     def copyable(self) -> tuple[str, str] | None:
         telemetry = self.record.telemetry
