@@ -32,6 +32,14 @@ class SpecError(SysbenchError, ValueError):
         super().__init__(f"{name} = {_short(value)}: {allowed}")
 
 
+class InterpreterError(SpecError):
+    """A Python that workers cannot run in; ``allowed`` has the reason, and the remedy if there is
+    one."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__("python", path, why)
+
+
 class ProfileError(SysbenchError):
     """A TOML file that cannot be read as a profile; names the file and the place."""
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
-import platformdirs
 
 from .errors import DamagedFileError, DeviceBusyError
 from .formatting import format_bytes
@@ -28,8 +27,11 @@ UNREADABLE_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 def home() -> Path:
     """The data folder: ``$SYSBENCH_HOME``, else the platform's data directory."""
-    override = os.environ.get(HOME_VARIABLE)
-    return Path(override).expanduser() if override else platformdirs.user_data_path("sysbench-tui")
+    if override := os.environ.get(HOME_VARIABLE):
+        return Path(override).expanduser()
+    import platformdirs  # a worker, whose Python may lack it, needs no home
+
+    return platformdirs.user_data_path("sysbench-tui")
 
 
 def make_folder(path: Path, *, exist_ok: bool = True) -> None:

@@ -39,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command is None:
         return _open_workstation()
+    if python := getattr(arguments, "python", None):
+        from ..core.machine.interpreter import named_python, use_python
+
+        use_python(named_python(python))
     return COMMANDS[arguments.command].load().main(arguments)
 
 

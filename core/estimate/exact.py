@@ -14,7 +14,8 @@ from typing import IO, Any, Self
 import msgspec
 
 from ..errors import SpecError, WorkerFailed
-from ..machine.children import python_child
+from ..machine.children import child_environment, python_child
+from ..machine.interpreter import ready_python
 from ..record.record import LedgerRow
 from ..record.roof import Roof
 from ..spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
@@ -123,6 +124,11 @@ class Estimator:
         self._predictions: dict[tuple[str, str | None], ExactPrediction] = {}
 
     def __enter__(self) -> Self:
+        """Start the child.
+
+        Raises:
+            InterpreterError: Workers cannot run in the chosen interpreter.
+        """
         self._process = self._process or self._start()
         return self
 
@@ -142,7 +148,7 @@ class Estimator:
 
         Raises:
             WorkerFailed: The process died, did not answer in time, or could not play the step.
-            SpecError: There is no such step to play.
+            SpecError: There is no such step to play, or no interpreter to play it in.
         """
         if spec.workload != "transformer" and not spec.is_own:
             raise SpecError("workload", spec.workload, "transformer; exact mode plays no other")
@@ -187,16 +193,21 @@ class Estimator:
         return answer.prediction
 
     def _start(self) -> subprocess.Popen[bytes]:
+        python = ready_python()
         # A file, not a pipe: its log is read only when it fails, and could fill a pipe.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         return subprocess.Popen(
-            python_child("sysbench.core.worker.dry_run.child", str(os.getpid())),
+            python_child("sysbench.core.worker.dry_run.child", str(os.getpid()), python=python),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             start_new_session=True,
             # Meta tensors need neither a device nor threads.
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            env={
+                **child_environment(python, os.environ),
+                "CUDA_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": "1",
+            },
         )
 
     def _exchange(self, process: subprocess.Popen[bytes], question: bytes) -> bytes:

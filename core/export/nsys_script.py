@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..machine.children import python_child
+from ..machine.children import TRAVEL, python_child
 from ..runs.directory import RunDirectory
 from ..spec.spec import RunSpec
 from ..tables.cells import literal
@@ -53,21 +53,26 @@ _NO_RANGE_ON_CPU = "# The CPU has no profiler API to mark the measured steps: al
 
 def write_script(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
     """Write the script, and next to it the spec that its target reads."""
-    spec = run.header().spec
+    header = run.header()
+    spec = header.spec
     spec_path = out.with_suffix(".spec.json")
     refuse_existing([spec_path], force=force)
     write(spec_path, msgspec.json.format(msgspec.json.encode(spec), indent=2))
-    write(out, script(run.id, spec, spec_path).encode())
+    write(out, script(run.id, spec, spec_path, header.python).encode())
     out.chmod(out.stat().st_mode | 0o111)
     return [out, spec_path]
 
 
-def script(run_id: str, spec: RunSpec, spec_path: Path) -> str:
-    """The text of the script."""
+def script(run_id: str, spec: RunSpec, spec_path: Path, python: str = "") -> str:
+    """The text of the script.
+
+    Args:
+        python: Interpreter of the run's workers; empty for this program's.
+    """
     flags, left_out, source = flags_for(spec, installed_options())
     flags = [*flags, Flag(f"--output={run_id}", "the report's name; .nsys-rep is added")]
     target = [
-        *python_child("sysbench.core.worker"),
+        *python_child("sysbench.core.worker", python=python),
         *("--spec", str(spec_path.resolve()), "--pass", "timing", "--capture"),
     ]
     one_line = shlex.join(["nsys", "profile", *(flag.text for flag in flags), *target])
@@ -82,6 +87,7 @@ def script(run_id: str, spec: RunSpec, spec_path: Path) -> str:
         "#",
         "# A step under nsys is not a timing: compare it with the run's bare step.",
         "set -eu",
+        *([f"export PYTHONPATH={shlex.quote(str(TRAVEL))}"] if python else []),
         "flags=(",
     ]
     for flag in flags:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import SpecError
+from .interpreter import chosen_python, examined
 from .telemetry.host import memory_capacity_bytes
 from .telemetry.nvml import Nvml
 from .telemetry.sample import DeviceSample
@@ -151,15 +152,21 @@ def _sample_of(device: str, visible: list[DeviceSample | None]) -> DeviceSample 
     return visible[ordinal] if exists else None
 
 
-def torch_facts() -> dict[str, str | None]:
+def torch_facts(python: str | None = None) -> dict[str, str | None]:
     """The torch that a worker would import: ``version``, ``cuda`` and ``path``.
 
     ``cuda`` is the version it was built for, None in a CPU build; all None without torch.
+
+    Args:
+        python: The worker's interpreter; empty for this one (default: the chosen one).
+
+    Raises:
+        InterpreterError: There is no such interpreter, or it does not answer.
     """
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
+    origin = _torch_origin(chosen_python() if python is None else python)
+    if not origin:
         return {"version": None, "cuda": None, "path": None}
-    folder = Path(spec.origin).parent
+    folder = Path(origin).parent
     try:
         text = (folder / "version.py").read_text()
     except OSError:
@@ -169,6 +176,14 @@ def torch_facts() -> dict[str, str | None]:
         "cuda": _assigned(text, "cuda"),
         "path": str(folder),
     }
+
+
+def _torch_origin(python: str) -> str | None:
+    """Path of the ``__init__.py`` of an interpreter's torch; empty or None without torch."""
+    if python:
+        return examined(python).torch
+    spec = importlib.util.find_spec("torch")
+    return None if spec is None else spec.origin
 
 
 def _assigned(source: str, name: str) -> str | None:

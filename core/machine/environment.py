@@ -16,12 +16,14 @@ from typing import Any
 import psutil
 
 from .devices import torch_facts
+from .interpreter import Interpreter, chosen_python, examined
 from .node import describe_node
 from .telemetry.cgroup import cpu_quota
 from .telemetry.host import memory_capacity_bytes
 from .telemetry.nvml import Nvml
 
-PACKAGES = ("torch", "triton", "numpy", "msgspec", "nvtx", "nvidia-ml-py", "sysbench-tui")
+PROGRAM = "sysbench-tui"
+PACKAGES = ("torch", "triton", "numpy", "msgspec", "nvtx", "nvidia-ml-py", PROGRAM)
 
 # Variables that change what is measured, or on what.
 RELEVANT = re.compile(
@@ -42,13 +44,21 @@ ADDRESS = re.compile(r"@|\b\d{1,3}(\.\d{1,3}){3}\b|[\w-]+\.[A-Za-z]{2,}:\d+")
 """A host that a setting names: an account at one, an IPv4 address, a name with a port."""
 
 
-def describe_host() -> dict[str, Any]:
+def describe_host(python: str = "") -> dict[str, Any]:
     """Facts on the host that decide the numbers, without torch's; ready for JSON.
 
     ``missing`` maps the dotted name of every value that is None to its reason.
+
+    Args:
+        python: Interpreter of the workers; empty for this one. Of another one the group ``python``
+            tells the name of its environment, and not its path.
+
+    Raises:
+        InterpreterError: The interpreter does not answer.
     """
     nvidia, why_no_nvidia = _nvidia()
-    torch = torch_facts()
+    torch = torch_facts(python)
+    other = examined(python) if python else None
     facts: dict[str, Any] = {
         "cpu": {
             "model": cpu_model(),
@@ -66,13 +76,14 @@ def describe_host() -> dict[str, Any]:
         "system": {
             "os": _os_name(),
             "kernel": platform.release(),
-            "python": platform.python_version(),
+            "python": other.version if other else platform.python_version(),
             "wsl": is_wsl(),
             "container": container(),
         },
         "nvidia": nvidia,
         "torch": {"version": torch["version"], "cuda": torch["cuda"]},
-        "packages": {name: version for name in PACKAGES if (version := package_version(name))},
+        **({"python": {"environment": other.environment}} if other else {}),
+        "packages": _packages(other),
         "variables": relevant_variables(os.environ),
         **describe_node(),
     }
@@ -105,6 +116,25 @@ def _published(name: str, value: str) -> str:
     if "/" in value:
         return "(a path)"
     return "(an address)" if ADDRESS.search(value) else UUID.sub(r"\1-(a UUID)", value)
+
+
+def _packages(other: Interpreter | None) -> dict[str, str]:
+    """Versions of `PACKAGES` where workers run; this program is the same in any interpreter."""
+    here = {name: version for name in PACKAGES if (version := package_version(name))}
+    if other is None:
+        return here
+    there = {name: other.packages[name] for name in PACKAGES if name in other.packages}
+    return there | {name: here[name] for name in (PROGRAM,) if name in here}
+
+
+def workers_package(name: str) -> str | None:
+    """The version of a distribution that is installed where workers start now, one of `PACKAGES`.
+
+    Raises:
+        InterpreterError: There is no such interpreter, or it does not answer.
+    """
+    python = chosen_python()
+    return examined(python).packages.get(name) if python else package_version(name)
 
 
 def package_version(name: str) -> str | None:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
 from ..errors import DamagedFileError, NotFoundError
+from ..machine.interpreter import ready_python
 from ..machine.peaks import Peak
 from ..record.blocks import PassName
 from ..record.events import AnyEvent, EventTail, encode_event
@@ -41,7 +41,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
     ``peak`` is the user's figure for the device. It affects no measurement, so it is no part of
     the spec and of its identity: only MFU and shares of the roof follow from it. ``repeat`` is the
-    number of rounds of the timing pass, each in its own process.
+    number of rounds of the timing pass, each in a process of ``python``; empty is this program's.
     """
 
     id: str
@@ -50,6 +50,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     spec: RunSpec
     peak: Peak | None = None
     repeat: int = 1
+    python: str = ""
 
 
 class RunDirectory:
@@ -182,15 +183,18 @@ def create_run(
     *,
     peak: Peak | None = None,
     repeat: int = 1,
+    python: str | None = None,
 ) -> RunDirectory:
     """Make a new run directory under ``root`` (default: the home) with its header.
 
     Raises:
+        InterpreterError: Workers cannot run in ``python`` (default: the chosen interpreter).
         SpecError: The spec's workload has no use for one of the passes, or the run cannot be
             repeated so often.
     """
     check_passes(spec, passes)
     check_repeat(repeat, passes)
+    python = ready_python(python)
     created_ns = time.time_ns()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
     label = re.sub(r"[^A-Za-z0-9.]+", "-", subject(msgspec.to_builtins(spec)))
@@ -202,6 +206,7 @@ def create_run(
         spec=spec,
         peak=peak,
         repeat=repeat,
+        python=python,
     )
     write_atomically(run.header_path, msgspec.json.format(msgspec.json.encode(header), indent=2))
     return run
@@ -369,12 +374,7 @@ class EventLog:
                 file.write(b"\0" * RESERVE_BYTES)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release_reserve()
         os.close(self._file)
 

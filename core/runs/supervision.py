@@ -79,7 +79,7 @@ class Supervision:
         self.log = log
         self.cancel = cancel
         environment = known_environment(run) or (
-            describe_host() | measured_facts(header.spec.device)
+            describe_host(header.python) | measured_facts(header.spec.device)
         )
         self.builder = RecordBuilder(run, header, environment)
         self.samples: queue.SimpleQueue[Sample] = queue.SimpleQueue()
@@ -166,7 +166,7 @@ class Supervision:
         try:
             folder.mkdir(exist_ok=True, parents=True)
             job = Job(spec=self.header.spec, name=name, folder=str(folder))
-            worker = WorkerProcess(job, self.run.log_path(name, number))
+            worker = WorkerProcess(job, self.run.log_path(name, number), self.header.python)
         except (OSError, DamagedFileError) as error:
             self.outcomes.append(outcome_of_os_error(error))
             yield from self.emit(

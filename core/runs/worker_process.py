@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..machine.children import python_child
+from ..machine.children import child_environment, python_child
 from ..machine.devices import in_bus_order
 from ..machine.processes import kill_descendants
 from ..record.events import AnyEvent, decode_event
@@ -37,21 +37,24 @@ class WorkerProcess:
 
     Events come over a dedicated pipe; the worker's output goes to ``log``. The worker leads a
     session, so that ending it ends the processes that it started.
+
+    Args:
+        python: Its interpreter; empty for this one.
     """
 
-    def __init__(self, job: Job, log: Path) -> None:
+    def __init__(self, job: Job, log: Path, python: str = "") -> None:
         read_end, write_end = os.pipe()
         try:
             with open_to_append(log) as output:
                 self.process = subprocess.Popen(
-                    python_child("sysbench.core.worker", unbuffered=True),
+                    python_child("sysbench.core.worker", unbuffered=True, python=python),
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     pass_fds=(write_end,),
                     start_new_session=True,
                     env={
-                        **in_bus_order(os.environ),
+                        **in_bus_order(child_environment(python, os.environ)),
                         EVENT_FD_VARIABLE: str(write_end),
                         PARENT_VARIABLE: str(os.getpid()),
                         "KINETO_LOG_LEVEL": WARNINGS if job.spec.on_cuda else NOTHING,

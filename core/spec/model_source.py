@@ -12,6 +12,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from ..errors import SpecError
+from ..machine.interpreter import chosen_python, examined
 from .own_model import Source, source_of
 from .spec import RunSpec
 
@@ -79,7 +80,10 @@ def libraries_of(source: Source, path: Path) -> dict[str, str]:
         names = imported - {file.stem for file in local} - set(sys.stdlib_module_names)
         names -= {source.top_package} if source.door == "module" else set()
         names |= {source.top_package} if _is_installed(path) else set()
-    versions = {name: _version(name) for name in names if name}
+    names.discard("")
+    if python := chosen_python():
+        return examined(python, sorted(names)).libraries
+    versions = {name: _version(name) for name in names}
     return {name: version for name, version in versions.items() if version}
 
 
@@ -108,11 +112,13 @@ def _short_name(source: Source, path: Path) -> str:
 
 
 def _path_of_module(source: Source) -> Path:
-    """The file of a module, without importing it or the packages that it is in.
+    """The file of a module that a worker would import, without importing it or its packages.
 
     The working directory comes last: a file in it cannot stand in for an installed library.
     """
-    folders = [*(entry for entry in sys.path if entry), os.getcwd()]
+    python = chosen_python()
+    path = examined(python).search_path if python else sys.path
+    folders = [*(entry for entry in path if entry), os.getcwd()]
     found, name = None, ""
     for part in source.place.split("."):
         name = f"{name}.{part}" if name else part

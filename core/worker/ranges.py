@@ -38,15 +38,19 @@ def nvtx_ranges() -> tuple[MakeRange | None, str]:
     """
     if not any(os.environ.get(variable) for variable in LISTENER_VARIABLES):
         return None, f"no profiler listens for NVTX ranges ({LISTENER_VARIABLES[0]} is not set)"
-    import nvtx
+    why = "the nvtx package is not heard"
+    try:
+        import nvtx
 
-    if type(nvtx.get_domain(NVTX_DOMAIN)).__name__ != "DummyDomain":
-        return functools.partial(nvtx.annotate, domain=NVTX_DOMAIN), "NVTX by the nvtx package"
+        if type(nvtx.get_domain(NVTX_DOMAIN)).__name__ != "DummyDomain":
+            return functools.partial(nvtx.annotate, domain=NVTX_DOMAIN), "NVTX by the nvtx package"
+    except ImportError:
+        why = "the nvtx package is not installed beside torch"
     try:
         torch.cuda.nvtx.mark("sysbench-tui")  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         return None, f"a profiler listens, but neither nvtx nor torch reaches it: {error}"
-    return torch.cuda.nvtx.range, "NVTX by torch.cuda.nvtx: the nvtx package is not heard"
+    return torch.cuda.nvtx.range, f"NVTX by torch.cuda.nvtx: {why}"
 
 
 class PhaseRanges:

@@ -11,6 +11,10 @@ Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 WORDS = "words"
 """Name of the words that a command takes wherever they stand between its options."""
 RUN_HELP = "id of a run, a unique part of it, `last`, `last~1` before it, or its directory's path"
+PYTHON_HELP = (
+    "the Python that has torch: an interpreter, or the folder of a virtual environment (default: "
+    "$SYSBENCH_PYTHON, else this program's own; an active virtual environment if only it has torch)"
+)
 EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
 GATE_CODES = (
     "exit codes of a gate: 0 same or better, 3 a regression, 4 not decidable, 1 a run failed\n"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...core.errors import SpecError
+from ...core.errors import InterpreterError, SpecError
 from ...core.machine.doctor.check import Check
 from ...core.tables.cells import literal
 from .arguments import examples
@@ -70,7 +70,10 @@ def _measured() -> list[Check]:
     from ...core.runs.ab.noise import noise_check
     from ...core.runs.rates.store import rates_check
 
-    device, torch, now_ns = resolve_device("auto"), torch_facts()["version"], time.time_ns()
+    try:
+        device, torch, now_ns = resolve_device("auto"), torch_facts()["version"], time.time_ns()
+    except InterpreterError:
+        return []  # a check says it already
     sample = sample_of(device)
     name = sample.name if sample else cpu_model()
     return [rates_check(device, torch, now_ns), noise_check(name, torch, now_ns)]

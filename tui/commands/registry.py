@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
-from .arguments import EXIT_CODES, WORDS, examples
+from .arguments import EXIT_CODES, PYTHON_HELP, WORDS, examples
 
 
 class CommandModule(Protocol):
@@ -35,11 +35,13 @@ class Command:
         summary: Its line in ``sysbench-tui --help``.
         module: Path of its module in this folder, such as ``ab.command``; empty: the name, with
             ``_`` for ``-``.
+        has_workers: It starts processes that import torch, and takes ``--python``.
     """
 
     name: str
     summary: str
     module: str = ""
+    has_workers: bool = False
 
     def load(self) -> CommandModule:
         """Import the module."""
@@ -50,10 +52,18 @@ class Command:
 COMMANDS = {
     command.name: command
     for command in (
-        Command("run", "measure a spec: one fresh process per pass, then the tables"),
-        Command("estimate", "parameters, FLOPs and peak memory of a spec, without running it"),
         Command(
-            "study", "fill the table of an experiment: a grid of runs, stopped and resumed at will"
+            "run", "measure a spec: one fresh process per pass, then the tables", has_workers=True
+        ),
+        Command(
+            "estimate",
+            "parameters, FLOPs and peak memory of a spec, without running it",
+            has_workers=True,
+        ),
+        Command(
+            "study",
+            "fill the table of an experiment: a grid of runs, stopped and resumed at will",
+            has_workers=True,
         ),
         Command("list", "all runs of this machine, newest first"),
         Command("show", "the report of a run, or one section in full"),
@@ -62,9 +72,15 @@ COMMANDS = {
             "ab",
             "two specs measured in turn until one is faster, or the difference is too small",
             module="ab.command",
+            has_workers=True,
         ),
         Command("baseline", "keep a run's record to judge later runs against", "gate.baseline"),
-        Command("gate", "judge a run against a baseline: an exit code for CI", "gate.gate"),
+        Command(
+            "gate",
+            "judge a run against a baseline: an exit code for CI",
+            module="gate.gate",
+            has_workers=True,
+        ),
         Command("export", "carry a run's artifacts and tables away"),
         Command("serve", "show a run's page in the browser of your own machine"),
         Command(
@@ -72,7 +88,11 @@ COMMANDS = {
         ),
         Command("attach", "follow a live run until it ends, then print its report"),
         Command("stop", "end a live run; what it has measured is kept"),
-        Command("doctor", "what is here, what is missing, and what each missing thing costs"),
+        Command(
+            "doctor",
+            "what is here, what is missing, and what each missing thing costs",
+            has_workers=True,
+        ),
     )
 }
 """By name, in the order of the help."""
@@ -131,6 +151,8 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         subparser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+        if command.has_workers:
+            subparser.add_argument("--python", metavar="PATH", help=PYTHON_HELP)
         if command.name == chosen:
             command.load().add_arguments(subparser)
     return parser

@@ -177,8 +177,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from ...core.studies.report.files import study_as_json
     from ...core.studies.report.report import report_of
     from ...core.studies.run.grid import expand, with_overrides, with_variant
-    from ...core.studies.run.runner import StudyEnded
-    from ...core.studies.run.state import open_study
+    from ...core.studies.run.runner import StudyEnded, keep_python
+    from ...core.studies.run.state import directory_of, open_study
     from .report.signals import cancelled_by_signals
     from .report.study import study_lines
     from .report.study_progress import StudyProgress
@@ -191,6 +191,8 @@ def _run(arguments: argparse.Namespace) -> int:
         study = msgspec.structs.replace(study, repeat=arguments.repeat)
     if arguments.slurm is not None:
         study = placed(study, parse_options(arguments.slurm))
+    if not arguments.python:
+        keep_python(directory_of(study))
     cells = expand(study, only=_only(arguments.only))
     if arguments.dry_run:
         return _forecast(study, cells, as_json=arguments.json)

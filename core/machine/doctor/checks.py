@@ -30,11 +30,15 @@ def examine() -> list[Check]:
     """
     devices = doctor_gpu.survey()
     nsys = doctor_tools.nsys_version()
+    python = doctor_tools.check_python()
+    # Of an interpreter that cannot run workers nobody knows the rest.
+    is_usable = python is None or python.status == "ok"
     checks = [
         *doctor_gpu.checks(devices),
-        doctor_tools.check_torch(torch_facts(), devices),
+        *([python] if python else []),
+        *([doctor_tools.check_torch(torch_facts(), devices)] if is_usable else []),
         doctor_tools.check_nsys(nsys),
-        doctor_tools.check_nvtx(nsys),
+        *([doctor_tools.check_nvtx(nsys)] if is_usable else []),
         doctor_tools.check_compiler(os.environ),
         _memory(),
         _load(),

@@ -10,12 +10,33 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..environment import package_version
+from ...errors import InterpreterError
+from ..children import PYTHON_VARIABLE
+from ..environment import workers_package
+from ..interpreter import OPTION, chosen_python, examined, why_not_ready
 from .check import Check
 from .gpu import Survey
 
 BROKEN_NVTX = (0, 2, 12)
 """From this version on nsys of 2022 and 2023 records no ranges of the nvtx package."""
+
+
+def check_python() -> Check | None:
+    """Check the interpreter of the workers; None where it is this program's own."""
+    name, another = "workers' Python", f"name another by {OPTION} or {PYTHON_VARIABLE}"
+    costs = "nothing can be measured; closed-form estimates and old runs work"
+    try:
+        python = chosen_python()
+        if not python:
+            return None
+        if why := why_not_ready(python):
+            found = f"{python}: {why}"
+            remedy = f"what it says, or {another}"
+            return Check(name=name, status="missing", found=found, costs=costs, remedy=remedy)
+        return Check(name=name, status="ok", found=f"{python}, {examined(python).version}")
+    except InterpreterError as error:
+        found = f"{error.value}: {error.allowed}"
+        return Check(name=name, status="missing", found=found, costs=costs, remedy=another)
 
 
 def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
@@ -27,7 +48,8 @@ def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
             status="missing",
             found="not installed",
             costs="nothing can be measured; estimates and old runs work",
-            remedy="install torch 2.9 or later into the environment of sysbench-tui",
+            remedy="install torch 2.9 or later into the environment of sysbench-tui, or name a "
+            f"Python that has it by {OPTION} or {PYTHON_VARIABLE}",
         )
     if cuda is None and gpu.unavailable:
         return Check(name=name, status="ok", found=f"{version}, for the CPU")
@@ -90,7 +112,7 @@ def check_nsys(version: str | None) -> Check:
 
 def check_nvtx(nsys: str | None) -> Check:
     """Check that the nvtx package's ranges would reach a profiler."""
-    name, version = "nvtx", package_version("nvtx")
+    name, version = "nvtx", workers_package("nvtx")
     if version is None:
         return Check(
             name=name,

@@ -13,7 +13,7 @@ from ...analysis.verdict.records import counted_ms, verdict_of
 from ...analysis.verdict.verdict import SMALLEST, Verdict, headline
 from ...errors import SpecError
 from ...formatting import percent
-from ...machine.environment import cpu_model, package_version
+from ...machine.environment import cpu_model, workers_package
 from ...record.environment import machine, other_facts
 from ...record.record import Record
 from ...spec.passes import MOST_ROUNDS
@@ -84,7 +84,7 @@ def foreign_here(baseline: Baseline) -> list[Factor]:
     Of a CUDA device only its absence is known before a worker has seen it.
     """
     spec, environment = baseline.spec, baseline.record.environment
-    here = machine(environment) | {"torch": package_version("torch")}
+    here = machine(environment) | {"torch": workers_package("torch")}
     before = machine(environment) | {"torch": _packaged_torch(baseline.record)}
     try:
         resolved(spec)

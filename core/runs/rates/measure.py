@@ -16,9 +16,10 @@ from typing import IO
 import msgspec
 
 from ...errors import WorkerFailed
-from ...machine.children import python_child
+from ...machine.children import child_environment, python_child
 from ...machine.devices import sample_of
 from ...machine.environment import cpu_model
+from ...machine.interpreter import ready_python
 from ...machine.processes import kill_descendants
 from ...machine.telemetry.sample import DeviceSample, Sample
 from ...machine.telemetry.sampler import Sampler
@@ -96,9 +97,11 @@ def measure_rates(
 
     Raises:
         DeviceBusyError: A run measures on one of them.
+        InterpreterError: Workers cannot run in the chosen interpreter.
         WorkerFailed: A process ended without its rates.
     """
     cancel = cancel or Cancellation()
+    python = ready_python()
     order = random.Random(seed)
     sides = {device: _Side(device, sample_of(device)) for device in devices}
     samples: list[Sample] = []
@@ -111,18 +114,20 @@ def measure_rates(
                 yield RateRound(device, number, rounds)
                 peers = [other for other in devices if other != device]
                 request = RateRequest(device=device, peers=peers, seconds=seconds, threads=threads)
-                for rate in _round(sides[device], request, cancel):
+                for rate in _round(sides[device], request, cancel, python):
                     yield RateFound(device, rate)
     for side in sides.values():
         if side.rounds:
             yield _rates(side, samples, load_average)
 
 
-def _round(side: _Side, request: RateRequest, cancel: Cancellation) -> Iterator[RateTimed]:
+def _round(
+    side: _Side, request: RateRequest, cancel: Cancellation, python: str
+) -> Iterator[RateTimed]:
     """The rates of one process; they count only when it came to its end."""
     values: dict[str, float] = {}
     with tempfile.TemporaryFile() as log:
-        for answer in _answers(request, cancel, log):
+        for answer in _answers(request, cancel, log, python):
             match answer:
                 case RateTimed():
                     values[answer.name] = answer.value
@@ -138,13 +143,16 @@ def _round(side: _Side, request: RateRequest, cancel: Cancellation) -> Iterator[
         side.rounds.append(values)
 
 
-def _answers(request: RateRequest, cancel: Cancellation, log: IO[bytes]) -> Iterator[RateAnswer]:
+def _answers(
+    request: RateRequest, cancel: Cancellation, log: IO[bytes], python: str
+) -> Iterator[RateAnswer]:
     process = subprocess.Popen(
-        python_child("sysbench.core.worker.rates", str(os.getpid())),
+        python_child("sysbench.core.worker.rates", str(os.getpid()), python=python),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
         start_new_session=True,
+        env=child_environment(python, os.environ),
     )
     assert process.stdin is not None and process.stdout is not None
     try:

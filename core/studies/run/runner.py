@@ -16,6 +16,7 @@ import msgspec
 
 from ...errors import DamagedFileError
 from ...machine.children import python_child, start_detached
+from ...machine.interpreter import ready_python, use_python
 from ...record.events import AnyEvent
 from ...record.record import Record
 from ...runs.directory import RunDirectory, create_run
@@ -118,6 +119,7 @@ def run_study(
     Raises:
         DeviceBusyError: Another runner is at work on this study, or its cells have jobs on a
             cluster.
+        InterpreterError: Workers cannot run in the chosen interpreter.
         SpecError: A pass that this machine cannot run.
     """
     # Whatever runs there imports this module.
@@ -140,6 +142,8 @@ class _Runner:
         self.todo = cells_to_run(directory, self.cells, retry=retry)
         for cell in self.todo:
             parse_passes(cell.passes)
+        if self.todo:
+            ready_python()
         self.forecaster = Forecaster(past_entries(directory.root))
 
     def run(self, limit: float | None) -> Iterator[StudyEvent]:
@@ -197,6 +201,18 @@ class _Runner:
     def _left(self, cells: Sequence[Cell]) -> float:
         """Forecast of these cells from those that ended."""
         return sum(self.forecaster.forecast(cell).seconds for cell in cells)
+
+
+def keep_python(directory: StudyDirectory) -> None:
+    """Have this process go on with the interpreter of the study's runs, if it has any.
+
+    Cells of one table are then of one torch, and the code of a model has the same libraries.
+
+    Raises:
+        DamagedFileError: The study cannot be read.
+    """
+    if (python := directory.python()) is not None:
+        use_python(python)
 
 
 def entry_of(
@@ -276,6 +292,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: cancel.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    keep_python(directory)
     # Where it ran before, devices need not be here.
     study = msgspec.structs.replace(directory.study(), elsewhere=False)
     for _ in run_study(directory, expand(study), cancel=cancel):

@@ -137,6 +137,17 @@ class StudyDirectory:
             newest[entry.cell] = entry
         return newest
 
+    def python(self) -> str | None:
+        """Interpreter of its newest run, empty for this program's own; None without a run.
+
+        Raises:
+            DamagedFileError: The cells, or that run, cannot be read.
+        """
+        for entry in sorted(self.entries().values(), key=lambda entry: -entry.t_ns):
+            if (run := self.run_of(entry)) is not None:
+                return run.header().python
+        return None
+
     def run_of(self, entry: Entry) -> RunDirectory | None:
         """The run of an entry, or None if it was deleted."""
         path = _path_of(entry, self.root)

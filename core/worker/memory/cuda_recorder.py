@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import time
@@ -10,7 +11,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-import pynvml
 import torch
 
 from ...analysis.memory.block import UNSPLIT, Counters, Recording
@@ -34,6 +34,7 @@ SOUNDING_BYTES = (771, 773, 775)
 may have to wait for memory of the driver; the others tell the time."""
 
 NO_PROCESS = "NVML does not tell this process's share of the device"
+NO_NVML = "nvidia-ml-py, which asks NVML for this process's share, is not installed beside torch"
 
 
 class CudaRecorder:
@@ -160,7 +161,7 @@ class CudaRecorder:
         device = self._index
         history = snapshot_from(self._snapshot).history(device)
         sizes = block_sizes(self._snapshot, device)
-        missing = {} if self._has_process_shares() else {"card": NO_PROCESS}
+        missing = {} if self._has_process_shares() else {"card": _why_no_shares()}
         if sizes.bytes is None:
             missing[f"ledger.{UNSPLIT}"] = sizes.missing
         else:
@@ -212,8 +213,16 @@ def _read_card(device: torch.device, *, allocated: int) -> CardReading:
     )
 
 
+def _why_no_shares() -> str:
+    return NO_PROCESS if importlib.util.find_spec("pynvml") else NO_NVML
+
+
 def _process_shares(device: torch.device) -> dict[int, int]:
     """Bytes on the device by process id; empty where NVML does not answer."""
+    try:
+        import pynvml  # the user's Python may lack it: that costs one column
+    except ImportError:
+        return {}
     try:
         pynvml.nvmlInit()
         try:

@@ -148,10 +148,13 @@ def _resumed(arguments: argparse.Namespace) -> ExperimentDirectory:
         "--set": arguments.settings or None,
         "--set-b": arguments.settings_b or None,
         "--seed": arguments.seed,
+        "--python": arguments.python,
     }
     for name, value in kept.items():
         if value is not None:
-            raise SpecError(name, value, "left out: --resume keeps both specs and their order")
+            raise SpecError(
+                name, value, "left out: --resume keeps both specs, their order and Python"
+            )
     directory = find_experiment(arguments.resume)
     given = {
         name: getattr(arguments, name)

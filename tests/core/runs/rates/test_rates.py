@@ -157,7 +157,7 @@ print(json.dumps({"type": "host", "torch": "2.13.0", "threads": 1}))
 print(json.dumps({"type": "rate", "name": "product bf16", "value": rate, "work": "n"} | span))
 '''
 rounds = iter(range(100))
-measure.python_child = lambda *_: [sys.executable, "-SEc", WORKER % next(rounds)]
+measure.python_child = lambda *_, **__: [sys.executable, "-SEc", WORKER % next(rounds)]
 items = measure.measure_rates(["cuda:0", "cuda:1"])
 found = [item for item in items if isinstance(item, DeviceRates)]
 told = {}
