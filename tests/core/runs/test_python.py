@@ -1,0 +1,98 @@
+"""Runs whose workers are in another Python: a script notes the start of the workers' double."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.errors import InterpreterError
+from sysbench.core.machine.children import PYTHON_VARIABLE
+from sysbench.core.machine.interpreter import chosen_python
+from sysbench.core.runs.directory import create_run, list_runs
+from sysbench.core.runs.supervisor import add_round
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.run.runner import keep_python
+from sysbench.core.studies.run.state import Entry, StudyDirectory
+from sysbench.tui.cli import main
+
+from ...worker_double.script import DOUBLE, FOLDER_VARIABLE, Script
+
+
+@pytest.fixture
+def python(sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """This Python as a script in a virtual environment's place; its workers are doubles."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "double"))
+    monkeypatch.setenv(PYTHON_VARIABLE, "")
+    Script(tmp_path / "double")
+    path = tmp_path / "ml" / "bin" / "python"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "#!/bin/sh\n"
+        f'case "$1" in *ask.py) exec {sys.executable} "$@";; esac\n'
+        f'echo "$PYTHONPATH" >> {tmp_path}/workers\n'
+        f"exec {sys.executable} -S -E {DOUBLE}\n"
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_run_and_its_later_rounds_are_of_one_python(
+    python: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "tiny", "device=cpu", "--passes", "timing", "--json"]
+    assert main([*words, "--python", str(tmp_path / "ml")]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["environment"]["python"] == {"environment": Path(sys.prefix).name}
+    assert str(tmp_path) not in json.dumps(record["environment"])
+    (run,) = list_runs()
+    assert run.header().python == python == chosen_python()
+    assert "python" not in record["spec"]
+    os.environ[PYTHON_VARIABLE] = "/none"
+    for _ in add_round(run):
+        pass
+    workers = (tmp_path / "workers").read_text().splitlines()
+    assert len(workers) == 2
+    assert all(line.split(":")[0].endswith("core/machine/travel") for line in workers)
+
+
+def test_a_study_goes_on_with_the_python_of_its_runs(python: str, tmp_path: Path) -> None:
+    directory = StudyDirectory(tmp_path / "home" / "studies" / "s-1")
+    directory.path.mkdir(parents=True)
+    keep_python(directory)
+    assert os.environ[PYTHON_VARIABLE] == "", "nothing was run yet"
+    run = create_run(RunSpec(device="cpu"), ["timing"], python=python)
+    directory.append(Entry(cell="a", status="finished", run=run.id))
+    keep_python(directory)
+    assert chosen_python() == python
+    run = create_run(RunSpec(device="cpu"), ["timing"], python="")
+    directory.append(Entry(cell="b", status="finished", run=run.id))
+    keep_python(directory)
+    assert chosen_python() == ""
+
+
+def test_nothing_is_made_where_workers_cannot_run(
+    python: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(python).write_text("#!/bin/sh\necho no\n")
+    for words in (
+        ["run", "tiny", "device=cpu"],
+        ["ab", "tiny", "--set", "device=cpu"],
+        ["estimate", "tiny", "device=cpu", "--exact"],
+        ["study", "warmup", "--set", "device=cpu"],
+        ["doctor", "--measure", "--device", "cpu"],
+    ):
+        assert main([*words, "--python", python]) == 2
+        assert "it does not answer as a Python does: it says 'no'" in capsys.readouterr().err
+    assert list_runs() == []
+    assert main(["ab", "--resume", "last", "--python", python]) == 2
+    assert "--resume keeps" in capsys.readouterr().err
+    # A Python that cannot be used is an answer of the doctor, not an error.
+    assert main(["doctor", "--python", python, "--json"]) == 0
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    assert checks["workers' Python"]["status"] == "missing"
+    with pytest.raises(InterpreterError):
+        create_run(RunSpec(device="cpu"), ["timing"])
