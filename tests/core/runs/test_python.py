@@ -12,6 +12,7 @@ import pytest
 from sysbench.core.errors import InterpreterError
 from sysbench.core.machine.children import PYTHON_VARIABLE
 from sysbench.core.machine.interpreter import chosen_python
+from sysbench.core.record.events import PassEnded
 from sysbench.core.runs.directory import create_run, list_runs
 from sysbench.core.runs.supervisor import add_round
 from sysbench.core.spec.spec import RunSpec
@@ -57,6 +58,9 @@ def test_a_run_and_its_later_rounds_are_of_one_python(
     workers = (tmp_path / "workers").read_text().splitlines()
     assert len(workers) == 2
     assert all(line.split(":")[0].endswith("core/machine/travel") for line in workers)
+    Path(python).unlink()
+    ended = [event for event in add_round(run) if isinstance(event, PassEnded)]
+    assert [one.outcome for one in ended] == ["failed"] and python in ended[0].detail
 
 
 def test_a_study_goes_on_with_the_python_of_its_runs(python: str, tmp_path: Path) -> None:
