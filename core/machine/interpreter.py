@@ -125,8 +125,9 @@ def ready_python(python: str | None = None) -> str:
         InterpreterError: It cannot run workers; the message has the command that mends that.
     """
     python = chosen_python() if python is None else python
+    python = _unless_own(named_python(python)) if python else ""
     if python:
-        if why := why_not_ready(named_python(python)):
+        if why := why_not_ready(python):
             raise InterpreterError(python, why)
     elif not _has_torch():
         raise InterpreterError(

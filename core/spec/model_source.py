@@ -6,7 +6,7 @@ import ast
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -27,31 +27,38 @@ MEASURED_APART = {"torch"}
 """Libraries that the environment of a record tells by themselves, as a factor of comparisons."""
 
 
-def located(spec: RunSpec) -> RunSpec:
+def located(spec: RunSpec, python: str | None = None) -> RunSpec:
     """The spec with the file of its own model and the digest of its code; others as they are.
 
     The name in ``model`` loses its folder, so that the same code has the same identity anywhere.
 
+    Args:
+        python: Interpreter that will import it; empty for this one (default: the chosen one).
+
     Raises:
-        SpecError: There is no such file, module or configuration.
+        SpecError: There is no such file, module or configuration, or no such interpreter.
     """
     if not spec.is_own:
         return spec
     source = source_of(spec.model)
-    path = Path(spec.model_file) if spec.model_file else _path_of(source)
+    python = chosen_python() if python is None else python
+    path = Path(spec.model_file) if spec.model_file else _path_of(source, python)
     if not path.is_file():
         raise SpecError("model", spec.model, f"there is no file {path}")
-    return spec.changed(
-        model=_short_name(source, path), model_file=str(path), model_source=digest_of(source, path)
-    )
+    digest = digest_of(source, path, python)
+    name = _short_name(source, path)
+    return spec.changed(model=name, model_file=str(path), model_source=digest)
 
 
-def digest_of(source: Source, path: Path) -> str:
+def digest_of(source: Source, path: Path, python: str = "") -> str:
     """SHA-256, in 16 digits, of the code and of the versions of the libraries that it imports.
 
     Of a factory's file that is its own text and that of the modules beside it that it imports; of
     a configuration its text, and with code of its own that too. torch is not part of it: the
     environment of a record has its version.
+
+    Args:
+        python: Interpreter with the libraries; empty for this one.
 
     Raises:
         SpecError: The files cannot be read.
@@ -62,14 +69,18 @@ def digest_of(source: Source, path: Path) -> str:
             digest.update(f"{name}\0{len(data)}\0".encode() + data)
     except OSError as error:
         raise SpecError("model", str(path), f"it cannot be read: {error.strerror}") from error
-    for name, version in sorted(libraries_of(source, path).items()):
+    for name, version in sorted(libraries_of(source, path, python).items()):
         if name not in MEASURED_APART:
             digest.update(f"{name} {version}\0".encode())
     return digest.hexdigest()[:16]
 
 
-def libraries_of(source: Source, path: Path) -> dict[str, str]:
-    """Versions of the installed libraries that the code imports, by name of the import."""
+def libraries_of(source: Source, path: Path, python: str = "") -> dict[str, str]:
+    """Versions of the installed libraries that the code imports, by name of the import.
+
+    Args:
+        python: Interpreter with the libraries; empty for this one.
+    """
     if source.door == "hf":
         names = {"transformers"}
     else:
@@ -81,7 +92,7 @@ def libraries_of(source: Source, path: Path) -> dict[str, str]:
         names -= {source.top_package} if source.door == "module" else set()
         names |= {source.top_package} if _is_installed(path) else set()
     names.discard("")
-    if python := chosen_python():
+    if python:
         return examined(python, sorted(names)).libraries
     versions = {name: _version(name) for name in names}
     return {name: version for name, version in versions.items() if version}
@@ -95,10 +106,12 @@ def root_of(source: Source, path: Path) -> Path:
     return path.parents[source.place.count(".") + is_package]
 
 
-def _path_of(source: Source) -> Path:
+def _path_of(source: Source, python: str) -> Path:
     if source.door == "file":
         return Path(source.place).expanduser().resolve()
-    return _path_of_module(source) if source.door == "module" else _path_of_config(source.place)
+    if source.door == "module":
+        return _path_of_module(source, examined(python).search_path if python else sys.path)
+    return _path_of_config(source.place)
 
 
 def _short_name(source: Source, path: Path) -> str:
@@ -111,14 +124,12 @@ def _short_name(source: Source, path: Path) -> str:
     return f"hf:{source.place}"
 
 
-def _path_of_module(source: Source) -> Path:
+def _path_of_module(source: Source, search_path: Sequence[str]) -> Path:
     """The file of a module that a worker would import, without importing it or its packages.
 
     The working directory comes last: a file in it cannot stand in for an installed library.
     """
-    python = chosen_python()
-    path = examined(python).search_path if python else sys.path
-    folders = [*(entry for entry in path if entry), os.getcwd()]
+    folders = [*(entry for entry in search_path if entry), os.getcwd()]
     found, name = None, ""
     for part in source.place.split("."):
         name = f"{name}.{part}" if name else part

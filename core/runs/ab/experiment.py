@@ -19,6 +19,7 @@ import msgspec
 
 from ...analysis.verdict.verdict import SMALLEST, Verdict
 from ...errors import DamagedFileError, NotFoundError
+from ...machine.interpreter import ready_python
 from ...spec.passes import check_passes
 from ...spec.spec import RunSpec
 from ...storage import (
@@ -184,6 +185,7 @@ def create_experiment(
     purpose: Purpose = "ab",
     plan: Plan | None = None,
     root: Path | None = None,
+    pythons: tuple[str | None, str | None] = (None, None),
 ) -> ExperimentDirectory:
     """Make an experiment and the two runs, still without rounds, that it fills.
 
@@ -197,14 +199,16 @@ def create_experiment(
         purpose: Of the rounds.
         plan: The forecast that was shown.
         root: Home (default: the user's).
+        pythons: Interpreters of the sides' workers (default: the chosen one).
 
     Raises:
-        SpecError: A spec has no steps to time.
+        SpecError: A spec has no steps to time, or workers cannot run in an interpreter.
     """
     for spec in (spec_a, spec_b):  # before either has a run
         check_passes(spec, ["timing"])
-    run_a = create_run(spec_a, ["timing"], root)
-    run_b = create_run(spec_b, ["timing"], root)
+    python_a, python_b = map(ready_python, pythons)
+    run_a = create_run(spec_a, ["timing"], root, python=python_a)
+    run_b = create_run(spec_b, ["timing"], root, python=python_b)
     created_ns = time.time_ns()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
     path = experiments_folder(root) / f"{stamp}-{secrets.token_hex(2)}"

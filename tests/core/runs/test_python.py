@@ -13,12 +13,14 @@ from sysbench.core.errors import InterpreterError
 from sysbench.core.machine.children import PYTHON_VARIABLE
 from sysbench.core.machine.interpreter import chosen_python
 from sysbench.core.record.events import PassEnded
+from sysbench.core.runs.ab.experiment import create_experiment
 from sysbench.core.runs.directory import create_run, list_runs
 from sysbench.core.runs.supervisor import add_round
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.run.runner import keep_python
 from sysbench.core.studies.run.state import Entry, StudyDirectory
 from sysbench.tui.cli import main
+from sysbench.tui.commands.ab.sides import both_pythons
 
 from ...worker_double.script import DOUBLE, FOLDER_VARIABLE, Script
 
@@ -100,3 +102,19 @@ def test_nothing_is_made_where_workers_cannot_run(
     assert checks["workers' Python"]["status"] == "missing"
     with pytest.raises(InterpreterError):
         create_run(RunSpec(device="cpu"), ["timing"])
+
+
+def test_the_sides_of_an_experiment_have_the_python_of_their_runs(
+    python: str, tmp_path: Path
+) -> None:
+    spec = RunSpec(model="tiny", device="cpu")
+    here, there = (create_run(spec, ["timing"], python=path) for path in ("", python))
+    assert both_pythons(there.id, here.id, None, None) == (python, "")
+    assert both_pythons(there.id, None, None, None) == (python, python)
+    assert both_pythons("tiny", None, None, str(tmp_path / "ml")) == (None, python)
+    assert both_pythons(there.id, here.id, "given", None) == (None, None)
+    directory = create_experiment(spec, spec, pythons=(python, sys.executable))
+    assert [directory.run(side).header().python for side in ("A", "B")] == [python, ""]
+    with pytest.raises(InterpreterError):
+        create_experiment(spec, spec, pythons=("", "/none"))
+    assert len(list_runs()) == 4, "neither side of that one was made"

@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "--set", meaning)
     add_settings(parser, "--set-b", "change one key of B only; repeatable")
     parser.add_argument(
+        "--python-b", metavar="PATH", help="another Python for B, such as one with another torch"
+    )
+    parser.add_argument(
         "--smallest",
         type=share_above_zero,
         metavar="SHARE",
@@ -116,9 +119,11 @@ def _created(arguments: argparse.Namespace) -> ExperimentDirectory:
     from ....core.runs.ab.plan import plan_of
     from ....core.spec.passes import check_passes
     from .report import print_plan
-    from .sides import both_specs
+    from .sides import both_pythons, both_specs
 
-    spec_a, spec_b = both_specs(arguments.a, arguments.b, arguments.settings, arguments.settings_b)
+    a, b = arguments.a, arguments.b
+    pythons = both_pythons(a, b, arguments.python, arguments.python_b)
+    spec_a, spec_b = both_specs(a, b, arguments.settings, arguments.settings_b, pythons)
     for spec in (spec_a, spec_b):
         check_passes(spec, ["timing"])
     minutes = MAX_MINUTES if arguments.max_minutes is None else arguments.max_minutes
@@ -131,6 +136,7 @@ def _created(arguments: argparse.Namespace) -> ExperimentDirectory:
         max_minutes=minutes,
         seed=arguments.seed,
         plan=plan,
+        pythons=pythons,
     )
     print_plan(directory, plan, spec_a, spec_b, quiet=arguments.json)
     return directory
@@ -149,6 +155,7 @@ def _resumed(arguments: argparse.Namespace) -> ExperimentDirectory:
         "--set-b": arguments.settings_b or None,
         "--seed": arguments.seed,
         "--python": arguments.python,
+        "--python-b": arguments.python_b,
     }
     for name, value in kept.items():
         if value is not None:

@@ -22,6 +22,7 @@ from ....core.analysis.verdict.verdict import SMALLEST
 from ....core.errors import SpecError, SysbenchError
 from ....core.formatting import parse_ratio
 from ....core.runs.ab.plan import Plan, plan_of
+from ....core.runs.directory import Header
 from ....core.spec.command_line import as_typed
 from ....core.spec.fields import differing_keys, field_named
 from ....core.spec.resolve import resolved
@@ -39,10 +40,15 @@ PAUSE_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """An experiment to be started: two resolved specs, its limits, the forecast that was shown."""
+    """An experiment to be started: two resolved specs, its limits, the forecast that was shown.
+
+    Attributes:
+        pythons: Interpreters of the two sides; empty is this program's.
+    """
 
     a: RunSpec
     b: RunSpec
+    pythons: tuple[str, str]
     minutes: float
     smallest: float
     plan: Plan | None = None
@@ -65,15 +71,14 @@ class MeasureScreen(ModalScreen[Order]):
         plan: Plan | None
         problem: str = ""
 
-    def __init__(self, a: RunSpec, b: RunSpec | None, names: tuple[str, str]) -> None:
+    def __init__(self, a: Header, b: Header | None) -> None:
         """
         Args:
-            a: The spec to judge against.
-            b: The spec that is judged; None asks for the keys in which it differs.
-            names: The two runs, for the command; the second is empty without ``b``.
+            a: Of the run whose spec is judged against.
+            b: Of that whose spec is judged; None asks for the keys in which A's shall differ.
         """
         super().__init__()
-        self._a, self._b, self._names = a, b, names
+        self._a, self._b = a, b
         self._pause: Timer | None = None
         self._order: Order | None = None
         self._forecast: Plan | None = None
@@ -112,10 +117,10 @@ class MeasureScreen(ModalScreen[Order]):
         self._check()
 
     def _specs(self) -> Iterator[Pair]:
-        a = msgspec.structs.asdict(self._a)
+        a = msgspec.structs.asdict(self._a.spec)
         yield "A", headline(a)
         if self._b is not None:
-            b = msgspec.structs.asdict(self._b)
+            b = msgspec.structs.asdict(self._b.spec)
             words = [f"{key}={as_typed(key, b[key])}" for key in differing_keys(a, b)]
             yield "B", f"A with {', '.join(words)}" if words else "the same spec as A"
 
@@ -125,12 +130,14 @@ class MeasureScreen(ModalScreen[Order]):
         Raises:
             SpecError: A field does not hold what it must.
         """
-        spec = self._b
-        if spec is None:
-            spec = changed_spec(self._a, self.query_one("#changes", Input).value)
+        of_b = self._b or self._a
+        spec = of_b.spec
+        if self._b is None:
+            spec = changed_spec(spec, self.query_one("#changes", Input).value)
         return Order(
-            a=self._a,
-            b=resolved(spec),
+            a=self._a.spec,
+            b=resolved(spec, python=of_b.python),
+            pythons=(self._a.python, of_b.python),
             minutes=_minutes(self.query_one("#minutes", Input).value),
             smallest=_smallest(self.query_one("#smallest", Input).value),
         )
@@ -160,9 +167,9 @@ class MeasureScreen(ModalScreen[Order]):
         self.query_one("#start", Button).disabled = bool(text)
 
     def _command(self, order: Order) -> str:
-        words = ["sysbench-tui", "ab", self._names[0]]
+        words = ["sysbench-tui", "ab", self._a.id]
         if self._b is not None:
-            words.append(self._names[1])
+            words.append(self._b.id)
         else:
             for setting in self.query_one("#changes", Input).value.split():
                 words += ["--set-b", setting]

@@ -285,8 +285,7 @@ class CompareScreen(WorkScreen):
         """Ask for the limits of an experiment on both specs, then start it."""
         if self.pair_watch is not None:
             pair = self.pair_watch.pair
-            specs = [run.header().spec for run in (pair.a, pair.b)]
-            ask_to_measure(self.app, specs[0], specs[1], (pair.a.id, pair.b.id))
+            ask_to_measure(self.app, pair.a.header(), pair.b.header())
 
     def action_stop(self) -> None:
         directory = self.pair_watch.directory if self.pair_watch else None

@@ -1,4 +1,4 @@
-"""The way from two specs to an experiment that is followed."""
+"""The way from two runs to an experiment on their specs that is followed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ....core.errors import SysbenchError
 from ....core.runs.ab.detached import start_experiment
 from ....core.runs.ab.experiment import create_experiment
-from ....core.spec.spec import RunSpec
+from ....core.runs.directory import Header
 from ...live.pair_watch import pair_of
 from .measure import MeasureScreen, Order
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from ...app import SysbenchApp
 
 
-def ask_to_measure(app: SysbenchApp, a: RunSpec, b: RunSpec | None, names: tuple[str, str]) -> None:
+def ask_to_measure(app: SysbenchApp, a: Header, b: Header | None) -> None:
     """Ask for the limits of an experiment, start it in a process of its own, and show it.
 
     Args:
         app: The workstation.
-        a: The spec to judge against.
-        b: The spec that is judged; None asks for it.
-        names: The runs that they come from, for the command.
+        a: Of the run whose spec is judged against.
+        b: Of that whose spec is judged; None asks for a change of A's.
     """
 
     def ordered(order: Order | None) -> None:
@@ -37,7 +36,7 @@ def ask_to_measure(app: SysbenchApp, a: RunSpec, b: RunSpec | None, names: tuple
             markup=False,
         )
         return
-    app.push_screen(MeasureScreen(a, b, names), ordered)
+    app.push_screen(MeasureScreen(a, b), ordered)
 
 
 def _start(app: SysbenchApp, order: Order) -> None:
@@ -48,6 +47,7 @@ def _start(app: SysbenchApp, order: Order) -> None:
             smallest=order.smallest,
             max_minutes=order.minutes,
             plan=order.plan,
+            pythons=order.pythons,
         )
         start_experiment(directory)
         pair = pair_of(directory)

@@ -231,9 +231,8 @@ class LibraryScreen(WorkScreen):
         if not entries:
             self.notify("Mark a run first: space marks.", markup=False)
             return
-        specs = [self._library.open(entry.id).header().spec for entry in entries]
-        names = (entries[0].id, entries[1].id if len(entries) > 1 else "")
-        ask_to_measure(self.app, specs[0], specs[1] if len(specs) > 1 else None, names)
+        headers = [self._library.open(entry.id).header() for entry in entries]
+        ask_to_measure(self.app, headers[0], headers[1] if len(headers) > 1 else None)
 
     @work(thread=True, group="library.judge", exclusive=True)
     def _judge(self, a: Entry, b: Entry) -> None:
