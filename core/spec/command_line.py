@@ -9,11 +9,14 @@ from ..formatting import BINARY_UNITS
 from .spec import RunSpec
 
 
-def command_line(spec: RunSpec, passes: Sequence[str] | None = None, repeat: int = 1) -> str:
+def command_line(
+    spec: RunSpec, passes: Sequence[str] | None = None, repeat: int = 1, python: str = ""
+) -> str:
     """The command that runs the same spec from a shell; by default with its default passes.
 
     Args:
         repeat: Rounds of the timing pass.
+        python: Interpreter of the workers; empty for the program's own.
     """
     words = ["sysbench-tui", "run"]
     settings = spec.settings()
@@ -24,6 +27,8 @@ def command_line(spec: RunSpec, passes: Sequence[str] | None = None, repeat: int
         words += ["--passes", ",".join(passes)]
     if repeat > 1:
         words += ["--repeat", str(repeat)]
+    if python:
+        words += ["--python", python]
     return shlex.join(words)
 
 

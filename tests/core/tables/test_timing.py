@@ -113,3 +113,4 @@ def test_the_command_of_a_run_repeats_it() -> None:
     spec = RunSpec(model="tiny")
     assert command_line(spec, None, 5) == f"{command_line(spec)} --repeat 5"
     assert "--repeat" not in command_line(spec, None, 1)
+    assert command_line(spec, python="/ml/bin/python").endswith(" --python /ml/bin/python")

@@ -141,7 +141,7 @@ class LiveScreen(WorkScreen):
         if watch is None:
             return super().command()
         header = watch.run.header()
-        return command_line(header.spec, header.passes, header.repeat)
+        return command_line(header.spec, header.passes, header.repeat, header.python)
 
     def explanations(self) -> list[str]:
         return ["timing.step", "timing.phases", "telemetry.series"]

@@ -112,7 +112,7 @@ class ResultScreen(TabbedScreen):
             header = self._run.header()
         except SysbenchError:  # the record is all there is
             return shlex.join(("sysbench-tui", "show", self._run.id))
-        return command_line(header.spec, header.passes, header.repeat)
+        return command_line(header.spec, header.passes, header.repeat, header.python)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         again = ("result: Run again", "form with this spec", self.action_again)

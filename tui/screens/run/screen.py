@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +14,7 @@ from textual.widgets import Button, Static
 from textual.worker import get_current_worker
 
 from ....core.errors import SysbenchError
+from ....core.machine.children import PYTHON_VARIABLE
 from ....core.record.blocks import PassName
 from ....core.runs.directory import create_run
 from ....core.runs.launch import start_detached
@@ -98,7 +100,8 @@ class RunScreen(WorkScreen):
     def command(self) -> str:
         if self.filled.spec is None or not self.filled.passes:
             return "sysbench-tui run …  (the form is not complete)"
-        return command_line(self.filled.spec, self.filled.passes)
+        python = os.environ.get(PYTHON_VARIABLE, "")
+        return command_line(self.filled.spec, self.filled.passes, python=python)
 
     def explanations(self) -> list[str]:
         return ["prediction.parameters", "prediction.flops", "prediction.peak"]
