@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import InterpreterError
+from ..storage import UNREADABLE_JSON, home, make_folder, open_to_append, read_regular
 from .children import PYTHON_VARIABLE, TRAVEL, child_environment
 
 NEEDED = {"torch": "2.9", "msgspec": "0.21", "numpy": "1.26", "psutil": "5.9"}
@@ -37,6 +38,8 @@ PATIENCE_SECONDS = 30.0
 MOST_BYTES = 2**20
 MARK = b"\nsysbench-tui: "
 OPTION = "--python"
+CHOSEN = "pythons.jsonl"
+"""In the home: the interpreters that were chosen, a JSON text a line."""
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +139,45 @@ def ready_python(python: str | None = None) -> str:
             f"`{shlex.join([sys.executable, '-m', 'pip', 'install', 'torch'])}` installs it",
         )
     return python
+
+
+def chosen_before(python: str) -> str:
+    """The interpreter that a run's file names, if somebody chose it in this home before.
+
+    A run may come from somebody else: without that, its file could name any program to be started.
+
+    Raises:
+        InterpreterError: Nobody did, or the list of those that were chosen cannot be read.
+    """
+    if python and python not in _chosen_ones():
+        why = f"a run names it, and it was never chosen here; {OPTION} PATH chooses one"
+        raise InterpreterError(python, why)
+    return python
+
+
+def note_chosen(python: str) -> str:
+    """Remember an interpreter that the user chose; returns it.
+
+    Raises:
+        InterpreterError: The list of those that were chosen cannot be read.
+        OSError: It cannot be written.
+    """
+    if python and python not in _chosen_ones():
+        make_folder(home())
+        with open_to_append(home() / CHOSEN) as file:
+            file.write(json.dumps(python).encode() + b"\n")
+    return python
+
+
+def _chosen_ones() -> list[str]:
+    path = home() / CHOSEN
+    try:
+        return [msgspec.json.decode(line, type=str) for line in read_regular(path).splitlines()]
+    except FileNotFoundError:
+        return []
+    except (OSError, *UNREADABLE_JSON) as error:
+        why = f"the list of those that were chosen cannot be read ({error}): delete it"
+        raise InterpreterError(str(path), why) from error
 
 
 def why_not_ready(python: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import DamagedFileError, NotFoundError
-from ..machine.interpreter import ready_python
+from ..machine.interpreter import note_chosen, ready_python
 from ..machine.peaks import Peak
 from ..record.blocks import PassName
 from ..record.events import AnyEvent, EventTail, encode_event
@@ -194,7 +194,7 @@ def create_run(
     """
     check_passes(spec, passes)
     check_repeat(repeat, passes)
-    python = ready_python(python)
+    python = note_chosen(ready_python(python))
     created_ns = time.time_ns()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
     label = re.sub(r"[^A-Za-z0-9.]+", "-", subject(msgspec.to_builtins(spec)))

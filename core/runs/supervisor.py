@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ..errors import DamagedFileError, DeviceBusyError, NotFoundError, SpecError
+from ..machine.interpreter import chosen_before
 from ..machine.node import device_lock
 from ..record.events import AnyEvent, RoundDisturbed
 from ..storage import locked
@@ -36,8 +37,10 @@ def supervise(
 
     Raises:
         DeviceBusyError: At the first step, if ``wait`` is false and the device is held.
+        InterpreterError: At the first step, if the run names a Python that nobody chose here.
     """
     header = run.header()
+    chosen_before(header.python)
     cancel = cancel or Cancellation()
     with locked(run.lock_path, who=f"run {run.id}"), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
@@ -70,13 +73,14 @@ def add_round(
         cancel: Ends the round when set.
 
     Raises:
-        SpecError: The run has no timing pass.
+        SpecError: The run has no timing pass, or names a Python that nobody chose here.
         DeviceBusyError: At the first step, if a supervisor is at work on the run, or if ``wait``
             is false and the device is held.
     """
     header = run.header()
     if "timing" not in header.passes:
         raise SpecError("passes", ",".join(header.passes), "a round is of the timing pass")
+    chosen_before(header.python)
     place = Place(experiment=experiment, block=block, position=position, side=side)
     cancel = cancel or Cancellation()
     with locked(run.lock_path, who=f"run {run.id}"), EventLog(run) as log:

@@ -16,7 +16,7 @@ import msgspec
 
 from ...errors import DamagedFileError
 from ...machine.children import python_child, start_detached
-from ...machine.interpreter import ready_python, use_python
+from ...machine.interpreter import chosen_before, ready_python, use_python
 from ...record.events import AnyEvent
 from ...record.record import Record
 from ...runs.directory import RunDirectory, create_run
@@ -210,9 +210,10 @@ def keep_python(directory: StudyDirectory) -> None:
 
     Raises:
         DamagedFileError: The study cannot be read.
+        InterpreterError: The run names a Python that nobody chose here.
     """
     if (python := directory.python()) is not None:
-        use_python(python)
+        use_python(chosen_before(python))
 
 
 def entry_of(

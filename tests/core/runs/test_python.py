@@ -11,11 +11,11 @@ import pytest
 
 from sysbench.core.errors import InterpreterError
 from sysbench.core.machine.children import PYTHON_VARIABLE
-from sysbench.core.machine.interpreter import chosen_python
+from sysbench.core.machine.interpreter import chosen_python, note_chosen
 from sysbench.core.record.events import PassEnded
 from sysbench.core.runs.ab.experiment import create_experiment
 from sysbench.core.runs.directory import create_run, list_runs
-from sysbench.core.runs.supervisor import add_round
+from sysbench.core.runs.supervisor import add_round, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.run.runner import keep_python
 from sysbench.core.studies.run.state import Entry, StudyDirectory
@@ -60,6 +60,17 @@ def test_a_run_and_its_later_rounds_are_of_one_python(
     workers = (tmp_path / "workers").read_text().splitlines()
     assert len(workers) == 2
     assert all(line.split(":")[0].endswith("core/machine/travel") for line in workers)
+    chosen = Path(os.environ["SYSBENCH_HOME"]) / "pythons.jsonl"
+    assert chosen.read_text() == f'"{python}"\n'
+    chosen.unlink()
+    for act in (
+        lambda: next(add_round(run)),
+        lambda: next(supervise(run)),
+        lambda: both_pythons(run.id, None, None, None),
+    ):
+        with pytest.raises(InterpreterError, match="a run names it, and it was never chosen here"):
+            act()
+    note_chosen(python)
     Path(python).unlink()
     ended = [event for event in add_round(run) if isinstance(event, PassEnded)]
     assert [one.outcome for one in ended] == ["failed"] and python in ended[0].detail

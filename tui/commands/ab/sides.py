@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ....core.errors import NotFoundError
-from ....core.machine.interpreter import named_python
+from ....core.machine.interpreter import chosen_before, named_python
 from ....core.runs.directory import RunDirectory, find_run
 from ....core.spec.files import list_profiles
 from ....core.spec.resolve import resolved
@@ -58,7 +58,7 @@ def both_pythons(
         given_b: ``--python-b``.
 
     Raises:
-        InterpreterError: ``given_b`` names none.
+        InterpreterError: ``given_b`` names none, or a run one that nobody chose here.
         NotFoundError, DamagedFileError: Naming what is at fault.
     """
     python_a = None if given else _python_of(a)
@@ -69,7 +69,7 @@ def both_pythons(
 def _python_of(name: str | None) -> str | None:
     """The interpreter of a run; None of what is no run."""
     run = None if name is None else _run(name)
-    return None if run is None else run.header().python
+    return None if run is None else chosen_before(run.header().python)
 
 
 def settings_of(name: str | None) -> Mapping[str, object]:

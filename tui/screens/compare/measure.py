@@ -21,6 +21,7 @@ from textual.widgets import Button, Input, Label, Static
 from ....core.analysis.verdict.verdict import SMALLEST
 from ....core.errors import SpecError, SysbenchError
 from ....core.formatting import parse_ratio
+from ....core.machine.interpreter import chosen_before
 from ....core.runs.ab.plan import Plan, plan_of
 from ....core.runs.directory import Header
 from ....core.spec.command_line import as_typed
@@ -128,16 +129,18 @@ class MeasureScreen(ModalScreen[Order]):
         """The order as it is typed.
 
         Raises:
-            SpecError: A field does not hold what it must.
+            SpecError: A field does not hold what it must, or a run names a Python that nobody
+                chose here.
         """
         of_b = self._b or self._a
+        python_a, python_b = chosen_before(self._a.python), chosen_before(of_b.python)
         spec = of_b.spec
         if self._b is None:
             spec = changed_spec(spec, self.query_one("#changes", Input).value)
         return Order(
             a=self._a.spec,
-            b=resolved(spec, python=of_b.python),
-            pythons=(self._a.python, of_b.python),
+            b=resolved(spec, python=python_b),
+            pythons=(python_a, python_b),
             minutes=_minutes(self.query_one("#minutes", Input).value),
             smallest=_smallest(self.query_one("#smallest", Input).value),
         )
