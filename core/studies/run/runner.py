@@ -310,7 +310,12 @@ def start_study(directory: StudyDirectory) -> int:
 
     It is the runner that `sysbench-tui study` consumes. Its output goes to ``runner.log`` in the
     study's directory.
+
+    Raises:
+        InterpreterError: Workers cannot run in the interpreter that it would take.
     """
+    python = directory.python()
+    ready_python(None if python is None else chosen_before(python))
     command = python_child("sysbench.core.studies.run.runner", str(directory.path))
     return start_detached(command, directory.path / "runner.log")
 

@@ -17,7 +17,7 @@ from sysbench.core.runs.ab.experiment import create_experiment
 from sysbench.core.runs.directory import create_run, list_runs
 from sysbench.core.runs.supervisor import add_round, supervise
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.run.runner import keep_python
+from sysbench.core.studies.run.runner import keep_python, start_study
 from sysbench.core.studies.run.state import Entry, StudyDirectory
 from sysbench.tui.cli import main
 from sysbench.tui.commands.ab.sides import both_pythons
@@ -111,8 +111,13 @@ def test_nothing_is_made_where_workers_cannot_run(
     assert main(["doctor", "--python", python, "--json"]) == 0
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
     assert checks["workers' Python"]["status"] == "missing"
-    with pytest.raises(InterpreterError):
-        create_run(RunSpec(device="cpu"), ["timing"])
+    directory = StudyDirectory(Path(os.environ["SYSBENCH_HOME"]) / "studies" / "s-1")
+    for start in (
+        lambda: create_run(RunSpec(device="cpu"), ["timing"]),
+        lambda: start_study(directory),
+    ):
+        with pytest.raises(InterpreterError):
+            start()
 
 
 def test_the_sides_of_an_experiment_have_the_python_of_their_runs(
