@@ -49,6 +49,7 @@ ADDED = {
     "kernels.device",
     "kernels.marked_steps",
     "kernels.collectives",
+    "kernels.host",
     "kernels.other_devices",
     "coverage.dropped_fills",
     "coverage.captured",

@@ -19,7 +19,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     ``device`` is the name of the device of ``kernels``, null where the file has none. A block
     without data in the file is null, and ``missing`` has the reason. The fields from ``nvtx`` on
     are of an nsys export; its ``kernel_summary``, ``memory_summary`` and ``api_summary`` are
-    NVIDIA's own ``cuda_gpu_kern_sum``, ``cuda_gpu_mem_time_sum`` and ``cuda_api_sum``.
+    NVIDIA's own ``cuda_gpu_kern_sum``, ``cuda_gpu_mem_time_sum`` and ``cuda_api_sum``. A trace has
+    the last too.
     """
 
     kind: Kind

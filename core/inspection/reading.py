@@ -11,8 +11,9 @@ import msgspec
 
 from ..analysis.costs.rows import noted_work, with_costs
 from ..analysis.kernels.collectives import collective_rows
+from ..analysis.kernels.host_side import host_side
 from ..analysis.kernels.table import kernel_table
-from ..analysis.kernels.time_ledger import chosen_device, time_ledger
+from ..analysis.kernels.time_ledger import TimeLedger, chosen_device, time_ledger
 from ..analysis.memory.foreign import describe_counted, describe_profiled, describe_snapshot
 from ..analysis.memory.profiled import (
     has_profiled_allocations,
@@ -21,10 +22,12 @@ from ..analysis.memory.profiled import (
 )
 from ..analysis.memory.snapshot import read_snapshot
 from ..analysis.nsys.export import export_of, read_contents
+from ..analysis.nsys.summaries import summary
 from ..analysis.rules.files import findings_of_file
-from ..analysis.trace.events import Trace
+from ..analysis.trace.events import Kind, Trace
 from ..analysis.trace.reader import read_trace
 from ..errors import DamagedFileError
+from ..record.nsys import KernelSummary
 from ..record.record import Kernels, Memory
 from .foreign_roof import under_roof, with_known_share
 from .inspection import Inspection
@@ -99,7 +102,8 @@ def _read_trace(
     name = device_name(trace, ledger.device)
     folded = with_known_share(under_roof(with_costs(kernel_table(ledger), work), name))
     rows = collective_rows(ledger, trace.collectives)
-    folded = msgspec.structs.replace(folded, collectives=rows)
+    calls = _runtime_calls(trace, ledger)
+    folded = msgspec.structs.replace(folded, collectives=rows, host=host_side(trace, ledger, calls))
     layers = with_costs(kernel_table(ledger, by_layer=True), work)
     memory = _profiled_memory(path) if ledger.source == "operators" else None
     if memory:
@@ -119,10 +123,21 @@ def _read_trace(
         device=name,
         kernels=folded,
         memory=counted,
+        api_summary=calls,
         findings=findings_of_file(folded),
         missing={} if counted else {"memory": why_none},
     )
     return Tables(inspection, layers)
+
+
+def _runtime_calls(trace: Trace, ledger: TimeLedger) -> list[KernelSummary]:
+    """The host's calls of the runtime and the driver, of the chosen steps where some are."""
+    host = trace.host
+    is_call = host.kind == Kind.RUNTIME
+    if ledger.host_window is not None:
+        is_call &= (host.start >= ledger.host_window.low) & (host.start < ledger.host_window.high)
+    calls = host.take(is_call)
+    return summary(trace.names, calls.name, calls.end - calls.start)
 
 
 def _empty(path: Path) -> str:

@@ -35,7 +35,7 @@ from .memory import Timeline as Timeline
 from .nsys import NsysFacts
 from .numerics import Numerics as Numerics
 from .roof import Roof
-from .steps import MarkedSteps, TracedCollective
+from .steps import HostSide, MarkedSteps, TracedCollective
 from .timing import Round as Round
 from .timing import Spread as Spread
 from .timing import Timing as Timing
@@ -148,7 +148,7 @@ class Kernels(Block, frozen=True):
     null where no shapes were noted. ``roof`` is what the rows' ``of_roof`` are measured by.
     ``generated`` are the kernels of compiled graphs, decoded. ``device`` is the number of the
     device that the rows are of, null for rows of the host; ``other_devices`` ran something too and
-    are left out. ``collectives`` are those of a foreign file.
+    are left out. ``collectives`` and ``host`` are of a foreign file.
     """
 
     source: Literal["kernels", "operators"]
@@ -168,6 +168,7 @@ class Kernels(Block, frozen=True):
     generated: list[GeneratedKernel] = []
     marked_steps: MarkedSteps | None = None
     collectives: list[TracedCollective] = []
+    host: HostSide | None = None
     device: int | None = None
     other_devices: list[int] = []
     missing: dict[str, str] = {}
@@ -184,10 +185,8 @@ class Kernels(Block, frozen=True):
 
     @property
     def lacks_kernels(self) -> bool:
-        """True where a device computed and none of its work was recorded: rows are the host's.
-
-        The reason is in ``missing["kernels"]``.
-        """
+        """True where a device computed and no work of it was recorded: rows are the host's, and
+        the reason is in ``missing["kernels"]``."""
         return "kernels" in self.missing
 
 

@@ -1,8 +1,10 @@
-"""Parts of the record's kernel table: the marked steps and the collectives of a file of others."""
+"""Parts of the kernel table that a file of others has: marked steps, collectives, ranges."""
 
 from __future__ import annotations
 
 import msgspec
+
+from .nsys import KernelSummary
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,3 +91,46 @@ class TracedCollective(msgspec.Struct, frozen=True, kw_only=True):
     algorithm_gbs: float | None = None
     bus_gbs: float | None = None
     best_bus_gbs: float | None = None
+
+
+class HostRange(msgspec.Struct, frozen=True, kw_only=True):
+    """All calls of one range of the host, by its name without what numbers its calls.
+
+    ``own_ns`` is the time in which the work counts that was launched inside, and in no range
+    within; ``total_ns`` has that of the ranges within too. Both are parts of the table's busy
+    time, in which an instant counts once: the ``own_ns`` of all rows and what was launched in no
+    range add up to it. ``meanwhile_ns`` is the same time of what any thread launched while the
+    range was open, as the engine of autograd launches backward from threads of its own.
+    ``launched`` counts the kernels, copies and fills of ``total_ns``, without a device the
+    operators. ``host_ns`` is for how long any call was open,
+    in each thread by itself.
+    """
+
+    name: str
+    calls: int
+    host_ns: int
+    launched: int
+    own_ns: int
+    total_ns: int
+    meanwhile_ns: int
+
+
+class HostSide(msgspec.Struct, frozen=True, kw_only=True):
+    """What the host of a foreign file did, over the window of the tables, not per step.
+
+    ``annotations`` are ranges that programs opened (``record_function``, NVTX): all of them.
+    ``functions`` are Python functions outside of torch that launched work, by file and first line
+    of the function, where the trace has stacks. ``elsewhere_ns`` and ``no_function_ns`` are the
+    time of work in none of them; rows beyond those kept are summed to ``more_ns`` and
+    ``more_functions_ns``. ``projected`` says that the annotations are the device's own projection
+    of them, as the file has no host. ``calls`` are those of CUDA's or HIP's runtime and driver.
+    """
+
+    annotations: list[HostRange] = []
+    elsewhere_ns: int = 0
+    more_ns: int = 0
+    projected: bool = False
+    functions: list[HostRange] = []
+    no_function_ns: int = 0
+    more_functions_ns: int = 0
+    calls: list[KernelSummary] = []

@@ -94,6 +94,27 @@ def _collectives(source: Source) -> Iterator[Table]:
         yield collectives.collectives_table(source.record.kernels.collectives)
 
 
+def _annotations(source: Source) -> Iterator[Table]:
+    from .files import host
+
+    if source.record.kernels and (side := source.record.kernels.host):
+        yield host.annotations_table(source.record.kernels, side)
+
+
+def _python(source: Source) -> Iterator[Table]:
+    from .files import host
+
+    if source.record.kernels and (side := source.record.kernels.host):
+        yield host.functions_table(source.record.kernels, side)
+
+
+def _api(source: Source) -> Iterator[Table]:
+    from .files import host
+
+    if source.record.kernels and (side := source.record.kernels.host):
+        yield host.calls_table(side)
+
+
 def _tree(source: Source) -> Iterator[Table]:
     from . import tree
 
@@ -192,6 +213,9 @@ SECTIONS = {
     "kernels": Section(make=_kernels, block="kernels", of_files=True),
     "steps": Section(make=_steps, block="kernels", of_files=True),
     "collectives": Section(make=_collectives, block="kernels", of_files=True),
+    "annotations": Section(make=_annotations, block="kernels", of_files=True),
+    "python": Section(make=_python, block="kernels", of_files=True),
+    "api": Section(make=_api, block="kernels", of_files=True),
     "tree": Section(make=_tree, block="kernels", of_files=True),
     "questions": Section(make=_questions, block="kernels"),
     "roofline": Section(make=_roofline, block="kernels", of_files=True),
@@ -217,8 +241,8 @@ every row."""
 
 READING_ORDER = (
     *("findings", "passes", "oom", "timing", "rounds", "questions", "steps", "categories"),
-    *("collectives", "tree", "kernels", "roofline", "memory", "nsys", "numerics", "compile"),
-    *("distributed", "telemetry", "environment"),
+    *("collectives", "annotations", "tree", "kernels", "roofline", "python", "api", "memory"),
+    *("nsys", "numerics", "compile", "distributed", "telemetry", "environment"),
 )
 """Sections as a report has them, and single tables that are read apart from their section. A
 section that is not here comes before the last."""

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from ...core.inspection.inspection import Inspection
 
 
+NEEDS = {
+    "steps": "no range in it marks a step",
+    "collectives": "no GPU ran one",
+    "annotations": "its program opened no range of its own (record_function, NVTX)",
+    "python": "it has no stacks of Python that launched work (with_stack=True)",
+    "api": "it has no calls of a GPU's runtime",
+}
+"""Sections of kernels that not every file has, and why one is absent."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file, the options of decoding, and the parts to show."""
     parser.description = (
@@ -149,13 +159,17 @@ def _require(inspection: Inspection, section: str | None) -> None:
     if getattr(inspection, block) is None:
         reason = inspection.missing.get(block, f"it is a {KIND_WORDS[inspection.kind]}")
         raise NotFoundError(f"no {section} in {inspection.file}: {reason}")
-    if section == "steps" and inspection.kernels and not inspection.kernels.marked_steps:
-        raise NotFoundError(f"no {section} in {inspection.file}: no range in it marks a step")
-    if section == "collectives" and inspection.kernels and not inspection.kernels.collectives:
-        raise NotFoundError(f"no {section} in {inspection.file}: no GPU ran one")
+    if section in NEEDS and inspection.kernels and _is_empty(inspection, section):
+        raise NotFoundError(f"no {section} in {inspection.file}: {NEEDS[section]}")
     if section == "roofline" and inspection.kernels and not roof_points(inspection.kernels):
         why = inspection.kernels.missing
         reason = why.get("flops", "no operator's bytes are known")
         if is_null(inspection.device):
             reason = NO_TIMES
         raise NotFoundError(f"no {section} in {inspection.file}: {reason}")
+
+
+def _is_empty(inspection: Inspection, section: str) -> bool:
+    from ...core.tables.sections import Source
+
+    return not SECTIONS[section].tables(Source(record=inspection.as_record()))

@@ -12,6 +12,7 @@ import numpy as np
 from ...record.nsys import NsysFacts
 from ...record.record import Kernels, Nsys
 from ..kernels.collectives import collective_rows
+from ..kernels.host_side import host_side
 from ..kernels.table import kernel_table
 from ..kernels.time_ledger import chosen_device, time_ledger
 from ..trace.events import NONE, DeviceEvents, HostEvents, Kind, Trace
@@ -169,6 +170,7 @@ def export_of(
         folded=msgspec.structs.replace(
             _without_unknowns(kernel_table(ledger), missing),
             collectives=collective_rows(ledger, trace.collectives),
+            host=host_side(trace, ledger, []),
         ),
         kernel_summary=work_summary(events.names, events.work.take(is_kernel)),
         memory_summary=work_summary(events.names, events.work.take(~is_kernel)),

@@ -74,16 +74,17 @@ def by_group(group: Index, values: Times) -> GroupStats:
 
 def work_summary(names: list[str], work: Work) -> list[KernelSummary]:
     """Rows by short name, the longest first, as in ``cuda_gpu_kern_sum``."""
-    return _summary(names, work.short, work.end - work.start)
+    return summary(names, work.short, work.end - work.start)
 
 
 def call_summary(names: list[str], calls: Calls) -> list[KernelSummary]:
     """Rows by the name of the CUDA call, the longest first, as in ``cuda_api_sum``; names are
     without the version that a call of the API may end in."""
-    return _summary(names, calls.name, calls.end - calls.start)
+    return summary(names, calls.name, calls.end - calls.start)
 
 
-def _summary(names: list[str], group_of: Index, durations: Times) -> list[KernelSummary]:
+def summary(names: list[str], group_of: Index, durations: Times) -> list[KernelSummary]:
+    """A row for each name that ``group_of`` is an index of, the longest first."""
     stats = by_group(group_of, durations)
     total_ns = int(stats.total.sum())
     rows = [

@@ -13,7 +13,16 @@ from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from ..costs.operands import operands_text
-from .events import MODULE_PREFIX, CollectiveCall, DeviceEvents, HostEvents, Kind, Trace
+from .events import (
+    MODULE_PREFIX,
+    CollectiveCall,
+    DeviceEvents,
+    HostEvents,
+    Kind,
+    Ranges,
+    Trace,
+    no_ranges,
+)
 from .json import Args, JsonEvent
 from .numbers import durations, integers, nanoseconds
 
@@ -58,11 +67,17 @@ UNREAD = frozenset(
 """Kineto's categories (``ActivityType.cpp``) of other devices' events, and of times that CUPTI's
 range profiler gives in place of kernels."""
 PYTHON = "python_function"
+PROJECTED = "gpu_user_annotation"
+PYTHON_FILE = ".py("
+"""In the name of a Python function: ``train.py(12): step``, with the function's first line."""
+OF_TORCH = ("torch/", "<")
+"""Begins of the names of functions that are torch's own, or that no file has."""
+INSTALLED_TORCH = "-packages/torch/"
 INSTANT = "cpu_instant_event"
 CATEGORY = attrgetter("cat")
 THREAD_BITS = 32
 
-AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents)
+AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents, Ranges)
 NO_ARGS = Args()
 NONE = -1
 LONGEST_OPERANDS = 2**18
@@ -89,6 +104,8 @@ class PackedColumns(msgspec.Struct, frozen=True):
     collectives: list[CollectiveCall]
     host: dict[str, bytes]
     device: dict[str, bytes]
+    functions: dict[str, bytes]
+    projected: dict[str, bytes]
 
 
 class _Numbers(dict[Any, int]):
@@ -119,6 +136,8 @@ class Collector:
         self.collectives = _Numbers()
         self.host: list[HostEvents] = []
         self.device: list[DeviceEvents] = []
+        self.functions: list[Ranges] = [no_ranges()]
+        self.projected: list[Ranges] = [no_ranges()]
         self.seen = 0
         self.kept = 0
 
@@ -146,13 +165,22 @@ class Collector:
             ]
         )
         self._add_device([event for event in events if event.cat in ON_DEVICE and event.ph == "X"])
+        if PYTHON in categories:
+            self._add_functions([event for event in events if _is_function(event)])
+        if PROJECTED in categories:
+            self._add_projected(
+                [event for event in events if event.cat == PROJECTED and event.ph == "X"]
+            )
         self._check_size()
 
     def packed(self) -> bytes:
         """All events added so far, for `add_packed` in another process."""
         columns = [
             {name: getattr(events, name).tobytes() for name in events.__slots__}
-            for events in (_joined(self.host), _joined(self.device))
+            for events in (
+                *(_joined(self.host), _joined(self.device)),
+                *(_joined(self.functions), _joined(self.projected)),
+            )
         ]
         return msgspec.msgpack.encode(
             PackedColumns(
@@ -176,17 +204,21 @@ class Collector:
             ValueError: The bytes are incomplete, or there is too much.
         """
         part = msgspec.msgpack.decode(packed, type=PackedColumns)
-        host, device = (
+        host, device, functions, projected = (
             {name: np.frombuffer(values, dtype=np.int64) for name, values in columns.items()}
-            for columns in (part.host, part.device)
+            for columns in (part.host, part.device, part.functions, part.projected)
         )
         # The part numbered its values from 0: index its columns by the numbers given here.
         names = self.names.of(part.names)
         process, thread = self.processes.of(part.processes), self.threads.of(part.threads)
-        host["thread"] = (
-            process[host["thread"] >> THREAD_BITS] << THREAD_BITS
-            | thread[host["thread"] % 2**THREAD_BITS]
-        )
+        for columns in (host, functions):
+            columns["thread"] = (
+                process[columns["thread"] >> THREAD_BITS] << THREAD_BITS
+                | thread[columns["thread"] % 2**THREAD_BITS]
+            )
+        self.functions.append(Ranges(**functions | {"name": names[functions["name"]]}))
+        self.projected.append(Ranges(**projected | {"name": names[projected["name"]]}))
+        self.kept += len(self.functions[-1]) + len(self.projected[-1])
         operands = np.r_[self.operands.of(part.operands), NONE]  # index -1 reads the last
         host |= {"name": names[host["name"]], "operands": operands[host["operands"]]}
         self.host.append(HostEvents(**host))
@@ -252,6 +284,32 @@ class Collector:
             )
         )
 
+    def _add_functions(self, events: list[JsonEvent]) -> None:
+        self.kept += len(events)
+        _, names, _, processes, threads, times, lengths, _ = _fields(events)
+        start = nanoseconds(times)
+        self.functions.append(
+            Ranges(
+                name=self.names.of(names),
+                thread=self.processes.of(processes) << THREAD_BITS | self.threads.of(threads),
+                start=start,
+                end=start + durations(lengths),
+            )
+        )
+
+    def _add_projected(self, events: list[JsonEvent]) -> None:
+        self.kept += len(events)
+        _, names, _, _, _, times, lengths, all_args = _fields(events)
+        start = nanoseconds(times)
+        self.projected.append(
+            Ranges(
+                name=self.names.of(names),
+                thread=integers([(arg or NO_ARGS).device for arg in all_args]),
+                start=start,
+                end=start + durations(lengths),
+            )
+        )
+
     def _collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
         if all(arg.collective is None for arg in args):
             return np.full(len(args), NONE)
@@ -265,9 +323,11 @@ class Collector:
     def finished(self) -> Trace:
         """The chunks joined, times counted from the first event."""
         host, device = _joined(self.host), _joined(self.device)
+        functions, projected = _joined(self.functions), _joined(self.projected)
         starts = [int(events.start.min()) for events in (host, device) if len(events)]
         base_ns = min(starts, default=0)
-        for events in (host, device):  # joining copied the columns, so they may change in place
+        # Joining copied the columns, so they may change in place.
+        for events in (host, device, functions, projected):
             events.start[:] -= base_ns
             events.end[:] -= base_ns
         return Trace(
@@ -280,7 +340,20 @@ class Collector:
             unread=dict(self.unread),
             has_requests=self.has_requests,
             collectives=list(self.collectives),
+            functions=functions,
+            projected=projected,
         )
+
+
+def _is_function(event: JsonEvent) -> bool:
+    """Whether it is a call of a Python function that somebody but torch wrote in a file."""
+    return (
+        event.cat == PYTHON
+        and PYTHON_FILE in event.name
+        and event.ph == "X"
+        and not event.name.startswith(OF_TORCH)
+        and INSTALLED_TORCH not in event.name
+    )
 
 
 def _call_of(args: Args) -> CollectiveCall:

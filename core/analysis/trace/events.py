@@ -89,6 +89,29 @@ class DeviceEvents(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges(Columns):
+    """Ranges that are no events of the host's or a device's own: they take no time from others.
+
+    ``name``, ``thread`` and times are as in `HostEvents`; of ranges on a device ``thread`` is its
+    number.
+    """
+
+    name: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    start: Times
+    end: Times
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+def no_ranges() -> Ranges:
+    """None at all."""
+    empty = np.zeros(0, dtype=np.int64)
+    return Ranges(name=empty, thread=empty, start=empty, end=empty)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """The events of a trace that take time; the others are left out.
 
@@ -96,6 +119,8 @@ class Trace:
     `core.analysis.costs.operands` parses; ``devices`` are the devices' names by number, where
     the file has them. ``unread`` counts the timed events of devices in forms that are not read,
     by their category; ``has_requests`` says that there are requests for memory.
+    ``functions`` are the calls of Python functions outside of torch, ``projected`` the annotations
+    of users as the profiler projects them onto the devices.
     """
 
     names: list[str]
@@ -107,6 +132,8 @@ class Trace:
     unread: dict[str, int] = field(default_factory=dict)
     has_requests: bool = False
     collectives: list[CollectiveCall] = field(default_factory=list)
+    functions: Ranges = field(default_factory=no_ranges)
+    projected: Ranges = field(default_factory=no_ranges)
 
 
 Index = NDArray[np.int64]

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from sysbench.core.tables.table import Table
-from sysbench.tui.commands.report.layout import Line, flowing, prose, shortened, table_lines
+from sysbench.tui.commands.report.layout import (
+    Line,
+    flowing,
+    prose,
+    shortened,
+    shortened_apart,
+    table_lines,
+)
 from sysbench.tui.commands.report.output import UNCUT
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z", "M"]), max_size=60)
@@ -86,3 +93,19 @@ def test_flowing_items_break_between_items_only() -> None:
 def test_prose_fits(width: int) -> None:
     lines = prose("word " * 50, width, hang=2)
     assert all(len(text(line)) <= width for line in lines)
+
+
+def test_names_that_are_cut_stay_apart() -> None:
+    both_ends = "void at::native::elementwise_kernel<128, {}, float>(at::TensorIteratorBase&, long)"
+    names = [both_ends.format(word) for word in ("Add", "AddMany", "Mul", "MulMany")]
+    names += [f"Cijk_{'A' * 40}_WG{number}_1_{'B' * 40}_WG16" for number in (8, 16, 64)]
+    cut = shortened_apart([*names, names[0], "short"], 28)
+    assert len(set(cut)) == len(names) + 1 and cut[-2:] == [cut[0], "short"]
+    assert max(map(len, cut)) <= 28
+    assert [name[:8] for name in cut[:-1]] == [name[:8] for name in (*names, names[0])]
+
+
+def test_a_long_note_breaks_between_words() -> None:
+    text = " ".join(["word"] * 40)
+    lines = ["".join(part for part, _ in line) for line in flowing(["a b", text], 50)]
+    assert " ".join(lines).split() == ["a", "b", "·", *["word"] * 40]

@@ -15,7 +15,7 @@ from ....core.tables.allocations import largest_alike_table
 from ....core.tables.cells import literal
 from ....core.tables.kernels import top_kernels
 from ...text import decoding_text, file_text
-from .kernel_sections import collectives_section, steps_section
+from .kernel_sections import collectives_section, host_sections, steps_section
 from .layout import Line, blank, note, prose, titled
 from .live_progress import bar
 from .report import (
@@ -76,6 +76,7 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
         yield from category_section(kernels, width)
         if kernels.collectives:
             yield from collectives_section(kernels.collectives, width)
+        yield from host_sections(kernels, width)
     if nsys := inspection.nsys:
         yield from nsys_section(nsys, width)
     if memory := inspection.memory:

@@ -13,15 +13,20 @@ from ....core.analysis.kernels.questions import questions_of
 from ....core.analysis.kernels.tree import TreeNode, from_share, kernel_tree, matching, to_depth
 from ....core.errors import SpecError
 from ....core.formatting import parse_ratio
-from ....core.record.record import Record
+from ....core.record.record import Kernels, Record
 from ....core.record.steps import MarkedSteps, TracedCollective
 from ....core.runs.artifacts import layer_rows
 from ....core.runs.directory import RunDirectory
 from ....core.runs.related import runs_with_other_steps
 from ....core.tables.cells import literal
 from ....core.tables.files.collectives import NOTE, collectives_table
+from ....core.tables.files.host import (
+    NOTE as RANGES_NOTE,
+)
+from ....core.tables.files.host import annotations_table, calls_table, functions_table
 from ....core.tables.files.steps import steps_notes, steps_table
 from ....core.tables.kernels import kernel_table
+from ....core.tables.table import Table
 from ....core.tables.tree import COLUMNS, known_columns, tree_table
 from ....core.tables.trust import coverage_words, is_perturbed, steps_words
 from .layout import Line, blank, note, prose, table_lines, titled
@@ -29,6 +34,8 @@ from .report import category_section, kernel_lines, kernel_warnings, perturbed_c
 
 MOST_STEPS = 12
 MOST_COLLECTIVES = 8
+MOST_RANGES = 10
+MOST_CALLS = 6
 TREE_DROP = (
     *("parameter_bytes", "activation_bytes", "moved_bytes", "flops", "backward_ns"),
     *("forward_ns", "own_ns", "of_roof", "calls"),
@@ -137,6 +144,34 @@ def collectives_section(
     drop = ("which", "group", "max_ns", "algorithm_gbs", "min_ns", "mean_ns", "name", "dtype")
     yield from titled(table.title, table_lines(shown, width, drop=drop))
     yield from note([NOTE], width)
+
+
+def host_sections(kernels: Kernels, width: int) -> Iterator[Line]:
+    """The longest of a file's annotations, Python functions and calls of the runtime."""
+    side = kernels.host
+    if side is None:
+        return
+    ranges = ("launched", "host_ns", "calls", "meanwhile_ns")
+    for table, most in (
+        (annotations_table(kernels, side), MOST_RANGES),
+        (functions_table(kernels, side), MOST_RANGES),
+        (calls_table(side), MOST_CALLS),
+    ):
+        if not table.rows:
+            continue
+        drop = ("std_ns", "median_ns", "min_ns") if table.name == "api" else ranges
+        shown = _first_rows(table, most)
+        yield from titled(shown.title, table_lines(shown, width, drop=drop))
+        if table.name == "annotations":
+            yield from note([RANGES_NOTE], width)
+
+
+def _first_rows(table: Table, most: int) -> Table:
+    """The first rows; the title says how many there are, and where they all are."""
+    if len(table.rows) <= most + 1:
+        return table
+    title = f"{table.title}; {most} of {len(table.rows):,} rows (--section {table.name})"
+    return msgspec.structs.replace(table, rows=table.rows[:most], title=title)
 
 
 def answers_of(record: Record) -> list[Answer]:

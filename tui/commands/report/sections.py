@@ -96,8 +96,9 @@ def section_as_json(run: RunDirectory, record: Record, section: str, options: Tr
     """The record's block of that name, or the content of a section that is no block.
 
     ``log`` has each pass's lines, ``rounds`` those of the timing block, ``steps`` the marked ones
-    of a foreign file, ``tree`` the outermost node, ``questions`` the answers, ``roofline`` the
-    points, ``oom`` the out-of-memory block with the most detail.
+    of a foreign file, ``annotations``, ``python`` and ``api`` its tables of the host, ``tree`` the
+    outermost node, ``questions`` the answers, ``roofline`` the points, ``oom`` the out-of-memory
+    block with the most detail.
     """
     match section:
         case "log":
@@ -110,6 +111,8 @@ def section_as_json(run: RunDirectory, record: Record, section: str, options: Tr
             return record.kernels and record.kernels.marked_steps
         case "collectives":
             return record.kernels and record.kernels.collectives
+        case "annotations" | "python" | "api":
+            return SECTIONS[section].tables(Source(record=record))
         case "questions":
             return answers_of(record)
         case "roofline":

@@ -1,0 +1,66 @@
+"""Tables of the host of a file: ranges of users, Python functions, calls of the runtime."""
+
+from __future__ import annotations
+
+from ...record.nsys import KernelSummary
+from ...record.record import Kernels
+from ...record.steps import HostRange, HostSide
+from ..table import Cell, Column, Table, fields_of, tabulate
+
+NOTE = (
+    "own: of work launched in it and in no range inside; any thread: launched by others too while "
+    "it was open, as backward is"
+)
+COLUMNS: tuple[Column[HostRange], ...] = (
+    *fields_of(HostRange, "total_ns", "own_ns"),
+    Column("meanwhile_ns", lambda row: row.meanwhile_ns, heading="any thread ms"),
+    *fields_of(HostRange, "launched", "calls", "host_ns", "name"),
+)
+CALL_COLUMNS: tuple[Column[KernelSummary], ...] = (
+    *fields_of(KernelSummary, "total_ns", "share"),
+    Column("instances", lambda row: row.instances, heading="calls"),
+    *fields_of(KernelSummary, "mean_ns", "median_ns", "min_ns", "max_ns", "std_ns", "name"),
+)
+
+
+def _work(kernels: Kernels) -> str:
+    return "GPU time" if kernels.source == "kernels" else "operator time"
+
+
+def annotations_table(kernels: Kernels, side: HostSide) -> Table:
+    """Ranges that the program opened, and the time in none of them: own times add up to the busy
+    time of the tables' window."""
+    whose = "Annotations, as projected onto the device" if side.projected else "Annotations"
+    return tabulate(
+        side.annotations,
+        COLUMNS,
+        name="annotations",
+        title=f"{whose}: {_work(kernels)} of what was launched in them",
+        further=_rest(side.more_ns, side.elsewhere_ns) if side.annotations else (),
+    )
+
+
+def functions_table(kernels: Kernels, side: HostSide) -> Table:
+    """Python functions outside of torch that launched work, by the first line of the function."""
+    return tabulate(
+        side.functions,
+        COLUMNS,
+        name="python",
+        title=f"Python functions by file and first line: {_work(kernels)} of what they launched",
+        further=_rest(side.more_functions_ns, side.no_function_ns) if side.functions else (),
+    )
+
+
+def calls_table(side: HostSide) -> Table:
+    """Calls of CUDA's or HIP's runtime and driver, as ``cuda_api_sum`` has them."""
+    return tabulate(
+        side.calls,
+        CALL_COLUMNS,
+        name="api",
+        title="Calls of the runtime by the host: cuda_api_sum",
+    )
+
+
+def _rest(more_ns: int, outside_ns: int) -> list[dict[str, Cell]]:
+    rows = {"(more)": more_ns, "in none": outside_ns}
+    return [{"own_ns": ns, "name": name} for name, ns in rows.items() if ns]
