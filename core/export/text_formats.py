@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..analysis.compare import BreakEven
-from ..record.record import Record
+from ..record.record import Finding, Record
 from ..tables.cells import cells_as_text, heading_of, is_numeric, literal
 from ..tables.context import headline
 from ..tables.kernels import top_kernels
@@ -80,11 +80,7 @@ def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) ->
     yield f"# {escaped(first)}"
     yield ""
     yield from (f"- {escaped(line)}" for line in further)
-    for finding in record.findings:
-        yield ""
-        yield f"**{finding.severity.capitalize()}: {escaped(finding.verdict)}**"
-        yield f"Why: {escaped(finding.why)}"
-        yield f"Next: {escaped(finding.next)}"
+    yield from findings_as_markdown(record.findings)
     yield from ("", "## Trust", "")
     yield from (f"- {escaped(name)}: {escaped(text)}" for name, text in trust_lines(record))
     for table in tables_of(record, others, worth):
@@ -93,6 +89,15 @@ def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) ->
         if table.name == "kernels" and record.kernels:
             table = top_kernels(record.kernels, _KERNEL_ROWS)
         yield from ("", f"## {escaped(table.title)}", "", table_as_markdown(table))
+
+
+def findings_as_markdown(findings: Sequence[Finding]) -> Iterator[str]:
+    """Verdict, Why and Next of each."""
+    for finding in findings:
+        yield ""
+        yield f"**{finding.severity.capitalize()}: {escaped(finding.verdict)}**"
+        yield f"Why: {escaped(finding.why)}"
+        yield f"Next: {escaped(finding.next)}"
 
 
 def escaped(text: str) -> str:

@@ -16,10 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write one export of a run:\n" + "\n".join(
         f"  {kind:<11} {export.purpose}" for kind, export in EXPORTS.items()
     )
+    parser.description += (
+        "\n\nIn place of a run a file that `inspect` reads: its findings and tables as html, csv,\n"
+        "md or json."
+    )
     parser.epilog = examples(
         ("sysbench-tui export last perfetto", ""),
         ("sysbench-tui export last csv -o tables/", ""),
         ("sysbench-tui export last nsys -o profile.sh && bash profile.sh", ""),
+        ("sysbench-tui export trace.json.gz html", "a file of anyone's"),
     )
     add_run_argument(parser)
     parser.add_argument("kind", metavar="KIND", choices=EXPORTS, help="one of the above")
@@ -29,11 +34,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the files and print their paths; 0 when they were written."""
-    run = find_run(arguments.run)
     out = Path(arguments.output) if arguments.output else None
+    if Path(arguments.run).is_file():
+        return _export_file(Path(arguments.run), arguments, out)
+    run = find_run(arguments.run)
     paths = write_export(run, arguments.kind, out, force=arguments.force)
     if arguments.json:
         print_json({"run": run.id, "kind": arguments.kind, "paths": [str(path) for path in paths]})
+    else:
+        say(*paths)
+    return 0
+
+
+def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) -> int:
+    from ...core.export.inspection import write_inspection
+    from ...core.inspection.decoding import Decoding
+    from .report.inspection import decoding_progress
+
+    decoding = Decoding(file)
+    with decoding_progress() as show:
+        inspection = decoding.run(show)
+    paths = write_inspection(decoding.entry, inspection, arguments.kind, out, force=arguments.force)
+    if arguments.json:
+        told = {"file": inspection.file, "kind": arguments.kind}
+        print_json(told | {"paths": [str(path) for path in paths]})
     else:
         say(*paths)
     return 0

@@ -29,6 +29,10 @@ NEEDS = {
 """Sections of kernels that not every file has, and why one is absent."""
 
 
+OF_FILES = ("findings", *INSPECTED)
+"""The sections of ``--section``."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file, the options of decoding, and the parts to show."""
     parser.description = (
@@ -50,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + "\n\nexit codes: 0 shown, 2 not readable or no such section, 130 cancelled"
     )
     parser.add_argument("file", metavar="FILE", help="the file; only read, never changed")
-    parser.add_argument("--section", choices=INSPECTED, help="print only this, in full")
+    parser.add_argument("--section", choices=OF_FILES, help="print only this, in full")
     add_table_formats(parser)
     parser.add_argument(
         "--peak",
@@ -103,7 +107,11 @@ def steps_range(text: str) -> tuple[int, int]:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the file; 0 when it could be read."""
-    from ...core.export.inspection import inspection_tables, tables_as_markdown
+    from ...core.export.inspection import (
+        inspection_as_markdown,
+        inspection_tables,
+        tables_as_markdown,
+    )
     from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
     from ...core.inspection.decoding import Decoding
     from ...core.inspection.foreign_roof import under_peak
@@ -130,7 +138,11 @@ def main(arguments: argparse.Namespace) -> int:
             for table in sections.get(name, ())
         ]
         if arguments.md:
-            write(tables_as_markdown(tables))
+            write(
+                tables_as_markdown(tables)
+                if section
+                else inspection_as_markdown(inspection, tables)
+            )
         else:
             # The table that a section is named after is the section; a file without a section,
             # and one without such a table, is all tables, a value a line.
@@ -153,7 +165,7 @@ def _require(inspection: Inspection, section: str | None) -> None:
     from ...core.analysis.costs.roofline import roof_points
     from ..text import KIND_WORDS
 
-    if section is None:
+    if section is None or section == "findings":
         return
     block = SECTIONS[section].block
     if getattr(inspection, block) is None:

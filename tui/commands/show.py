@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from itertools import dropwhile
+from pathlib import Path
 
+from ...core.errors import SpecError
 from ...core.runs.directory import find_run
 from ...core.tables.sections import SECTIONS
 from .arguments import add_run_argument, add_tree_options, examples
@@ -15,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run, the section, and the options of the tree."""
     parser.description = (
         "Print what a run found. A section in full has every row; into a pipe its names\n"
-        "are not cut."
+        "are not cut. In place of a run a file that `inspect` reads."
     )
     parser.epilog = examples(
         ("sysbench-tui show last", ""),
@@ -36,6 +38,8 @@ def main(arguments: argparse.Namespace) -> int:
     from .report.kernel_sections import tree_options
     from .report.sections import section_as_json, section_lines
 
+    if Path(arguments.run).is_file():
+        return _show_file(arguments)
     options = tree_options(arguments)
     run = find_run(arguments.run)
     record = load_record(run)
@@ -49,3 +53,17 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         print_lines(full_report(run, record, page_width()))
     return 0
+
+
+def _show_file(arguments: argparse.Namespace) -> int:
+    """Show a file of others, with the options that `inspect` has beside these at their defaults."""
+    from . import inspect
+
+    if arguments.section not in (None, *inspect.OF_FILES):
+        raise SpecError("--section", arguments.section, f"of a file {', '.join(inspect.OF_FILES)}")
+    defaults = {"csv": False, "md": False, "peak": None, "memory_limit": 0}
+    return inspect.main(
+        argparse.Namespace(
+            **vars(arguments) | defaults, file=arguments.run, device=None, steps=None
+        )
+    )

@@ -35,6 +35,22 @@ def run_page(record: Record, tables: Sequence[Table], tree: TreeNode | None = No
     return document(first, head, dict(_sections(record, tables, tree)))
 
 
+def file_page(
+    title: str, about: str, record: Record, tables: Sequence[Table], tree: TreeNode | None = None
+) -> str:
+    """The page of a foreign file, as `run_page`.
+
+    Args:
+        title: Its path.
+        about: Its kind, size and device.
+        record: Its blocks, with an empty spec.
+        tables: All of the record.
+        tree: Of the kernels, layers folded.
+    """
+    head = tag("h1", text(title)) + tag("p", text(about), class_="quiet")
+    return document(title, head, dict(_sections(record, tables, tree)))
+
+
 def _sections(
     record: Record, tables: Sequence[Table], tree: TreeNode | None
 ) -> Iterator[tuple[str, str]]:
@@ -60,7 +76,7 @@ def _sections(
     for content in tables:
         if content.name not in INSIDE:
             if content.name == "kernels" and record.kernels:
-                content = top_kernels(record.kernels, KERNEL_ROWS)
+                content = top_kernels(record.kernels, KERNEL_ROWS, placed=not record.spec)
             yield content.name, section(content.title, table(content), anchor=content.name)
 
 

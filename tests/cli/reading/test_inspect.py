@@ -160,3 +160,43 @@ def test_steps_are_told_and_chosen(three_steps: Path, capsys: pytest.CaptureFixt
         capsys, three_steps, "--step", "5"
     )
     assert "such as 3 or 2-5" in complaint(capsys, three_steps, "--steps", "9-7")
+
+
+def test_findings_stand_in_every_form_of_a_file(
+    three_steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = "The GPU is idle for 65 % of the span, most of it because the host had not launched"
+    (finding,) = json.loads(printed(capsys, three_steps, "--section", "findings", "--json"))
+    assert finding["verdict"].startswith(verdict)
+    assert f"Warning: {verdict}" in printed(capsys, three_steps, "--section", "findings")
+    page = printed(capsys, three_steps, "--md")
+    assert verdict in page and finding["next"] in page and "## Annotations" in page
+    assert main(["show", str(three_steps), "--section", "findings"]) == 0
+    assert verdict in capsys.readouterr().out
+    assert main(["show", str(three_steps), "--section", "timing"]) == 2
+    assert "of a file findings, kernels" in capsys.readouterr().err
+    for kind in ("html", "md", "json", "csv"):
+        target = tmp_path / f"exported.{kind}"
+        assert main(["export", str(three_steps), kind, "-o", str(target)]) == 0
+        assert capsys.readouterr().out == f"{target}\n"
+        assert verdict in target.read_text() and finding["next"] in target.read_text()
+        assert str(tmp_path) not in target.read_text() or kind == "json"
+    assert main(["export", str(three_steps), "perfetto"]) == 2
+    assert "of a file one of html, csv, md, json" in capsys.readouterr().err
+
+
+def test_an_export_of_a_file_has_a_csv_for_each_table(
+    three_steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tables"
+    assert main(["export", str(three_steps), "csv", "-o", str(folder)]) == 0
+    names = {path.stem for path in folder.iterdir()}
+    assert {"findings", "steps", "kernels", "categories", "tree", "annotations", "api"} <= names
+    (row,) = csv.DictReader((folder / "api.csv").open())
+    assert (row["name"], row["instances"], row["total_ns"]) == ("cudaLaunchKernel", "3", "15000")
+    assert main(["export", str(three_steps), "csv", "-o", str(folder)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    for section, kept in (("annotations", "ProfilerStep#*"), ("api", "cudaLaunchKernel")):
+        text = printed(capsys, three_steps, "--section", section, "--csv")
+        assert next(csv.DictReader(io.StringIO(text)))["name"] == kept
+    assert "no stacks of Python" in complaint(capsys, three_steps, "--section", "python")

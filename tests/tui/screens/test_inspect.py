@@ -19,6 +19,7 @@ from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.screens.inspect.screen import InspectScreen
+from sysbench.tui.screens.result.tabs.findings import FindingsTab
 from sysbench.tui.screens.result.tabs.kernels import KernelsTab
 from sysbench.tui.screens.result.tabs.memory import MemoryTab
 from sysbench.tui.screens.result.tabs.nsys import NsysTab
@@ -182,7 +183,8 @@ async def test_every_view_of_a_foreign_trace_can_be_shown(
         while tab.view != seen[0]:
             seen.append(tab.view)
             await pilot.press("v")
-        assert seen == ["table", "tree", "roofline"]  # its spec is not known: no answers
+        # Its spec is not known: no answers. torch annotates the optimizer's step.
+        assert seen == ["table", "tree", "annotations", "roofline"]
         await until(pilot, lambda: tab.detailed is not None)
         assert tab.tree_view.row_count
 
@@ -273,15 +275,23 @@ def trace_with_steps(folder: Path) -> Path:
     return path
 
 
-async def test_the_steps_of_a_trace_are_a_view_and_a_key_chooses_some(
+async def test_findings_come_first_and_a_key_chooses_steps(
     app: SysbenchApp, tmp_path: Path
 ) -> None:
     path = trace_with_steps(tmp_path)
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(pilot, app, path)
         await until(pilot, lambda: screen.tab)
+        assert isinstance(screen.tab, FindingsTab)
+        await until(pilot, lambda: "Next" in text_of(screen, "#findings"))
+        found = text_of(screen, "#findings")
+        assert "The GPU is idle for 14 % of the span, most of it because the host" in found
+        assert "Why" in found and "Of 0.28 ms: host had not launched yet 0.03 ms" in found
+        await pilot.press("2")
+        await until(pilot, lambda: isinstance(screen.tab, KernelsTab))
         tab = screen.tab
         assert isinstance(tab, KernelsTab)
+        assert [*tab.tables] == ["steps", "annotations", "api"]
         tab.turn_to("steps")
         assert tab.active.row_count == 4  # type: ignore[attr-defined]
         box = screen.query_one("#file", Input)

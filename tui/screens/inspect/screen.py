@@ -35,8 +35,13 @@ from ...widgets.inputs.path_suggester import PathSuggester
 from ..result.registry import STYLES, TABS
 from ..result.tabbed import TabbedScreen
 
-INSPECTED = tuple(tab for tab in TABS.values() if hasattr(Inspection, tab.block))
-"""The tabs whose block an inspection may have."""
+INSPECTED = tuple(
+    sorted(
+        (tab for tab in TABS.values() if hasattr(Inspection, tab.block)),
+        key=lambda tab: tab.name != "findings",
+    )
+)
+"""The tabs whose block an inspection may have, its findings first."""
 
 INTRODUCTION = (
     f"Name {READABLE}, of any program and any machine. The format is recognised from the "
@@ -207,7 +212,7 @@ class InspectScreen(TabbedScreen):
     async def _show_tables(self, decoding: Decoding, inspection: Inspection) -> None:
         self._run, self.record = decoding.entry.as_run, inspection.as_record()
         self.bar.names = tuple(
-            tab.name for tab in INSPECTED if getattr(inspection, tab.block) is not None
+            tab.name for tab in INSPECTED if getattr(inspection, tab.block) not in (None, [])
         )
         self.query_one("#heading", Static).update(
             Content.assemble(

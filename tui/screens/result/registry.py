@@ -111,6 +111,13 @@ TABS = {
             explains=("nsys.range",),
             is_rare=True,
         ),
+        Tab(
+            name="findings",
+            about="of a file: verdict, why, what next",
+            shown_by=f"{_TABS}.findings:FindingsTab",
+            block="findings",
+            is_rare=True,
+        ),
     )
 }
 """By name, in the order of the bar, the rare ones last."""

@@ -21,12 +21,13 @@ from .....core.analysis.kernels.questions import questions_of
 from .....core.analysis.kernels.tree import kernel_tree
 from .....core.errors import SysbenchError
 from .....core.export.text_formats import table_as_markdown
-from .....core.record.record import Kernels
+from .....core.record.record import Kernels, Record
 from .....core.runs.artifacts import layer_rows
 from .....core.runs.related import runs_with_other_steps
 from .....core.tables.cells import literal
-from .....core.tables.files.steps import steps_table
 from .....core.tables.kernels import kernel_table, noun, roof_words, roofline_table
+from .....core.tables.sections import SECTIONS, Source
+from .....core.tables.table import Table
 from .....core.tables.trust import coverage_warning, coverage_words, is_perturbed, steps_words
 from ....widgets.bars.tab_bar import ViewBar, after
 from ....widgets.charts.roofline import RooflinePlot
@@ -115,14 +116,10 @@ class KernelsTab(ViewsTab):
             subject=node_in_full,
             fill=self._read_layers,
         )
-        if kernels.marked_steps:
-            steps = TableView(flexible="name")
-            yield View(
-                name="steps",
-                widget=steps,
-                markdown=steps.markdown,
-                table=steps_table(kernels.marked_steps),
-            )
+        for of_file in _file_tables(self.record):
+            shown = TableView(flexible="name")
+            shown.border_title = of_file.title
+            yield View(name=of_file.name, widget=shown, markdown=shown.markdown, table=of_file)
         # Of a foreign trace the questions cannot be answered: its spec is not known.
         if self.record.spec:
             answers = AnswersView()
@@ -225,6 +222,13 @@ class KernelsTab(ViewsTab):
                 ("kernels: Sort by next column", "", self.table.action_sort_next),
             ]
         return commands
+
+
+def _file_tables(record: Record) -> Iterator[Table]:
+    """The tables that only a file of others has, those with rows."""
+    source = Source(record=record)
+    for section in ("steps", "collectives", "annotations", "python", "api"):
+        yield from SECTIONS[section].tables(source)
 
 
 def _why_no_roof(kernels: Kernels) -> str:

@@ -1,0 +1,55 @@
+"""Findings of a foreign file: Verdict, Why and Next of each, and what its tables leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from .....core.export.text_formats import findings_as_markdown
+from .....core.record.record import Finding, Record
+from .....core.tables.cells import literal
+from .....core.tables.trust import trust_lines
+from ....widgets.tables.facts import Facts, hanging
+from ..tab import ResultTab
+from .summary import SEVERITY
+
+
+class FoundInFile(Static):
+    """Every finding in full, the most severe first as the rules order them."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(id="findings", markup=False)
+        self._findings = record.findings
+
+    def on_resize(self) -> None:
+        width = self.content_size.width
+        lines = [line for finding in self._findings for line in _lines(finding, width)]
+        self.update(Content("\n").join(lines))
+
+
+class FindingsTab(ResultTab):
+    """What the rules say of a file, then what its numbers include."""
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield FoundInFile(self.record)
+            if trust := [(name, literal(text)) for name, text in trust_lines(self.record)]:
+                yield Facts("What the numbers include", trust)
+
+    def copyable(self) -> tuple[str, str]:
+        return "the findings as Markdown", "\n".join(findings_as_markdown(self.record.findings))
+
+
+def _lines(finding: Finding, width: int) -> Iterator[Content]:
+    glyph, colour = SEVERITY[finding.severity]
+    verdict = f"{glyph} {literal(finding.verdict)}"
+    rows = (("", verdict, "bold"), ("Why", literal(finding.why), ""))
+    for name, text, style in (*rows, ("Next", literal(finding.next), "")):
+        prefix = Content.styled(f"{name:<6}" if name else "", "$foreground 60%")
+        for line in hanging(prefix, text, width - 2, style):
+            yield Content.styled("▌ ", colour) + line
+    yield Content("")
