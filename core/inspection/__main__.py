@@ -1,4 +1,5 @@
-"""The decoding process: ``python -m sysbench.core.inspection FILE ENTRY LIMIT [DEVICE [STEPS]]``.
+"""The decoding process: ``python -m sysbench.core.inspection FILE ENTRY LIMIT [DEVICE [STEPS
+[CAPTURE]]]``.
 
 LIMIT is of memory in bytes, STEPS such as 2-5. It writes messages to standard output and the tables
 into the entry's folder. It exits when standard input closes.
@@ -30,7 +31,14 @@ LARGEST_TABLES_BYTES = 64 * 2**20
 """A file with larger tables is hostile: real ones have a few megabytes."""
 
 
-def main(file: str, entry: str, limit_bytes: str, device: str = "", steps: str = "") -> int:
+def main(
+    file: str,
+    entry: str,
+    limit_bytes: str,
+    device: str = "",
+    steps: str = "",
+    capture: str = "",
+) -> int:
     """Decode the file into the entry and report the outcome; returns the exit code."""
     die_with_parent(os.getppid())
     die_with_input()
@@ -40,9 +48,10 @@ def main(file: str, entry: str, limit_bytes: str, device: str = "", steps: str =
         number = int(device) if device else None
         first, _, last = steps.partition("-")
         chosen = (int(first), int(last)) if steps else None
-        tables = read_tables(path, _ProgressSender().send, number, chosen)
+        joined = Path(capture) if capture else None
+        tables = read_tables(path, _ProgressSender().send, number, chosen, joined)
         # The name of the entry stands for the state of the file that was to be read.
-        if entry_of(path, number, chosen).path != Path(entry):
+        if entry_of(path, number, chosen, joined).path != Path(entry):
             raise ForeignFileError(f"{path} changed while it was read: look again when it is whole")
         _write(tables, Entry(Path(entry)))
     except Exception as error:  # A foreign file can raise anything; the log has it all.

@@ -39,6 +39,7 @@ class Decoding:
         limit_bytes: int = 0,
         device: int | None = None,
         steps: tuple[int, int] | None = None,
+        capture: Path | None = None,
     ) -> None:
         """
         Args:
@@ -47,16 +48,20 @@ class Decoding:
                 most 16 GiB: a million events take 1 GiB.
             device: The device of a file with several; None for the busiest.
             steps: First and last number of the marked steps that the tables are of; None for all.
+            capture: The trace in which the graphs were captured that the file replays.
 
         Raises:
             ForeignFileError: It cannot be read, or its format is not recognised.
         """
         self.path = path.absolute()
         format_of(self.path)  # refuses an unreadable file before a child is started
-        self.entry = entry_of(self.path, device, steps)
+        other = capture.absolute() if capture else None
+        if other:
+            format_of(other)
+        self.entry = entry_of(self.path, device, steps, other)
         self._limit_bytes = limit_bytes or min(MOST_BYTES, memory_capacity_bytes() // 2)
         numbers = "" if steps is None else f"{steps[0]}-{steps[1]}"
-        self._choice = ["" if device is None else str(device), numbers]
+        self._choice = ["" if device is None else str(device), numbers, str(other or "")]
         self._lock = Lock()
         self._cancelled = False
         self._process: subprocess.Popen[bytes] | None = None

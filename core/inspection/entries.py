@@ -61,21 +61,31 @@ class Entry:
             return None
 
 
-def entry_of(path: Path, device: int | None = None, steps: tuple[int, int] | None = None) -> Entry:
+def entry_of(
+    path: Path,
+    device: int | None = None,
+    steps: tuple[int, int] | None = None,
+    capture: Path | None = None,
+) -> Entry:
     """The entry of a file, whether its inspection was made or not.
 
-    Another file, size or time of change is another entry, and so are chosen devices and steps. Of
-    the two times the later can only be set by the system: a copy may keep the other.
+    Another file, size or time of change is another entry, and so are chosen devices and steps and
+    another capture. Of the two times the later can only be set by the system: a copy may keep the
+    other.
 
     Raises:
         OSError: There is no such file.
     """
-    facts = path.stat()
-    name = os.fsencode(path.resolve())
-    stamps = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
-    parts = [name, *stamps, device, steps, _version()]
+    joined = _stamps(capture) if capture else ()
+    parts = [*_stamps(path), device, steps, *joined, _version()]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     return Entry(entries_folder() / key)
+
+
+def _stamps(path: Path) -> tuple[bytes | int, ...]:
+    facts = path.stat()
+    name = os.fsencode(path.resolve())
+    return (name, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
 
 
 def entries_folder() -> Path:

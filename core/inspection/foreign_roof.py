@@ -57,6 +57,8 @@ def with_known_share(kernels: Kernels) -> Kernels:
             f"FLOPs are known for {percent(known_ns / whole_ns)} of the time of products and "
             "attention: their sums leave out the rest"
         )
+        if kernels.coverage.graph_kernels and "capture" not in kernels.missing:
+            reasons["flops.share"] += " (--capture FILE has those of graph replays)"
     above = [row.of_roof for row in kernels.rows if row.of_roof and row.of_roof > MOST_OF_ROOF]
     if above:
         rows = "row reaches more" if len(above) == 1 else "rows reach more"

@@ -9,11 +9,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..analysis.costs.rows import noted_work, with_costs
+from ..analysis.costs.rows import both_works, captured_work, noted_work, with_costs
+from ..analysis.kernels.captures import join_replays, with_captured
 from ..analysis.kernels.collectives import collective_rows
 from ..analysis.kernels.host_side import host_side
 from ..analysis.kernels.table import kernel_table
-from ..analysis.kernels.time_ledger import TimeLedger, chosen_device, time_ledger
+from ..analysis.kernels.time_ledger import (
+    BEGIN_CAPTURE,
+    TimeLedger,
+    chosen_device,
+    time_ledger,
+)
 from ..analysis.memory.foreign import describe_counted, describe_profiled, describe_snapshot
 from ..analysis.memory.profiled import (
     has_profiled_allocations,
@@ -57,6 +63,7 @@ def read_tables(
     progress: Progress,
     device: int | None = None,
     steps: tuple[int, int] | None = None,
+    capture: Path | None = None,
 ) -> Tables:
     """All tables of a file. Neither time nor memory is limited here.
 
@@ -66,15 +73,20 @@ def read_tables(
         device: The device that the tables are of; None for the busiest.
         steps: First and last number of the marked steps that the tables are of; None for all that
             the file has.
+        capture: The trace in which the graphs were captured that this one replays.
 
     Raises:
         DamagedFileError: It cannot be read; the message has the reason.
         MemoryError: It takes more than this process may have.
     """
     kind = format_of(path)
+    if capture and (kind != "chrome-trace" or format_of(capture) != kind):
+        raise DamagedFileError(
+            "--capture joins two chrome traces: of replays, and of their capture"
+        )
     match kind:
         case "chrome-trace":
-            return _read_trace(path, progress, device, steps)
+            return _read_trace(path, progress, device, steps, capture)
         case "memory-snapshot":
             if steps is not None:
                 raise DamagedFileError("a memory snapshot has no steps to choose from")
@@ -84,7 +96,11 @@ def read_tables(
 
 
 def _read_trace(
-    path: Path, progress: Progress, device: int | None, steps: tuple[int, int] | None
+    path: Path,
+    progress: Progress,
+    device: int | None,
+    steps: tuple[int, int] | None,
+    capture: Path | None,
 ) -> Tables:
     """Times of kernels; without a device also the allocations of operators, if it has any."""
     try:
@@ -99,8 +115,15 @@ def _read_trace(
     progress("analyse", 0, 0)
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     work = noted_work(trace, ledger)
+    told = {}
+    if capture:
+        joined = join_replays(trace, ledger, _captured(capture, progress))
+        ledger, told = with_captured(ledger, joined), {"capture": joined.words}
+        work = both_works(work, captured_work(joined, ledger))
     name = device_name(trace, ledger.device)
-    folded = with_known_share(under_roof(with_costs(kernel_table(ledger), work), name))
+    table = with_costs(kernel_table(ledger), work)
+    table = msgspec.structs.replace(table, missing=table.missing | told)
+    folded = with_known_share(under_roof(table, name))
     rows = collective_rows(ledger, trace.collectives)
     calls = _runtime_calls(trace, ledger)
     folded = msgspec.structs.replace(folded, collectives=rows, host=host_side(trace, ledger, calls))
@@ -128,6 +151,18 @@ def _read_trace(
         missing={} if counted else {"memory": why_none},
     )
     return Tables(inspection, layers)
+
+
+def _captured(path: Path, progress: Progress) -> Trace:
+    """The trace of a capture.
+
+    Raises:
+        DamagedFileError: It cannot be read, or nothing was captured in it.
+    """
+    trace = read_trace(path, lambda done, total: progress("decode", done, total))
+    if not any(map(BEGIN_CAPTURE.search, trace.names)):
+        raise DamagedFileError(f"{path} has no capture of a graph: no call in it begins one")
+    return trace
 
 
 def _runtime_calls(trace: Trace, ledger: TimeLedger) -> list[KernelSummary]:

@@ -81,6 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_argument(
         "--steps", type=steps_range, metavar="N-M", help="all tables of these marked steps"
     )
+    parser.add_argument(
+        "--capture",
+        metavar="FILE",
+        help="the trace in which the graphs were captured that this one replays: their\n"
+        "operators, modules and FLOPs",
+    )
     add_tree_options(parser)
 
 
@@ -122,7 +128,11 @@ def main(arguments: argparse.Namespace) -> int:
     options = tree_options(arguments)
     peak = parse_peak(arguments.peak) if arguments.peak else None
     decoding = Decoding(
-        Path(arguments.file), arguments.memory_limit, arguments.device, arguments.steps
+        Path(arguments.file),
+        arguments.memory_limit,
+        arguments.device,
+        arguments.steps,
+        Path(arguments.capture) if arguments.capture else None,
     )
     with decoding_progress() as show:
         inspection = decoding.run(show)

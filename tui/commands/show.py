@@ -64,6 +64,6 @@ def _show_file(arguments: argparse.Namespace) -> int:
     defaults = {"csv": False, "md": False, "peak": None, "memory_limit": 0}
     return inspect.main(
         argparse.Namespace(
-            **vars(arguments) | defaults, file=arguments.run, device=None, steps=None
+            **vars(arguments) | defaults, file=arguments.run, device=None, steps=None, capture=None
         )
     )

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ...formatting import percent
 from ...record.record import KernelRow, Kernels
+from ..kernels.captures import Joined
 from ..kernels.classify import classify
 from ..kernels.table import fold_layer_numbers
 from ..kernels.time_ledger import TimeLedger, Window, steps_window
@@ -64,6 +66,55 @@ def borrowed_work(
     costs, unlike = costs_from_other_trace(trace, scopes, one_step, ledger.window.steps, window)
     left_out = uncounted(shapes, shape_scopes, shape_costs)
     return work_costs(trace, scopes, ledger, costs, sorted({*left_out, *unlike}))
+
+
+def captured_work(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
+    """Costs of the replays of graphs, from the shapes of their capture; None where it has none.
+
+    Args:
+        joined: The ledger's work and its capture.
+        ledger: With the operators of the capture.
+    """
+    capture, scopes = joined.capture, joined.scopes
+    if not capture.operands:
+        return None
+    counting = costs_from_shapes(capture, scopes).counting(scopes.parent)
+    root = follow(joined.launch, nearest(counting.cost != NONE, scopes.parent))
+    is_product = counting.flag("is_product")[root]
+    # An operator of the capture runs once in each replay.
+    of_replay = np.where(root != NONE, joined.replay * len(scopes.events) + root, NONE)
+    calls, roots = _longest_fitting(ledger, of_replay, _multiplies(ledger) == is_product)
+    rows: dict[RowKey, tuple[float | None, float]] = {}
+    products: dict[str, float] = defaultdict(float)
+    steps = ledger.window.steps
+    for key, number in zip(_keys(ledger, calls), roots.tolist(), strict=True):
+        cost = counting.costs[counting.cost[number % len(scopes.events)]]
+        flops, moved = rows.get(key, (0.0, 0.0))
+        known = None if flops is None or cost.flops is None else flops + cost.flops / steps
+        rows[key] = (known, moved + cost.moved_bytes / steps)
+        if cost.is_product:
+            products[key[1]] += (cost.flops or 0.0) / steps
+    return WorkCosts(rows=rows, products=dict(products), reasons={})
+
+
+def both_works(own: WorkCosts | None, other: WorkCosts | None) -> WorkCosts | None:
+    """The costs of both, which are of different work."""
+    if own is None or other is None:
+        return own or other
+    rows = dict(own.rows)
+    for key, (flops, moved) in other.rows.items():
+        before, moved_before = rows.get(key, (0.0, 0.0))
+        both = None if flops is None or before is None else before + flops
+        rows[key] = (both, moved_before + moved)
+    phases = own.products.keys() | other.products.keys()
+    return WorkCosts(
+        rows=rows,
+        products={
+            phase: own.products.get(phase, 0.0) + other.products.get(phase, 0.0)
+            for phase in sorted(phases)
+        },
+        reasons=own.reasons | other.reasons,
+    )
 
 
 def work_costs(
@@ -173,11 +224,23 @@ def _kernels_of(
     events = events.take(np.isin(events.device, ledger.other_devices, invert=True))
     launch = launches_of(events, scopes.events)[work.call]
     root_of_piece = follow(launch, root)
-    multiplies = np.array(
-        [classify(name) in COUNTED_CATEGORIES for name in ledger.names], dtype=bool
-    )[work.name] & (events.kind[work.call] == Kind.KERNEL)
-    # A root of -1 reads the last flag; `pieces` leaves it out.
+    multiplies = _multiplies(ledger) & (events.kind[work.call] == Kind.KERNEL)
+    # A root of -1 reads the last flag; it is left out.
     fits = multiplies == costs.flag("is_product")[root_of_piece]
+    return _longest_fitting(ledger, root_of_piece, fits)
+
+
+def _multiplies(ledger: TimeLedger) -> NDArray[np.bool_]:
+    """The pieces of work whose name is that of a product."""
+    flags = [classify(name) in COUNTED_CATEGORIES for name in ledger.names]
+    return np.array(flags, dtype=np.bool_)[ledger.work.name]
+
+
+def _longest_fitting(
+    ledger: TimeLedger, root_of_piece: Index, fits: NDArray[np.bool_]
+) -> tuple[Index, Index]:
+    """For each root one of its pieces, the longest of those that fit, and the root."""
+    work = ledger.work
     pieces = np.flatnonzero(root_of_piece != NONE)
     # By root, then those that fit last, then by duration: the last of a root is its choice.
     roots = root_of_piece[pieces]

@@ -102,6 +102,7 @@ class PackedColumns(msgspec.Struct, frozen=True):
     unread: dict[str, int]
     has_requests: bool
     collectives: list[CollectiveCall]
+    kernel_names: dict[int, int]
     host: dict[str, bytes]
     device: dict[str, bytes]
     functions: dict[str, bytes]
@@ -134,6 +135,7 @@ class Collector:
         self.unread: Counter[str] = Counter()
         self.has_requests = False
         self.collectives = _Numbers()
+        self.kernel_names: dict[int, int] = {}
         self.host: list[HostEvents] = []
         self.device: list[DeviceEvents] = []
         self.functions: list[Ranges] = [no_ranges()]
@@ -193,6 +195,7 @@ class Collector:
                 self.unread,
                 self.has_requests,
                 list(self.collectives),
+                self.kernel_names,
                 *columns,
             )
         )
@@ -226,6 +229,7 @@ class Collector:
         collectives = np.r_[self.collectives.of(part.collectives), NONE][device["collective"]]
         columns = {"name": names[device["name"]], "collective": collectives}
         self.device.append(DeviceEvents(**device | columns))
+        self.kernel_names |= {call: int(names[name]) for call, name in part.kernel_names.items()}
         self.devices |= part.devices
         self.unread.update(part.unread)
         self.has_requests |= part.has_requests
@@ -244,6 +248,11 @@ class Collector:
         args = [arg or NO_ARGS for arg in all_args]
         if NAMELESS in names:
             names = tuple(map(_named, names, categories, args))
+        self.kernel_names |= {
+            arg.correlation: self.names[arg.kernel]
+            for arg in args
+            if arg.kernel and isinstance(arg.kernel, str) and isinstance(arg.correlation, int)
+        }
         start = nanoseconds(times)
         self.host.append(
             HostEvents(
@@ -340,6 +349,7 @@ class Collector:
             unread=dict(self.unread),
             has_requests=self.has_requests,
             collectives=list(self.collectives),
+            kernel_names=self.kernel_names,
             functions=functions,
             projected=projected,
         )

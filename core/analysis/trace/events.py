@@ -119,8 +119,9 @@ class Trace:
     `core.analysis.costs.operands` parses; ``devices`` are the devices' names by number, where
     the file has them. ``unread`` counts the timed events of devices in forms that are not read,
     by their category; ``has_requests`` says that there are requests for memory.
-    ``functions`` are the calls of Python functions outside of torch, ``projected`` the annotations
-    of users as the profiler projects them onto the devices.
+    ``kernel_names`` are the kernels that launches name themselves, by correlation, as indices of
+    ``names``: those of HIP. ``functions`` are the calls of Python functions outside of torch,
+    ``projected`` the annotations of users as the profiler projects them onto the devices.
     """
 
     names: list[str]
@@ -132,6 +133,7 @@ class Trace:
     unread: dict[str, int] = field(default_factory=dict)
     has_requests: bool = False
     collectives: list[CollectiveCall] = field(default_factory=list)
+    kernel_names: dict[int, int] = field(default_factory=dict)
     functions: Ranges = field(default_factory=no_ranges)
     projected: Ranges = field(default_factory=no_ranges)
 

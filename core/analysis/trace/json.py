@@ -40,6 +40,7 @@ class Args(msgspec.Struct, gc=False):
 
     correlation: Any = -1
     cbid: Any = -1
+    kernel: Any = ""
     device: Any = -1
     sequence: Any = msgspec.field(name="Sequence number", default=-1)
     dims: Any = msgspec.field(name="Input Dims", default=None)

@@ -49,7 +49,7 @@ INTRODUCTION = (
 )
 
 
-OPTION = re.compile(r"\s--(device|steps?)[=\s]\s*(\S+)$")
+OPTION = re.compile(r"\s--(device|steps?|capture)[=\s]\s*(\S+)$")
 
 
 def _with_options(text: str) -> tuple[str, dict[str, str]]:
@@ -154,7 +154,7 @@ class InspectScreen(TabbedScreen):
 
         Args:
             path: The file.
-            options: ``device``, and ``step`` or ``steps``, as on the command line.
+            options: ``device``, ``capture``, and ``step`` or ``steps``, as on the command line.
         """
         self._stop()
         await self.clear()
@@ -165,7 +165,9 @@ class InspectScreen(TabbedScreen):
         self.query_one(CommandLine).show(literal(shlex.join(words)))
         try:
             device, steps = _choice(options or {})
-            self._decoding = Decoding(path, device=device, steps=steps)
+            other = (options or {}).get("capture")
+            capture = Path(os.path.expanduser(other)) if other else None
+            self._decoding = Decoding(path, device=device, steps=steps, capture=capture)
         except (SysbenchError, OSError) as error:
             self._refuse(str(error))
             return

@@ -1,0 +1,166 @@
+"""Replays of graphs and the trace of their capture: operators and FLOPs, and no time moved."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench.core.analysis.kernels.captures import AGAINST, AMBIGUOUS, NOT_CAPTURED
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.inspection.reading import read_tables
+from sysbench.core.record.record import Kernels
+
+GEMM, ADD = "ampere_bf16_s16816gemm_128x64_tn", "void at::native::add_kernel<float>()"
+
+
+def shapes(rows: int) -> dict[str, Any]:
+    return {
+        "Input Dims": [[rows, 32], [32, 16]],
+        "Input type": ["c10::BFloat16", "c10::BFloat16"],
+        "Concrete Inputs": ["", ""],
+    }
+
+
+def capture(path: Path, *rows: int) -> Path:
+    """A graph for each number of rows: a product, then a sum, each of a module of its own."""
+    events: list[dict[str, Any]] = []
+    for number, count in enumerate(rows):
+        at = 1000 * number
+
+        def call(name: str, start: int, correlation: int) -> dict[str, Any]:
+            return {"cat": "cuda_runtime", "name": name, "ts": start, "dur": 2} | {
+                "args": {"correlation": correlation}
+            }
+
+        def module(name: str, start: int) -> dict[str, Any]:
+            return {"cat": "python_function", "name": f"nn.Module: {name}", "ts": start, "dur": 90}
+
+        events += [
+            call("cudaStreamBeginCapture", at, 10 * number + 1),
+            module(f"Linear_{number}", at + 100),
+            {"cat": "cpu_op", "name": "aten::mm", "ts": at + 110, "dur": 20}
+            | {"args": shapes(count)},
+            call("cudaLaunchKernel", at + 115, 10 * number + 2),
+            module(f"Sum_{number}", at + 200),
+            {"cat": "cpu_op", "name": "aten::add", "ts": at + 210, "dur": 20},
+            call("cudaLaunchKernel", at + 215, 10 * number + 3),
+            call("cudaStreamEndCapture", at + 500, 10 * number + 4),
+        ]
+    place = {"ph": "X", "pid": 1, "tid": 1}
+    path.write_text(json.dumps({"traceEvents": [place | event for event in events]}))
+    return path
+
+
+def replays(path: Path, *names: tuple[str, ...]) -> Path:
+    """A replay for each tuple of kernels, which take 10, 11, … µs."""
+    events: list[dict[str, Any]] = []
+    for number, kernels in enumerate(names, 1):
+        at = 1000 * number
+        events.append(
+            {"cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": at, "dur": 5}
+            | {"args": {"correlation": number}}
+        )
+        events += [
+            {"cat": "kernel", "name": kernel, "ts": at + 100 * place, "dur": 9 + place, "tid": 7}
+            | {"args": {"correlation": number, "device": 0}}
+            for place, kernel in enumerate(kernels, 1)
+        ]
+    place = {"ph": "X", "pid": 1, "tid": 1}
+    path.write_text(json.dumps({"traceEvents": [place | event for event in events]}))
+    return path
+
+
+def read(path: Path, capture: Path | None = None) -> Kernels:
+    found = read_tables(path, lambda *_: None, capture=capture).inspection.kernels
+    assert found is not None
+    return found
+
+
+def by_name(kernels: Kernels) -> dict[str, float]:
+    """The time of each kernel, whatever launched it."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for row in kernels.rows:
+        sums[row.name] += row.exclusive_ns
+    return sums
+
+
+def test_a_replay_has_the_operators_modules_and_flops_of_its_capture(tmp_path: Path) -> None:
+    path = replays(tmp_path / "replays.json", (GEMM, ADD), (GEMM, ADD))
+    without, joined = read(path), read(path, capture(tmp_path / "capture.json", 64))
+    assert {(row.op, row.module, row.flops) for row in without.rows} == {("", "", None)}
+    assert {(row.op, row.module, row.phase) for row in joined.rows} == {
+        ("aten::mm", "Linear_*", "forward"),
+        ("aten::add", "Sum_*", "forward"),
+    }
+    (product,) = [row for row in joined.rows if row.op == "aten::mm"]
+    assert product.flops == 2 * (2 * 64 * 32 * 16)
+    assert joined.counted_flops == {"forward": product.flops}
+    assert joined.missing["capture"] == (
+        "4 of 4 kernels of graph replays are joined with their capture, by their order"
+    )
+    assert (joined.busy_ns, joined.idle, joined.unattributed_ns) == (
+        *(without.busy_ns, without.idle, without.unattributed_ns),
+    )
+    assert sum(row.exclusive_ns for row in joined.rows) == joined.busy_ns == 42_000
+
+
+def test_as_many_captures_as_replays_are_one_each(tmp_path: Path) -> None:
+    path = replays(tmp_path / "replays.json", (GEMM, ADD), (GEMM, ADD))
+    tables = read_tables(path, lambda *_: None, capture=capture(tmp_path / "c.json", 64, 64))
+    assert tables.layers is not None
+    assert {row.module for row in tables.layers.rows if row.op == "aten::mm"} == {
+        "Linear_0",
+        "Linear_1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("kernels", "rows", "why"),
+    [
+        ((GEMM, ADD, ADD), (64,), NOT_CAPTURED),
+        ((GEMM, ADD), (64, 128), AMBIGUOUS),
+        ((ADD, GEMM), (64,), AGAINST),
+    ],
+)
+def test_what_a_capture_does_not_tell_is_not_told(
+    tmp_path: Path, kernels: tuple[str, ...], rows: tuple[int, ...], why: str
+) -> None:
+    path = replays(tmp_path / "replays.json", kernels)
+    without, joined = read(path), read(path, capture(tmp_path / "capture.json", *rows))
+    assert joined.missing["capture"].endswith(f"{len(kernels)} not: {why}")
+    assert all((row.op, row.flops) == ("", None) for row in joined.rows)
+    assert by_name(joined) == by_name(without)
+
+
+def test_a_file_in_which_nothing_was_captured_is_refused(tmp_path: Path) -> None:
+    path = replays(tmp_path / "replays.json", (GEMM, ADD))
+    with pytest.raises(DamagedFileError, match="no capture of a graph"):
+        read(path, path)
+
+
+def test_real_replays_are_joined_by_the_names_of_their_kernels(shared_data: Path) -> None:
+    more = shared_data / "more"
+    path = more / "tl_vllm_piecewise_exec.json.gz"
+    file = more / "tl_vllm_piecewise_capture.json.gz"
+    without, joined = read(path), read(path, file)
+    assert joined.missing["capture"] == (
+        "361 of 361 kernels of graph replays are joined with their capture, by their names "
+        "and order"
+    )
+    assert by_name(joined) == by_name(without) and joined.idle == without.idle
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    counted = 0
+    for event in events:
+        if event.get("cat") == "cpu_op" and event["name"] == "aten::addmm":
+            (_, (rows, inner), (_, columns), *_) = event["args"]["Input Dims"]
+            counted += 2 * rows * inner * columns
+    assert joined.counted_flops is not None and without.counted_flops is not None
+    gained = sum(joined.counted_flops.values()) - sum(without.counted_flops.values())
+    assert gained == counted > 1e13
+    assert "known for 12.0 % of the time of products" in joined.missing["flops.share"]
+    assert "known for 0.2 % of the time of products" in without.missing["flops.share"]
