@@ -107,6 +107,13 @@ def test_every_path_that_is_named_exists(page: str) -> None:
             assert (ROOT / name).exists(), f"{page}: {name}"
 
 
+def test_every_test_that_is_named_exists() -> None:
+    for quoted in (quoted for page in PAGES for quoted in QUOTED.findall(text_of(page))):
+        path, _, test = quoted.partition("::")
+        if test and PATH.fullmatch(path):
+            assert re.search(rf"^ *(async )?def {test}\(", text_of(path), re.M), quoted
+
+
 def test_the_tree_of_contributing_has_a_line_for_every_folder() -> None:
     tree = tree_of("CONTRIBUTING.md")
     expected = set(folders_with_code("core", "tui"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..record.memory import Allocation, Origin
 from ..record.record import Memory
-from .table import Column, Table, fields_of, tabulate
+from .table import Column, Row, Table, fields_of, tabulate
 
 ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
     *fields_of(Origin, "bytes"),
@@ -37,14 +37,27 @@ LARGEST_COLUMNS: tuple[Column[Allocation], ...] = (
 
 
 def largest_table(memory: Memory) -> Table:
-    """The largest allocations alive at the peak, innermost frame first; without their times where
-    the recording has none."""
-    timeless = ("born_ms", "died_ms") if "times" in memory.missing else ()
+    """The largest allocations alive at the peak, innermost frame first.
+
+    Where the recording has no times, nothing tells those of one size and place apart: they are one
+    row, with their count.
+    """
+    title = "Largest allocations alive at the peak"
+    if "times" not in memory.missing:
+        return tabulate(largest_first(memory.largest), LARGEST_COLUMNS, name="largest", title=title)
+    alike: dict[Row, int] = {}
+    kept = [column for column in LARGEST_COLUMNS if column.name not in ("born_ms", "died_ms")]
+    first: dict[Row, Allocation] = {}
+    for row in largest_first(memory.largest):
+        cells = tuple(column.value(row) for column in kept)
+        alike[cells] = alike.get(cells, 0) + 1
+        first.setdefault(cells, row)
+    counts = {id(row): alike[cells] for cells, row in first.items()}
     return tabulate(
-        largest_first(memory.largest),
-        [column for column in LARGEST_COLUMNS if column.name not in timeless],
+        first.values(),
+        (Column("blocks", lambda row: counts[id(row)]), *kept),
         name="largest",
-        title="Largest allocations alive at the peak",
+        title=title,
     )
 
 

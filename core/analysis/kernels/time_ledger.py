@@ -20,15 +20,22 @@ from ..trace.events import NONE, HostEvents, Kind, Trace
 from ..trace.intervals import Cover, Times, exclusive
 from ..trace.markers import find_steps
 from ..trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
-from .idle_causes import BETWEEN, HOST_LATE, LAUNCHING, ON_SYNC, OUTSIDE_OPERATORS, UNKNOWN
+from .idle_causes import (
+    BETWEEN,
+    HOST_LATE,
+    LAUNCH,
+    LAUNCHING,
+    ON_SYNC,
+    OUTSIDE_OPERATORS,
+    SYNC,
+    UNKNOWN,
+)
 from .steps import Gaps, device_cuts, host_cuts, marked_steps, rows_between
 
-LAUNCH = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset|Enqueue")
 KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 BEGIN_CAPTURE = re.compile(r"StreamBeginCapture")
 END_CAPTURE = re.compile(r"StreamEndCapture")
 FILL_LAUNCH = re.compile(r"Memset")
-SYNC = re.compile(r"(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$")
 
 
 def gaps_of(trace: Trace, work: Activities, low: int, high: int) -> Gaps:

@@ -13,12 +13,15 @@ from math import fsum
 from ...formatting import percent
 from ...record.record import Finding, Kernels
 from ...record.steps import MarkedSteps, StepRow
-from ..kernels.idle_causes import BETWEEN, HOST_LATE, LAUNCHING, ON_SYNC
+from ..kernels.idle_causes import BETWEEN, HOST_LATE, LAUNCH, LAUNCHING, ON_SYNC, SYNC
 from .kernels import IDLE_LIMIT
 
 EXPOSED_LIMIT = 0.10
 MAIN_CAUSE = 0.5
 """Part of the idle time from which one cause is called the reason."""
+
+TOLD_CAUSE = 0.2
+"""Part of the idle time from which the calls behind a cause are named."""
 
 REMEDIES = {
     HOST_LATE: (
@@ -71,11 +74,42 @@ def device_idle(kernels: Kernels) -> Finding | None:
         severity="warning",
         verdict=f"The GPU is idle for {percent(idle_ns / whole_ns, 0)} of the {kernels.whole}, "
         f"{words}.",
-        why=f"Of {kernels.step_ms:.4g} ms: {parts}. A profiler slows the host and not the kernels: "
-        "without it the share may be lower.",
+        why=f"Of {kernels.step_ms:.4g} ms: {parts}.{_calls_behind(kernels, idle_ns)}"
+        f"{_outside(kernels)} A profiler slows the host and not the kernels: without it the share "
+        "may be lower.",
         next=remedy,
         numbers={"idle": idle_ns / whole_ns, "cause": longest.cause, "cause_ns": longest.ns},
     )
+
+
+def _calls_behind(kernels: Kernels, idle_ns: float) -> str:
+    """The host's calls of the kinds that a cause of much of the idle time names."""
+    calls = kernels.host.calls if kernels.host else []
+    much = {row.cause for row in kernels.idle if row.ns >= TOLD_CAUSE * idle_ns}
+    words = ""
+    if LAUNCHING in much and (launches := [row for row in calls if LAUNCH.search(row.name)]):
+        longest = max(launches, key=lambda row: row.max_ns)
+        words += f" The longest launch call, {longest.name}, took {longest.max_ns / 1e6:.4g} ms."
+    if ON_SYNC in much and (waits := [row for row in calls if SYNC.search(row.name)]):
+        most = max(waits, key=lambda row: row.total_ns)
+        times = "once" if most.instances == 1 else f"{most.instances:,} times"
+        words += (
+            f" The host waited longest in {most.name}, called {times}, "
+            f"{most.total_ns / 1e6:.4g} ms."
+        )
+    return words
+
+
+def _outside(kernels: Kernels) -> str:
+    """How much of the idle time lies outside the steps, where these are marked and most does."""
+    marked = kernels.marked_steps
+    if marked is None or marked.chosen:
+        return ""
+    outside_ns = sum(marked.outside.idle.values())
+    idle_ns = fsum(row.ns for row in kernels.idle)
+    if outside_ns < MAIN_CAUSE * idle_ns:
+        return ""
+    return f" {outside_ns / 1e6:.4g} ms of it lie outside the marked steps (--steps)."
 
 
 def exposed_communication(kernels: Kernels) -> Finding | None:

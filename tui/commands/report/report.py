@@ -29,6 +29,9 @@ SEVERITY_STYLES = {
     "problem": "bold red",
 }
 WIDE = 100
+NARROW, WIDE_PLACED = 90, 130
+"""Cells of a page below which a table of a file's kernels has no module, and up from which it has
+the category beside the module."""
 KERNEL_COLUMNS = (
     *("exclusive_ns", "share", "calls", "mean_ns", "of_roof", "category", "fused", "phase"),
     *("name", "module"),
@@ -148,7 +151,11 @@ def kernel_lines(
     ]
     drop: tuple[str, ...] = ("mean_ns",) if width < WIDE else ()
     if placed:
-        drop = ("mean_ns", "fused", "of_roof", "phase", "module")
+        # Names are longer than any page, so that all of these go. The categories have a table of
+        # their own; where a module is known it tells more.
+        last = ("module",) if width < NARROW else ("category",) if width < WIDE_PLACED else ()
+        last = last if "module" in columns else ()
+        drop = ("mean_ns", "fused", "of_roof", "phase", *last)
     return table_lines(table, width, columns=columns, drop=drop, total=total, perturbed=perturbed)
 
 

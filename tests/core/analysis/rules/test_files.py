@@ -68,6 +68,31 @@ def test_a_host_without_a_device_is_not_called_idle(writer: Any) -> None:
     assert verdicts(writer) == {}
 
 
+def whys(path: Path) -> dict[str, str]:
+    findings = read_tables(path, lambda *_: None).inspection.findings
+    return {finding.rule: finding.why for finding in findings}
+
+
+def test_the_calls_behind_an_idle_device_are_told(shared_data: Path) -> None:
+    more = shared_data / "more"
+    # The first launch loaded its code: 1,565,347 µs.
+    assert (
+        "The longest launch call, cudaLaunchKernel, took 1565 ms."
+        in (whys(more / "kin_resnet50_autograd.json.gz")["file-device-idle"])
+    )
+    why = whys(more / "tl_sglang_decode.json.gz")["file-device-idle"]
+    assert "463.3 ms of it lie outside the marked steps" in why
+
+
+def test_the_call_in_which_the_host_waited_is_told(writer: Any) -> None:
+    writer.launch(0, GEMM, 10, 50)
+    writer.call("cudaStreamSynchronize", 30, 60)
+    writer.launch(100, GEMM, 105, 15)
+    writer.write()
+    why = whys(writer.path)["file-device-idle"]
+    assert "The host waited longest in cudaStreamSynchronize, called once, 6e-05 ms." in why
+
+
 def test_what_a_real_training_says(shared_data: Path) -> None:
     path = shared_data / "traces" / "v100_ddp_train.json.gz"
     findings = read_tables(path, lambda *_: None).inspection.findings
