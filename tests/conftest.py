@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,8 @@ import msgspec
 import pytest
 
 from sysbench.core.analysis.nsys.export import read_export
+from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.reading import read_tables
 from sysbench.core.machine.devices import sample_of
 from sysbench.core.machine.null_gpu import is_null
 from sysbench.core.record.record import (
@@ -144,6 +146,12 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the real data is not at hand; SYSBENCH_TEST_DATA names its folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def inspected() -> Callable[[Path], Inspection]:
+    """The tables of a file; a second test that asks for them does not wait for them."""
+    return cache(lambda path: read_tables(path, lambda *_: None).inspection)
 
 
 # A name that attacks every output format: markup, columns, lines, quotes, a terminal.

@@ -24,7 +24,7 @@ NEEDS = {
     "collectives": "no GPU ran one",
     "annotations": "its program opened no range of its own (record_function, NVTX)",
     "python": "it has no stacks of Python that launched work (with_stack=True)",
-    "api": "it has no calls of a GPU's runtime",
+    "api": "it has no calls of a GPU's runtime (those of an nsys export: --section nsys)",
 }
 """Sections of kernels that not every file has, and why one is absent."""
 

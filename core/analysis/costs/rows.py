@@ -82,7 +82,8 @@ def captured_work(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
     root = follow(joined.launch, nearest(counting.cost != NONE, scopes.parent))
     is_product = counting.flag("is_product")[root]
     # An operator of the capture runs once in each replay.
-    of_replay = np.where(root != NONE, joined.replay * len(scopes.events) + root, NONE)
+    counts = (root != NONE) & joined.shaped
+    of_replay = np.where(counts, joined.replay * len(scopes.events) + root, NONE)
     calls, roots = _longest_fitting(ledger, of_replay, _multiplies(ledger) == is_product)
     rows: dict[RowKey, tuple[float | None, float]] = {}
     products: dict[str, float] = defaultdict(float)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..trace.activities import launches_of
 from ..trace.events import NONE, Index, Kind, Trace, follow, nearest
@@ -52,6 +53,8 @@ class Joined:
         launch: For each piece of work the index of its launch in ``scopes.events``, or -1.
         replay: For each piece the number of its replay, or -1.
         named: Pieces whose kernel has the name that the capture gives.
+        shaped: Whether the operands around each piece's launch are known: where several captures
+            fit, they agree.
         reasons: Why replays could not be joined, with their number.
     """
 
@@ -60,6 +63,7 @@ class Joined:
     launch: Index
     replay: Index
     named: int
+    shaped: NDArray[np.bool_]
     reasons: dict[str, int]
 
     @property
@@ -72,11 +76,14 @@ class Joined:
         if joined:
             by = "their names and order" if self.named == joined else "their order"
             text += f", by {by}"
+        without = int((~self.shaped & (self.launch != NONE)).sum())
+        if without:
+            text += f"; {without:,} without FLOPs: captures of several shapes fit"
         return "; ".join([text, *(f"{count:,} not: {why}" for why, count in self.reasons.items())])
 
 
 NOT_CAPTURED = "no capture has these kernels in this order"
-AMBIGUOUS = "several captures fit, of other operators or shapes"
+AMBIGUOUS = "several captures fit, of different operators"
 AGAINST = "a product of the capture would be no product in the replay"
 
 
@@ -85,8 +92,8 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
 
     A replay fits a capture with as many pieces of work of the same kinds in the same order, and
     of the same names where the capture has them. Where several fit, they must have the same
-    operators with the same operands; their modules are told apart only where there are as many
-    captures as replays.
+    operators, and the same operands too if these are to count; their modules are told apart only
+    where there are as many captures as replays.
     """
     scopes = host_scopes(capture)
     captures = list(_captures(capture, scopes))
@@ -98,6 +105,7 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
     )
     order = replayed[np.lexsort((of_device.start[replayed], call[replayed]))]
     launch, replay = (np.full(len(of_device), NONE) for _ in range(2))
+    shaped = np.zeros(len(of_device), dtype=np.bool_)
     named, reasons = 0, defaultdict[str, int](int)
     groups: defaultdict[tuple[Node, ...], list[list[int]]] = defaultdict(list)
     pieces_of: defaultdict[int, list[int]] = defaultdict(list)
@@ -118,8 +126,10 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
             continue
         # As many captures as replays: one for each, in order. Else the first stands for all.
         each = fitting if len(fitting) == len(members) else [fitting[0]] * len(members)
+        first, *others = (_operators(one, capture, scopes) for one in fitting)
         for pieces, own in zip(members, each, strict=True):
             launch[pieces] = own.launches
+            shaped[pieces] = all(other == first for other in others)
             named += sum(bool(node.name) or node.kind != Kind.KERNEL for node in own.nodes)
     return Joined(
         capture=capture,
@@ -127,6 +137,7 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
         launch=launch[ledger.work.call],
         replay=replay[ledger.work.call],
         named=named,
+        shaped=shaped[ledger.work.call],
         reasons=dict(reasons),
     )
 
@@ -144,7 +155,8 @@ def _doubt(fitting: list[Capture], nodes: tuple[Node, ...], trace: Trace, scopes
         return NOT_CAPTURED
     events = scopes.events
     first, *others = (_operators(capture, trace, scopes) for capture in fitting)
-    if any(other != first for other in others):
+    names = [[name for name, _ in around] for around in first]
+    if any([[name for name, _ in around] for around in other] != names for other in others):
         return AMBIGUOUS
     multiplies: dict[int, bool] = {}
     innermost = nearest(events.kind == Kind.OPERATOR, scopes.parent)
@@ -157,18 +169,18 @@ def _doubt(fitting: list[Capture], nodes: tuple[Node, ...], trace: Trace, scopes
     return "" if all(multiplies.values()) else AGAINST
 
 
-def _operators(capture: Capture, trace: Trace, scopes: Scopes) -> list[tuple[str, ...]]:
+def _operators(capture: Capture, trace: Trace, scopes: Scopes) -> list[list[tuple[str, bytes]]]:
     """For each launch the operators around it, with their operands."""
     events, parent = scopes.events, scopes.parent
     result = []
     for at in capture.launches:
-        around: list[str] = []
+        around: list[tuple[str, bytes]] = []
         while (at := int(parent[at])) != NONE and len(around) < LONGEST_CHAIN:
             if events.kind[at] == Kind.OPERATOR:
                 operands = events.operands[at]
-                shapes = trace.operands[operands].decode() if operands != NONE else ""
-                around.append(f"{trace.names[events.name[at]]} {shapes}")
-        result.append(tuple(around))
+                shapes = trace.operands[operands] if operands != NONE else b""
+                around.append((trace.names[events.name[at]], shapes))
+        result.append(around)
     return result
 
 

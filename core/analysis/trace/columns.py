@@ -75,6 +75,7 @@ OF_TORCH = ("torch/", "<")
 INSTALLED_TORCH = "-packages/torch/"
 INSTANT = "cpu_instant_event"
 CATEGORY = attrgetter("cat")
+KERNEL_NAME = attrgetter("kernel")
 THREAD_BITS = 32
 
 AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents, Ranges)
@@ -168,7 +169,17 @@ class Collector:
         )
         self._add_device([event for event in events if event.cat in ON_DEVICE and event.ph == "X"])
         if PYTHON in categories:
-            self._add_functions([event for event in events if _is_function(event)])
+            self._add_functions(
+                [
+                    event
+                    for event in events
+                    if event.cat == PYTHON
+                    and PYTHON_FILE in event.name
+                    and not event.name.startswith(OF_TORCH)
+                    and INSTALLED_TORCH not in event.name
+                    and event.ph == "X"
+                ]
+            )
         if PROJECTED in categories:
             self._add_projected(
                 [event for event in events if event.cat == PROJECTED and event.ph == "X"]
@@ -248,11 +259,12 @@ class Collector:
         args = [arg or NO_ARGS for arg in all_args]
         if NAMELESS in names:
             names = tuple(map(_named, names, categories, args))
-        self.kernel_names |= {
-            arg.correlation: self.names[arg.kernel]
-            for arg in args
-            if arg.kernel and isinstance(arg.kernel, str) and isinstance(arg.correlation, int)
-        }
+        if any(map(KERNEL_NAME, args)):  # HIP's launches have it
+            self.kernel_names |= {
+                arg.correlation: self.names[arg.kernel]
+                for arg in args
+                if arg.kernel and isinstance(arg.kernel, str) and isinstance(arg.correlation, int)
+            }
         start = nanoseconds(times)
         self.host.append(
             HostEvents(
@@ -353,17 +365,6 @@ class Collector:
             functions=functions,
             projected=projected,
         )
-
-
-def _is_function(event: JsonEvent) -> bool:
-    """Whether it is a call of a Python function that somebody but torch wrote in a file."""
-    return (
-        event.cat == PYTHON
-        and PYTHON_FILE in event.name
-        and event.ph == "X"
-        and not event.name.startswith(OF_TORCH)
-        and INSTALLED_TORCH not in event.name
-    )
 
 
 def _call_of(args: Args) -> CollectiveCall:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,10 @@ def test_a_roof_is_never_guessed(
     assert found.kernels is not None and reason in found.kernels.missing["roof"]
 
 
-def test_a_real_trace_names_its_device(shared_data: Path) -> None:
-    found = read(shared_data / "traces" / "qwen15_0.5b_h100_fwd.json.gz")
+def test_a_real_trace_names_its_device(
+    shared_data: Path, inspected: Callable[[Path], Inspection]
+) -> None:
+    found = inspected(shared_data / "traces" / "qwen15_0.5b_h100_fwd.json.gz")
     assert found.device == "NVIDIA H100 80GB HBM3"
     longest = reached(found)
     assert longest is not None and 0.3 < longest < 1
@@ -131,15 +134,21 @@ def test_devices_that_are_all_alike_need_no_number(tmp_path: Path) -> None:
     )
 
 
-def test_real_files_name_their_devices(shared_data: Path) -> None:
+def test_real_files_name_their_devices(
+    shared_data: Path, inspected: Callable[[Path], Inspection]
+) -> None:
     more = shared_data / "more"
-    assert read(more / "tl_mi300_qwen.json.gz").device == "AMD Instinct MI300X VF"
-    assert read(more / "tl_sglang_decode.json.gz").device == "AMD Instinct MI300X"
-    assert read(more / "tl_vllm_decode_full_exec.json.gz").device is None  # their names are empty
+    assert inspected(more / "tl_mi300_qwen.json.gz").device == "AMD Instinct MI300X VF"
+    assert inspected(more / "tl_sglang_decode.json.gz").device == "AMD Instinct MI300X"
+    assert (
+        inspected(more / "tl_vllm_decode_full_exec.json.gz").device is None
+    )  # their names are empty
 
 
-def test_a_real_trace_without_its_kernels_says_so_first(shared_data: Path) -> None:
-    found = read(shared_data / "more" / "hta_cupti.json.gz")
+def test_a_real_trace_without_its_kernels_says_so_first(
+    shared_data: Path, inspected: Callable[[Path], Inspection]
+) -> None:
+    found = inspected(shared_data / "more" / "hta_cupti.json.gz")
     assert found.kernels is not None and found.kernels.lacks_kernels
     assert found.kernels.missing["kernels"] == (
         "the GPU's kernels are not in this file: 77 launches, 0 kernels; times below are the "
@@ -149,8 +158,10 @@ def test_a_real_trace_without_its_kernels_says_so_first(shared_data: Path) -> No
     assert sum(row.calls for row in found.kernels.rows) == 375  # each cpu_op of the file
 
 
-def test_a_real_trace_of_torch_before_1_10_has_its_backward(shared_data: Path) -> None:
-    kernels = read(shared_data / "more" / "kin_resnet50_autograd.json.gz").kernels
+def test_a_real_trace_of_torch_before_1_10_has_its_backward(
+    shared_data: Path, inspected: Callable[[Path], Inspection]
+) -> None:
+    kernels = inspected(shared_data / "more" / "kin_resnet50_autograd.json.gz").kernels
     assert kernels is not None
     shares = {
         phase: sum(row.exclusive_ns for row in kernels.rows if row.phase == phase)
@@ -173,24 +184,30 @@ def test_a_device_of_a_real_export_is_chosen(
     assert ("chosen" in found.missing["devices"]) == (device is not None)
 
 
-def test_a_real_trace_of_a_capture_has_lost_no_launch(shared_data: Path) -> None:
-    found = read(shared_data / "more" / "tl_vllm_piecewise_capture.json.gz")
+def test_a_real_trace_of_a_capture_has_lost_no_launch(
+    shared_data: Path, inspected: Callable[[Path], Inspection]
+) -> None:
+    found = inspected(shared_data / "more" / "tl_vllm_piecewise_capture.json.gz")
     assert found.kernels is not None
     coverage = found.kernels.coverage
     assert (coverage.launches, coverage.captured, coverage.dropped) == (100, 361, 0)
     assert coverage.explained == 1
 
 
-def test_real_replays_are_forward_and_tell_what_their_flops_leave_out(shared_data: Path) -> None:
-    kernels = read(shared_data / "more" / "tl_vllm_decode_full_exec.json.gz").kernels
+def test_real_replays_are_forward_and_tell_what_their_flops_leave_out(
+    shared_data: Path, inspected: Callable[[Path], Inspection]
+) -> None:
+    kernels = inspected(shared_data / "more" / "tl_vllm_decode_full_exec.json.gz").kernels
     assert kernels is not None
     forward = sum(row.share for row in kernels.rows if row.phase == "forward")
     assert forward > 0.99  # 0.031 where replays were of no phase
     assert "known for 3.1 % of the time of products" in kernels.missing["flops.share"]
 
 
-def test_rows_above_the_roof_are_told(shared_data: Path) -> None:
-    kernels = read(shared_data / "more" / "sid_transformer_b.json.gz").kernels
+def test_rows_above_the_roof_are_told(
+    shared_data: Path, inspected: Callable[[Path], Inspection]
+) -> None:
+    kernels = inspected(shared_data / "more" / "sid_transformer_b.json.gz").kernels
     assert kernels is not None
     most = max(row.of_roof or 0.0 for row in kernels.rows)
     assert most > 1.2 and f"up to {100 * most:.0f} % of the roof" in kernels.missing["of_roof"]

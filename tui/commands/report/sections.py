@@ -173,6 +173,11 @@ def _steps(view: _View) -> Iterator[Line]:
         yield from prose("no range in it marks a step", view.page)
 
 
+def _of_host(view: _View) -> Iterator[Line]:
+    if not view.tables:
+        yield from prose(f"no {view.section} here: only files of others have them", view.page)
+
+
 def _collectives(view: _View) -> Iterator[Line]:
     assert view.record.kernels is not None
     if rows := view.record.kernels.collectives:
@@ -223,6 +228,9 @@ TEXTS = {
     "kernels": _Text(lines=_kernels, covers=("kernels", "categories")),
     "steps": _Text(lines=_steps, covers=("steps",)),
     "collectives": _Text(lines=_collectives, covers=("collectives",)),
+    "annotations": _Text(lines=_of_host),
+    "python": _Text(lines=_of_host),
+    "api": _Text(lines=_of_host),
     "tree": _Text(lines=_tree, covers=("tree",)),
     "questions": _Text(lines=_questions, covers=("questions",)),
     "memory": _Text(lines=_memory, covers=("memory", "ledger", "card", "devices")),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from sysbench.core.analysis.kernels.captures import AGAINST, AMBIGUOUS, NOT_CAPTURED
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.record import Kernels
 
@@ -123,7 +126,6 @@ def test_as_many_captures_as_replays_are_one_each(tmp_path: Path) -> None:
     ("kernels", "rows", "why"),
     [
         ((GEMM, ADD, ADD), (64,), NOT_CAPTURED),
-        ((GEMM, ADD), (64, 128), AMBIGUOUS),
         ((ADD, GEMM), (64,), AGAINST),
     ],
 )
@@ -137,23 +139,45 @@ def test_what_a_capture_does_not_tell_is_not_told(
     assert by_name(joined) == by_name(without)
 
 
+def test_captures_of_several_shapes_give_operators_and_no_flops(tmp_path: Path) -> None:
+    path = replays(tmp_path / "replays.json", (GEMM, ADD))
+    joined = read(path, capture(tmp_path / "capture.json", 64, 128))
+    assert {(row.op, row.flops) for row in joined.rows} == {("aten::mm", None), ("aten::add", None)}
+    assert joined.missing["capture"] == (
+        "2 of 2 kernels of graph replays are joined with their capture, by their order; "
+        "2 without FLOPs: captures of several shapes fit"
+    )
+
+
+def test_captures_of_several_operators_give_none(tmp_path: Path) -> None:
+    path = replays(tmp_path / "replays.json", (GEMM, ADD))
+    file = capture(tmp_path / "capture.json", 64, 64)
+    file.write_text("aten::sub".join(file.read_text().rsplit("aten::add", 1)))
+    joined = read(path, file)
+    assert joined.missing["capture"].endswith(f"2 not: {AMBIGUOUS}")
+    assert all((row.op, row.flops) == ("", None) for row in joined.rows)
+
+
 def test_a_file_in_which_nothing_was_captured_is_refused(tmp_path: Path) -> None:
     path = replays(tmp_path / "replays.json", (GEMM, ADD))
     with pytest.raises(DamagedFileError, match="no capture of a graph"):
         read(path, path)
 
 
-def test_real_replays_are_joined_by_the_names_of_their_kernels(shared_data: Path) -> None:
+def test_real_replays_are_joined_by_the_names_of_their_kernels(
+    shared_data: Path, inspected: Callable[[Path], Inspection]
+) -> None:
     more = shared_data / "more"
     path = more / "tl_vllm_piecewise_exec.json.gz"
     file = more / "tl_vllm_piecewise_capture.json.gz"
-    without, joined = read(path), read(path, file)
+    without, joined = inspected(path).kernels, read(path, file)
+    assert without is not None
     assert joined.missing["capture"] == (
         "361 of 361 kernels of graph replays are joined with their capture, by their names "
         "and order"
     )
     assert by_name(joined) == by_name(without) and joined.idle == without.idle
-    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    events = msgspec.json.decode(gzip.decompress(file.read_bytes()))["traceEvents"]
     counted = 0
     for event in events:
         if event.get("cat") == "cpu_op" and event["name"] == "aten::addmm":

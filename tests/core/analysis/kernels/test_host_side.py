@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from sysbench.core.analysis.kernels.host_side import Work, host_side, range_rows
 from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.trace.events import Ranges
 from sysbench.core.analysis.trace.reader import read_trace
-from sysbench.core.inspection.reading import read_tables
+from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.record.steps import HostRange, HostSide
 
+Inspected = Callable[[Path], Inspection]
 NAMES = ["a", "b", "c"]
 REAL = (
     *("traces/v100_ddp_train", "more/hta_rank0", "more/hta_cupti", "more/kin_resnet50_autograd"),
@@ -156,9 +158,11 @@ def test_own_times_and_the_rest_are_all_the_work(
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_files_close_to_the_nanosecond(shared_data: Path, name: str) -> None:
+def test_real_files_close_to_the_nanosecond(
+    shared_data: Path, name: str, inspected: Inspected
+) -> None:
     path = shared_data / f"{name}.json.gz"
-    kernels = read_tables(path, lambda *_: None).inspection.kernels
+    kernels = inspected(path).kernels
     side = kernels.host if kernels else None
     assert kernels is not None and side is not None
     annotated = sum(row.own_ns for row in side.annotations) + side.more_ns + side.elsewhere_ns
@@ -167,14 +171,16 @@ def test_real_files_close_to_the_nanosecond(shared_data: Path, name: str) -> Non
     assert in_functions + side.more_functions_ns + side.no_function_ns == kernels.busy_ns
 
 
-def test_real_ranges_and_calls_are_those_of_the_file(shared_data: Path) -> None:
+def test_real_ranges_and_calls_are_those_of_the_file(
+    shared_data: Path, inspected: Inspected
+) -> None:
     path = shared_data / "more" / "hta_rank0.json.gz"
     events = [
         event
         for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
         if event.get("ph") == "X"
     ]
-    inspection = read_tables(path, lambda *_: None).inspection
+    inspection = inspected(path)
     side = inspection.kernels.host if inspection.kernels else None
     assert side is not None
     opened = [event for event in events if event["cat"] == "user_annotation"]
@@ -189,9 +195,9 @@ def test_real_ranges_and_calls_are_those_of_the_file(shared_data: Path) -> None:
     assert sum(row.total_ns for row in side.calls) == 1000 * sum(event["dur"] for event in called)
 
 
-def test_real_functions_name_their_lines(shared_data: Path) -> None:
+def test_real_functions_name_their_lines(shared_data: Path, inspected: Inspected) -> None:
     path = shared_data / "more" / "sid_transformer_h100.json.gz"
-    kernels = read_tables(path, lambda *_: None).inspection.kernels
+    kernels = inspected(path).kernels
     assert kernels is not None and kernels.host is not None
     first, *_ = kernels.host.functions
     assert (first.name, first.calls, first.own_ns) == (

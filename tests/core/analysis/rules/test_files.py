@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from sysbench.core.analysis.kernels.table import kernel_table
 from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.rules.files import findings_of_file
 from sysbench.core.analysis.trace.reader import read_trace
-from sysbench.core.inspection.reading import read_tables
+from sysbench.core.inspection.inspection import Inspection
 
 GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -68,34 +69,33 @@ def test_a_host_without_a_device_is_not_called_idle(writer: Any) -> None:
     assert verdicts(writer) == {}
 
 
-def whys(path: Path) -> dict[str, str]:
-    findings = read_tables(path, lambda *_: None).inspection.findings
-    return {finding.rule: finding.why for finding in findings}
+Inspected = Callable[[Path], Inspection]
 
 
-def test_the_calls_behind_an_idle_device_are_told(shared_data: Path) -> None:
+def whys(found: Inspection) -> dict[str, str]:
+    return {finding.rule: finding.why for finding in found.findings}
+
+
+def test_the_calls_behind_an_idle_device_are_told(shared_data: Path, inspected: Inspected) -> None:
     more = shared_data / "more"
     # The first launch loaded its code: 1,565,347 µs.
-    assert (
-        "The longest launch call, cudaLaunchKernel, took 1565 ms."
-        in (whys(more / "kin_resnet50_autograd.json.gz")["file-device-idle"])
-    )
-    why = whys(more / "tl_sglang_decode.json.gz")["file-device-idle"]
+    why = whys(inspected(more / "kin_resnet50_autograd.json.gz"))["file-device-idle"]
+    assert "The longest launch call, cudaLaunchKernel, took 1565 ms." in why
+    why = whys(inspected(more / "tl_sglang_decode.json.gz"))["file-device-idle"]
     assert "463.3 ms of it lie outside the marked steps" in why
 
 
-def test_the_call_in_which_the_host_waited_is_told(writer: Any) -> None:
+def test_the_call_in_which_the_host_waited_is_told(writer: Any, inspected: Inspected) -> None:
     writer.launch(0, GEMM, 10, 50)
     writer.call("cudaStreamSynchronize", 30, 60)
     writer.launch(100, GEMM, 105, 15)
-    writer.write()
-    why = whys(writer.path)["file-device-idle"]
+    why = whys(inspected(writer.write()))["file-device-idle"]
     assert "The host waited longest in cudaStreamSynchronize, called once, 6e-05 ms." in why
 
 
-def test_what_a_real_training_says(shared_data: Path) -> None:
+def test_what_a_real_training_says(shared_data: Path, inspected: Inspected) -> None:
     path = shared_data / "traces" / "v100_ddp_train.json.gz"
-    findings = read_tables(path, lambda *_: None).inspection.findings
+    findings = inspected(path).findings
     assert [finding.verdict for finding in findings] == [
         "The GPU is idle for 42 % of the span, most of it because the host had not launched yet.",
         "21 % of the span is communication that nothing hides.",
