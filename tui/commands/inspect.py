@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ("sysbench-tui inspect trace.json.gz --section roofline --peak 989.4,3350", ""),
             ("sysbench-tui inspect snapshot.pickle --json | jq .memory.ledger", ""),
             ("sysbench-tui inspect report.sqlite --section kernels --csv > kernels.csv", ""),
+            ("sysbench-tui inspect run.json.gz --capture capture.json.gz", "of CUDA graphs"),
+            ("sysbench-tui export trace.json.gz csv", "a CSV file for each table"),
         )
         + "\n\nexit codes: 0 shown, 2 not readable or no such section, 130 cancelled"
     )

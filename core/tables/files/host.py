@@ -24,7 +24,8 @@ CALL_COLUMNS: tuple[Column[KernelSummary], ...] = (
 
 
 def _work(kernels: Kernels) -> str:
-    return "GPU time" if kernels.source == "kernels" else "operator time"
+    kind = "GPU time" if kernels.source == "kernels" else "operator time"
+    return f"{kind} in all {kernels.steps} steps" if kernels.steps > 1 else kind
 
 
 def annotations_table(kernels: Kernels, side: HostSide) -> Table:

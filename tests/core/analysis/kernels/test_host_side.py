@@ -26,7 +26,7 @@ NAMES = ["a", "b", "c"]
 REAL = (
     *("traces/v100_ddp_train", "more/hta_rank0", "more/hta_cupti", "more/kin_resnet50_autograd"),
     *("more/sid_transformer_b", "more/switch_moe_a", "more/tl_vllm_piecewise_exec"),
-    "more/tl_mi210_gpu_only",
+    *("more/tl_mi210_gpu_only", "nsys/h100_2gpu_1s.sqlite"),
 )
 
 
@@ -161,7 +161,7 @@ def test_own_times_and_the_rest_are_all_the_work(
 def test_real_files_close_to_the_nanosecond(
     shared_data: Path, name: str, inspected: Inspected
 ) -> None:
-    path = shared_data / f"{name}.json.gz"
+    path = shared_data / (name if "." in name else f"{name}.json.gz")
     kernels = inspected(path).kernels
     side = kernels.host if kernels else None
     assert kernels is not None and side is not None

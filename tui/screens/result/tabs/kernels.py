@@ -46,6 +46,16 @@ from .kernels_text import (
 )
 
 ALL = "all"
+_RANGES = ("total_ns", "own_ns", "calls", "name", "meanwhile_ns", "launched", "host_ns")
+ORDER = {
+    "annotations": _RANGES,
+    "python": _RANGES,
+    "api": (
+        *("total_ns", "share", "instances", "name", "mean_ns", "median_ns", "min_ns", "max_ns"),
+        "std_ns",
+    ),
+}
+"""Columns of a file's tables on screen: names before figures that a narrow one has no room for."""
 TALL = 36
 """From this height on the bar's legend has all its lines."""
 
@@ -116,10 +126,7 @@ class KernelsTab(ViewsTab):
             subject=node_in_full,
             fill=self._read_layers,
         )
-        for of_file in _file_tables(self.record):
-            shown = TableView(flexible="name")
-            shown.border_title = of_file.title
-            yield View(name=of_file.name, widget=shown, markdown=shown.markdown, table=of_file)
+        yield from map(_file_view, _file_tables(self.record))
         # Of a foreign trace the questions cannot be answered: its spec is not known.
         if self.record.spec:
             answers = AnswersView()
@@ -222,6 +229,18 @@ class KernelsTab(ViewsTab):
                 ("kernels: Sort by next column", "", self.table.action_sort_next),
             ]
         return commands
+
+
+def _file_view(table: Table) -> View:
+    shown = TableView(flexible="name", order=ORDER.get(table.name, ()))
+    shown.border_title = table.title
+
+    def name_in_full() -> str:
+        return "" if shown.selected is None else literal(str(table.column("name")[shown.selected]))
+
+    return View(
+        name=table.name, widget=shown, markdown=shown.markdown, subject=name_in_full, table=table
+    )
 
 
 def _file_tables(record: Record) -> Iterator[Table]:
