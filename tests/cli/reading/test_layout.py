@@ -13,10 +13,10 @@ from sysbench.tui.commands.report.layout import (
     flowing,
     prose,
     shortened,
-    shortened_apart,
     table_lines,
 )
 from sysbench.tui.commands.report.output import UNCUT
+from sysbench.tui.cutting import told_apart
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z", "M"]), max_size=60)
 
@@ -99,7 +99,7 @@ def test_names_that_are_cut_stay_apart() -> None:
     both_ends = "void at::native::elementwise_kernel<128, {}, float>(at::TensorIteratorBase&, long)"
     names = [both_ends.format(word) for word in ("Add", "AddMany", "Mul", "MulMany")]
     names += [f"Cijk_{'A' * 40}_WG{number}_1_{'B' * 40}_WG16" for number in (8, 16, 64)]
-    cut = shortened_apart([*names, names[0], "short"], 28)
+    cut = told_apart([*names, names[0], "short"], 28, shortened)
     assert len(set(cut)) == len(names) + 1 and cut[-2:] == [cut[0], "short"]
     assert max(map(len, cut)) <= 28
     assert [name[:8] for name in cut[:-1]] == [name[:8] for name in (*names, names[0])]

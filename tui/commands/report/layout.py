@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -11,6 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from ....core.tables.cells import cells_as_text, heading_of, is_numeric
 from ....core.tables.table import Table
 from ....core.tables.trust import mark_perturbed
+from ...cutting import told_apart
 from .output import UNCUT
 
 Span = tuple[str, str]
@@ -103,7 +103,7 @@ def table_lines(
         widths = {name: min(size, _LONGEST) for name, size in widths.items()}
     if cut:
         for name in widths.keys() - numeric:
-            cells[name] = tuple(shortened_apart(cells[name], widths[name]))
+            cells[name] = tuple(told_apart(cells[name], widths[name], shortened))
     lines = [_row(heads, widths, numeric, "dim", cut=cut)]
     for index in range(len(table.rows)):
         row = {name: cells[name][index] for name in widths}
@@ -166,42 +166,3 @@ def shortened(text: str, width: int) -> str:
     head = (width - 1) * 2 // 3
     tail = width - 1 - head
     return set_cell_size(text, head) + "…" + set_cell_size(text[::-1], tail)[::-1]
-
-
-def shortened_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Texts cut to a width so that those that differ look different, where there is room.
-
-    Names of C++ templates are alike for hundreds of characters at both ends: those that would look
-    the same are cut around the place where each differs from the others.
-    """
-    cut = {text: shortened(text, width) for text in texts}
-    alike: dict[str, list[str]] = {}
-    for text, short in cut.items():
-        alike.setdefault(short, []).append(text)
-    for group in alike.values():
-        if len(group) > 1:
-            cut |= _cut_where_they_differ(sorted(group), width)
-    return [cut[text] for text in texts]
-
-
-def _cut_where_they_differ(group: Sequence[str], width: int) -> dict[str, str]:
-    """Of texts in alphabetic order, so that the most alike are neighbours."""
-    alike = [_same_begin(*pair) for pair in itertools.pairwise(group)]
-    head = (width - 1) // 3
-    result = {}
-    for text, before, after in zip(group, [0, *alike], [*alike, 0], strict=True):
-        # The first character that no neighbour has stands behind the first dots.
-        differs = max(before, after)
-        shown = set_cell_size(text, head) + "…" + text[max(differs - 2, head) :]
-        result[text] = shown if cell_len(shown) <= width else _to_width(shown, width)
-    return result
-
-
-def _same_begin(a: str, b: str) -> int:
-    """Number of characters with which both begin."""
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))
-    return sum(1 for _ in same)
-
-
-def _to_width(text: str, width: int) -> str:
-    return set_cell_size(text, width - 1) + "…"

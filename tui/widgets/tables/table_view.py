@@ -14,6 +14,7 @@ from textual.widgets import DataTable
 from ....core.export.text_formats import table_as_markdown
 from ....core.tables.cells import cells_as_text, heading_of, is_numeric
 from ....core.tables.table import Cell, Table
+from ...cutting import told_apart
 
 LIMIT = 500
 """Most rows shown at once: they are formatted on the interface's thread."""
@@ -186,10 +187,16 @@ class TableView(DataTable[Text]):
         places = [(name, table.index(name), width) for name, width in self._shape]
         numeric = {name for name, _ in self._shape if is_numeric(table, name)}
         matching = self.matching
-        for index in matching[:LIMIT]:
+        cut = {
+            name: told_apart([self._texts[index][place] for index in matching[:LIMIT]], width)
+            for name, place, width in places
+            if name == self._flexible
+        }
+        for number, index in enumerate(matching[:LIMIT]):
             cells = []
             for name, place, width in places:
-                cell = self.cell(name, index, self._texts[index][place])
+                text = cut[name][number] if name in cut else self._texts[index][place]
+                cell = self.cell(name, index, text)
                 if name in numeric:
                     cell.justify = "right"
                 cell.truncate(width, overflow="ellipsis")
