@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
+from pathlib import Path
 
+from ...core.errors import SpecError
 from ...core.formatting import parse_bytes, parse_ratio
 
 # What argparse calls a group is not its parser, but takes arguments like one.
@@ -51,6 +54,67 @@ def add_table_formats(parser: argparse.ArgumentParser) -> None:
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--md", action="store_true", help="the tables in Markdown")
     printed.add_argument("--csv", action="store_true", help="the tables as CSV, not rounded")
+
+
+def foreign_file(run: str) -> Path | None:
+    """The file of others that stands in place of a run, if it does: ``last`` is always a run."""
+    path = Path(run)
+    return path if path.is_file() and not re.fullmatch(r"last(~\d+)?", run) else None
+
+
+def refuse_file_choice(arguments: argparse.Namespace) -> None:
+    """Refuse the options of `add_file_choice` for a run.
+
+    Raises:
+        SpecError: One of them was given.
+    """
+    for name in ("device", "steps", "capture"):
+        if getattr(arguments, name) is not None:
+            raise SpecError(f"--{name}", "given", "belongs to a file of others")
+
+
+def add_file_choice(parser: argparse.ArgumentParser) -> None:
+    """Add what the tables of a foreign file are of: a device, steps, and a capture to join."""
+    parser.add_argument(
+        "--device",
+        type=int,
+        metavar="N",
+        help="of a file of several devices, whose tables (default: the busiest)",
+    )
+    steps = parser.add_mutually_exclusive_group()
+    steps.add_argument(
+        "--step", type=one_step, dest="steps", metavar="N", help="all tables of this marked step"
+    )
+    steps.add_argument(
+        "--steps", type=steps_range, metavar="N-M", help="all tables of these marked steps"
+    )
+    parser.add_argument(
+        "--capture",
+        metavar="FILE",
+        help="the trace in which the graphs were captured that this one replays: their\n"
+        "operators, modules and FLOPs",
+    )
+
+
+def one_step(text: str) -> tuple[int, int]:
+    """A step's number, as first and last of a range.
+
+    Raises:
+        argparse.ArgumentTypeError: Not a number.
+    """
+    return steps_range(f"{text}-{text}")
+
+
+def steps_range(text: str) -> tuple[int, int]:
+    """The first and the last number of ``2-5``.
+
+    Raises:
+        argparse.ArgumentTypeError: Not two numbers in order.
+    """
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not numbers of steps, such as 3 or 2-5")
+    return int(match[1]), int(match[2])
 
 
 def add_tree_options(parser: argparse.ArgumentParser) -> None:

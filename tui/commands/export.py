@@ -7,7 +7,13 @@ from pathlib import Path
 
 from ...core.export.exports import EXPORTS, write_export
 from ...core.runs.directory import find_run
-from .arguments import add_run_argument, examples
+from .arguments import (
+    add_file_choice,
+    add_run_argument,
+    examples,
+    foreign_file,
+    refuse_file_choice,
+)
 from .report.output import print_json, say
 
 
@@ -24,19 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui export last perfetto", ""),
         ("sysbench-tui export last csv -o tables/", ""),
         ("sysbench-tui export last nsys -o profile.sh && bash profile.sh", ""),
-        ("sysbench-tui export trace.json.gz html", "a file of anyone's"),
+        ("sysbench-tui export trace.json.gz html --steps 2-5", "a file of anyone's"),
     )
     add_run_argument(parser)
     parser.add_argument("kind", metavar="KIND", choices=EXPORTS, help="one of the above")
     parser.add_argument("-o", "--output", metavar="PATH", help="file or folder (default: here)")
     parser.add_argument("--force", action="store_true", help="replace what is there already")
+    add_file_choice(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the files and print their paths; 0 when they were written."""
     out = Path(arguments.output) if arguments.output else None
-    if Path(arguments.run).is_file():
-        return _export_file(Path(arguments.run), arguments, out)
+    if file := foreign_file(arguments.run):
+        return _export_file(file, arguments, out)
+    refuse_file_choice(arguments)
     run = find_run(arguments.run)
     paths = write_export(run, arguments.kind, out, force=arguments.force)
     if arguments.json:
@@ -51,7 +59,8 @@ def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) ->
     from ...core.inspection.decoding import Decoding
     from .report.inspection import decoding_progress
 
-    decoding = Decoding(file)
+    capture = Path(arguments.capture) if arguments.capture else None
+    decoding = Decoding(file, 0, arguments.device, arguments.steps, capture)
     with decoding_progress() as show:
         inspection = decoding.run(show)
     paths = write_inspection(decoding.entry, inspection, arguments.kind, out, force=arguments.force)

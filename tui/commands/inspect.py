@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,13 @@ from ...core.errors import NotFoundError
 from ...core.machine.null_gpu import NO_TIMES, is_null
 from ...core.machine.peaks import parse_peak
 from ...core.tables.sections import INSPECTED, SECTIONS
-from .arguments import add_table_formats, add_tree_options, examples, size_bytes
+from .arguments import (
+    add_file_choice,
+    add_table_formats,
+    add_tree_options,
+    examples,
+    size_bytes,
+)
 from .report.output import page_width, print_json, print_lines, write
 
 if TYPE_CHECKING:
@@ -70,47 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="what decoding may take (default: half of the memory here, at most 16GiB)",
     )
-    parser.add_argument(
-        "--device",
-        type=int,
-        metavar="N",
-        help="of a file of several devices, whose tables (default: the busiest)",
-    )
-    steps = parser.add_mutually_exclusive_group()
-    steps.add_argument(
-        "--step", type=one_step, dest="steps", metavar="N", help="all tables of this marked step"
-    )
-    steps.add_argument(
-        "--steps", type=steps_range, metavar="N-M", help="all tables of these marked steps"
-    )
-    parser.add_argument(
-        "--capture",
-        metavar="FILE",
-        help="the trace in which the graphs were captured that this one replays: their\n"
-        "operators, modules and FLOPs",
-    )
+    add_file_choice(parser)
     add_tree_options(parser)
-
-
-def one_step(text: str) -> tuple[int, int]:
-    """A step's number, as first and last of a range.
-
-    Raises:
-        argparse.ArgumentTypeError: Not a number.
-    """
-    return steps_range(f"{text}-{text}")
-
-
-def steps_range(text: str) -> tuple[int, int]:
-    """The first and the last number of ``2-5``.
-
-    Raises:
-        argparse.ArgumentTypeError: Not two numbers in order.
-    """
-    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
-    if match is None or int(match[1]) > int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not numbers of steps, such as 3 or 2-5")
-    return int(match[1]), int(match[2])
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 from itertools import dropwhile
-from pathlib import Path
 
 from ...core.errors import SpecError
 from ...core.runs.directory import find_run
 from ...core.tables.sections import SECTIONS
-from .arguments import add_run_argument, add_tree_options, examples
+from .arguments import (
+    add_file_choice,
+    add_run_argument,
+    add_tree_options,
+    examples,
+    foreign_file,
+    refuse_file_choice,
+)
 from .report.output import page_width, print_json, print_lines
 
 
@@ -28,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_run_argument(parser)
     parser.add_argument("--section", choices=SECTIONS, help="print only this, in full")
+    add_file_choice(parser)
     add_tree_options(parser)
 
 
@@ -38,8 +45,9 @@ def main(arguments: argparse.Namespace) -> int:
     from .report.kernel_sections import tree_options
     from .report.sections import section_as_json, section_lines
 
-    if Path(arguments.run).is_file():
+    if foreign_file(arguments.run):
         return _show_file(arguments)
+    refuse_file_choice(arguments)
     options = tree_options(arguments)
     run = find_run(arguments.run)
     record = load_record(run)
@@ -62,8 +70,4 @@ def _show_file(arguments: argparse.Namespace) -> int:
     if arguments.section not in (None, *inspect.OF_FILES):
         raise SpecError("--section", arguments.section, f"of a file {', '.join(inspect.OF_FILES)}")
     defaults = {"csv": False, "md": False, "peak": None, "memory_limit": 0}
-    return inspect.main(
-        argparse.Namespace(
-            **vars(arguments) | defaults, file=arguments.run, device=None, steps=None, capture=None
-        )
-    )
+    return inspect.main(argparse.Namespace(**vars(arguments) | defaults, file=arguments.run))

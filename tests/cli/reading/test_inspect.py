@@ -181,6 +181,11 @@ def test_findings_stand_in_every_form_of_a_file(
         assert capsys.readouterr().out == f"{target}\n"
         assert verdict in target.read_text() and finding["next"] in target.read_text()
         assert str(tmp_path) not in target.read_text() or kind == "json"
+    assert main(["show", str(three_steps), "--step", "8", "--section", "kernels"]) == 0
+    text = capsys.readouterr().out
+    assert "kernel_8" in text and "kernel_9" not in text
+    assert main(["show", "last", "--step", "8"]) == 2
+    assert "belongs to a file of others" in capsys.readouterr().err
     assert main(["export", str(three_steps), "perfetto"]) == 2
     assert "of a file one of html, csv, md, json" in capsys.readouterr().err
 
