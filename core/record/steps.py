@@ -103,7 +103,8 @@ class HostRange(msgspec.Struct, frozen=True, kw_only=True):
     range was open, as the engine of autograd launches backward from threads of its own.
     ``launched`` counts the kernels, copies and fills of ``total_ns``, without a device the
     operators. ``host_ns`` is for how long any call was open,
-    in each thread by itself.
+    in each thread by itself; ``late_ns`` for how long the device stood still meanwhile because the
+    host had not launched yet.
     """
 
     name: str
@@ -113,6 +114,7 @@ class HostRange(msgspec.Struct, frozen=True, kw_only=True):
     own_ns: int
     total_ns: int
     meanwhile_ns: int
+    late_ns: int = 0
 
 
 class HostSide(msgspec.Struct, frozen=True, kw_only=True):

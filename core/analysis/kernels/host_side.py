@@ -77,7 +77,8 @@ def host_side(trace: Trace, ledger: TimeLedger, calls: list[KernelSummary]) -> H
         names = _without_numbers(trace, annotations)
         begun = np.full(len(ledger.work), ledger.device)
         placed = Work(begun, ledger.work.start, ledger.exclusive, work.calls)
-    rows, elsewhere = range_rows(names, annotations, placed, _open_in(ledger, annotations))
+    late = None if projected else ledger.late
+    rows, elsewhere = range_rows(names, annotations, placed, _open_in(ledger, annotations), late)
     functions = _with_work(trace.functions, work)
     paths = [_path(name) for name in trace.names] if len(functions) else []
     function_rows, no_function = range_rows(
@@ -203,11 +204,16 @@ class _Launches:
             _summed(covered.group, open_ns, count),
         )
 
-    def in_any_thread(self, group: Index, chosen: Index) -> Times:
-        """For each group of ranges the time of what was launched while one of them was open."""
+    def in_any_thread(self, group: Index, chosen: Index, late: Cover | None) -> tuple[Times, Times]:
+        """For each group of ranges the time of what was launched while one of them was open, and
+        how much of ``late`` lies in them."""
         covered = self._covered(group, chosen)
         own_ns, _ = self.any_thread.within(covered.begin, covered.end)
-        return _summed(covered.group, own_ns, int(group.max(initial=-1)) + 1)
+        late_ns = np.zeros(len(own_ns), dtype=np.int64)
+        if late is not None:
+            late_ns = late.within(self.instants[covered.begin], self.instants[covered.end])
+        count = int(group.max(initial=-1)) + 1
+        return _summed(covered.group, own_ns, count), _summed(covered.group, late_ns, count)
 
     def launched_in(self) -> Index:
         """For each range the number of calls that its thread launched in it."""
@@ -251,7 +257,7 @@ def _summed(index: Index, values: Times, count: int) -> Times:
 
 
 def range_rows(
-    names: Sequence[str], ranges: Ranges, work: Work, counts: Flags
+    names: Sequence[str], ranges: Ranges, work: Work, counts: Flags, late: Cover | None = None
 ) -> tuple[list[HostRange], int]:
     """A row for each name of the ranges, the longest first; and the time of work in none of them.
 
@@ -260,6 +266,7 @@ def range_rows(
         ranges: Ranges of threads.
         work: What was launched.
         counts: The ranges that are counted even where they launched nothing.
+        late: When the device stood still because of the host.
     """
     around = _innermost(ranges, work)
     elsewhere_ns = int(work.own_ns[around == NONE].sum())
@@ -280,15 +287,14 @@ def range_rows(
     total, launched, host = (
         _summed(label_of_pair, values, count) for values in launches.in_own_thread(pair, kept)
     )
-    meanwhile = _summed(
-        np.arange(int(label[kept].max(initial=-1)) + 1),
-        launches.in_any_thread(label[kept], kept),
-        count,
+    meanwhile, late_ns = (
+        np.r_[values, np.zeros(count - len(values), dtype=np.int64)]
+        for values in launches.in_any_thread(label[kept], kept, late)
     )
     calls = np.bincount(label[kept], minlength=count)
     columns = zip(
         numbers,
-        *map(np.ndarray.tolist, (calls, host, launched, own, total, meanwhile)),
+        *map(np.ndarray.tolist, (calls, host, launched, own, total, meanwhile, late_ns)),
         strict=True,
     )
     rows = [
@@ -300,8 +306,9 @@ def range_rows(
             own_ns=own_ns,
             total_ns=total_ns,
             meanwhile_ns=meanwhile_ns,
+            late_ns=late_in,
         )
-        for name, calls, host_ns, launched, own_ns, total_ns, meanwhile_ns in columns
+        for name, calls, host_ns, launched, own_ns, total_ns, meanwhile_ns, late_in in columns
         if calls
     ]
     rows.sort(key=lambda row: (-max(row.total_ns, row.meanwhile_ns), -row.host_ns, row.name))

@@ -89,12 +89,8 @@ def count_launches(trace: Trace, work: Activities, low: int, high: int) -> int:
 
 
 def lost_launches(trace: Trace, pattern: re.Pattern[str] = LAUNCH) -> Times:
-    """Times of launches whose work the trace shows on no device, each launch once.
-
-    Args:
-        trace: The events.
-        pattern: Of the names of the calls that count.
-    """
+    """Times of launches whose work the trace shows on no device, each launch once; of the calls
+    whose names match the pattern."""
     host = trace.host
     is_launch = _named(trace, host, pattern) & (host.correlation > 0)
     launches = host.take(is_launch & ~_captured(trace, is_launch))
@@ -161,14 +157,14 @@ class Window:
 class TimeLedger:
     """The time of a window: ``exclusive``, ``idle`` and ``unattributed`` sum to its length.
 
-    All in nanoseconds over all steps of the window; ``exclusive`` is by piece of work.
-    ``launches`` counts the calls that launched work on a device, ``dropped`` those whose work
-    the trace never shows, ``dropped_kernels`` and ``dropped_fills`` those of them that launched
-    kernels and fills, ``captured`` those that went into a graph. ``device`` is the device that the
-    ledger is of, None where the trace shows work on none; ``other_devices`` are left out, and
-    ``is_chosen`` says that the caller named it. ``unread`` are as in a `Trace`. ``marked`` are the
-    steps of a foreign file; where some of them are chosen, ``host_window`` is from the begin of
-    the first one's marker to the end of the last.
+    All in nanoseconds over all steps; ``exclusive`` is by piece of work. ``launches`` counts the
+    calls that launched work on a device, ``dropped`` those whose work the trace never shows,
+    ``dropped_kernels`` and ``dropped_fills`` those of them that launched kernels and fills,
+    ``captured`` those that went into a graph. ``device`` is the one that the ledger is of, None
+    where the trace shows work on none; ``other_devices`` are left out, ``is_chosen`` says that the
+    caller named it. ``unread`` are as in a `Trace`. ``marked`` are the steps of a foreign file;
+    where some are chosen, ``host_window`` is from the begin of the first one's marker to the end
+    of the last. ``late`` is when a device waited for the host to launch.
     """
 
     source: Literal["kernels", "operators"]
@@ -194,6 +190,7 @@ class TimeLedger:
     unread: dict[str, int]
     marked: MarkedSteps | None = None
     host_window: Window | None = None
+    late: Cover | None = None
 
 
 def time_ledger(
@@ -269,6 +266,7 @@ def time_ledger(
         unread=trace.unread,
         marked=marked,
         host_window=host_window,
+        late=gaps.causes[HOST_LATE].clipped(window.low, window.high) if devices else None,
     )
 
 

@@ -6,6 +6,7 @@ compares sums of one file with each other.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable
 from math import fsum
@@ -74,11 +75,31 @@ def device_idle(kernels: Kernels) -> Finding | None:
         severity="warning",
         verdict=f"The GPU is idle for {percent(idle_ns / whole_ns, 0)} of the {kernels.whole}, "
         f"{words}.",
-        why=f"Of {kernels.step_ms:.4g} ms: {parts}.{_calls_behind(kernels, idle_ns)}"
-        f"{_outside(kernels)} A profiler slows the host and not the kernels: without it the share "
-        "may be lower.",
+        why=f"Of {kernels.step_ms:.4g} ms: {parts}.{_late_in(kernels)}"
+        f"{_calls_behind(kernels, idle_ns)}{_outside(kernels)} A profiler slows the host "
+        "and not the kernels: without it the share may be lower.",
         next=remedy,
         numbers={"idle": idle_ns / whole_ns, "cause": longest.cause, "cause_ns": longest.ns},
+    )
+
+
+def _late_in(kernels: Kernels) -> str:
+    """The narrowest annotation with most of the time in which the host had not launched yet."""
+    late_ns = fsum(row.ns for row in kernels.idle if row.cause == HOST_LATE) * kernels.steps
+    ranges = kernels.host.annotations if kernels.host else []
+    steps = kernels.marked_steps.rows if kernels.marked_steps else []
+    around = {name for row in steps for name in (row.name, re.sub(r"\d+", "*", row.name))}
+    most = [
+        row
+        for row in ranges
+        if row.late_ns >= max(MAIN_CAUSE * late_ns, 1) and row.name not in around
+    ]
+    if not most:
+        return ""
+    narrowest = min(most, key=lambda row: row.host_ns)
+    return (
+        f" While {narrowest.name} was open on the host, {narrowest.late_ns / 1e6:.4g} ms of "
+        f"{late_ns / 1e6:.4g} passed before a launch."
     )
 
 

@@ -37,6 +37,10 @@ class Cover:
         """Length of the union."""
         return int(self._before[-1])
 
+    def clipped(self, low: int, high: int) -> Cover:
+        """The part in [low, high)."""
+        return Cover(np.clip(self.start, low, high), np.clip(self.end, low, high))
+
     def before(self, time: Times) -> Times:
         """Covered length before each instant."""
         # Intervals begun until then; one that begins at the instant counts, with no length.

@@ -9,12 +9,14 @@ from ..table import Cell, Column, Table, fields_of, tabulate
 
 NOTE = (
     "own: of work launched in it and in no range inside; any thread: launched by others too while "
-    "it was open, as backward is"
+    "it was open, as backward is; host late: the GPU idle meanwhile, as nothing was launched yet"
 )
 COLUMNS: tuple[Column[HostRange], ...] = (
     *fields_of(HostRange, "total_ns", "own_ns"),
     Column("meanwhile_ns", lambda row: row.meanwhile_ns, heading="any thread ms"),
-    *fields_of(HostRange, "launched", "calls", "host_ns", "name"),
+    *fields_of(HostRange, "launched", "calls", "host_ns"),
+    Column("late_ns", lambda row: row.late_ns or None, heading="host late ms", is_optional=True),
+    *fields_of(HostRange, "name"),
 )
 CALL_COLUMNS: tuple[Column[KernelSummary], ...] = (
     *fields_of(KernelSummary, "total_ns", "share"),

@@ -151,7 +151,7 @@ def host_sections(kernels: Kernels, width: int) -> Iterator[Line]:
     side = kernels.host
     if side is None:
         return
-    ranges = ("launched", "host_ns", "calls", "meanwhile_ns")
+    ranges = ("launched", "host_ns", "calls", "late_ns", "meanwhile_ns")
     for table, most in (
         (annotations_table(kernels, side), MOST_RANGES),
         (functions_table(kernels, side), MOST_RANGES),

@@ -85,6 +85,28 @@ def test_the_calls_behind_an_idle_device_are_told(shared_data: Path, inspected: 
     assert "463.3 ms of it lie outside the marked steps" in why
 
 
+def test_the_annotation_in_which_the_device_waited_is_told(
+    writer: Any, shared_data: Path, inspected: Inspected
+) -> None:
+    writer.add("user_annotation", "ProfilerStep#1", 0, 300)
+    writer.add("user_annotation", "train", 0, 300)
+    writer.add("user_annotation", "load the batch", 70, 110)
+    writer.launch(0, GEMM, 10, 50)
+    writer.launch(200, GEMM, 205, 95)
+    found = inspected(writer.write())
+    why = whys(found)["file-device-idle"]
+    # The device waits from 60 to 200, of which the batch is loaded from 70 to 180.
+    assert "While load the batch was open on the host, 0.00011 ms of 0.00014 passed" in why
+    assert found.kernels is not None and found.kernels.host is not None
+    assert {row.name: row.late_ns for row in found.kernels.host.annotations} == {
+        "ProfilerStep#*": 140,
+        "train": 140,
+        "load the batch": 110,
+    }
+    why = whys(inspected(shared_data / "more" / "hta_rank0.json.gz"))["file-device-idle"]
+    assert "While ## backward ## was open on the host, 153.8 ms of 281.1 passed" in why
+
+
 def test_the_call_in_which_the_host_waited_is_told(writer: Any, inspected: Inspected) -> None:
     writer.launch(0, GEMM, 10, 50)
     writer.call("cudaStreamSynchronize", 30, 60)

@@ -46,7 +46,7 @@ from .kernels_text import (
 )
 
 ALL = "all"
-_RANGES = ("total_ns", "own_ns", "calls", "name", "meanwhile_ns", "launched", "host_ns")
+_RANGES = ("total_ns", "own_ns", "calls", "name", "meanwhile_ns", "late_ns", "launched", "host_ns")
 ORDER = {
     "annotations": _RANGES,
     "python": _RANGES,
