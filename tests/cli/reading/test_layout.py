@@ -109,3 +109,10 @@ def test_a_long_note_breaks_between_words() -> None:
     text = " ".join(["word"] * 40)
     lines = ["".join(part for part, _ in line) for line in flowing(["a b", text], 50)]
     assert " ".join(lines).split() == ["a", "b", "·", *["word"] * 40]
+
+
+@given(st.lists(NAMES, max_size=6), st.integers(3, 40))
+def test_what_is_cut_fits_and_what_fits_is_whole(names: list[str], width: int) -> None:
+    for name, cut in zip(names, told_apart(names, width), strict=True):
+        assert cell_len(cut) <= width
+        assert cut == name or cell_len(name) > width
