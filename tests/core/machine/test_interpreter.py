@@ -96,7 +96,7 @@ def test_what_is_missing_is_told_with_the_command_that_mends_it(tmp_path: Path) 
         (("yes",), "does not answer as a Python does: it says 'y'"),
         (("while :; do :; done",), "it did not answer within 0.3 s"),
         (('echo; echo \'sysbench-tui: {"version": "3.10.2"}\'',), "it is Python 3.10.2; workers"),
-        ((f'exec {sys.executable} -E "$@"',), "it does not heed PYTHONPATH"),
+        ((f'exec {sys.executable} -E -S "$@"',), "it does not heed PYTHONPATH"),
     ],
     ids=["no Python", "endless", "hanging", "old", "isolated"],
 )
