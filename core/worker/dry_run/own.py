@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...estimate.extend import Played
@@ -122,12 +123,40 @@ class GroupedProduct(torch.autograd.Function):
         return of_rows, torch.empty_like(matrices)
 
 
+class _Inside(TorchFunctionMode):
+    """Mode that has another one answer what a function calls within its own body."""
+
+    def __init__(self, answering: TorchFunctionMode) -> None:
+        super().__init__()
+        self._answering = answering
+
+    def __torch_function__(self, *call: Any) -> Any:
+        return self._answering.__torch_function__(*call)
+
+
+def _answered_inside(
+    mode: TorchFunctionMode,
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """The result of a Python function of `F`, with everything that it calls answered by the mode.
+
+    torch asks a mode about the function as a whole, and has left the mode when its body runs. The
+    body asks once more whether there is a mode: told that there is none, it goes on.
+    """
+    with replaced(F, "has_torch_function", partial(_answered, False)), _Inside(mode):
+        return func(*args, **kwargs)
+
+
 class _OwnCpu(CpuFunctions):
     """Mode that answers any model's functions as on the CPU."""
 
     def _answer(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
+        if func is F.multi_head_attention_forward:
+            return _answered_inside(self, func, args, kwargs)
         if func is F.scaled_dot_product_attention:
             return cpu_attention(*args, **kwargs)
         if func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3:

@@ -57,6 +57,12 @@ def make(layers=2, width=48):
     return nn.Sequential(nn.Embedding(50, width), *blocks, nn.Linear(width, 50))
 
 
+def encoder(width=32):
+    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+    stack = nn.TransformerEncoder(layer, 2)
+    return nn.Sequential(nn.Embedding(50, width), stack, nn.Linear(width, 50))
+
+
 def images(side=8):
     def batch(batch):
         return torch.randn(batch, 3, side, side)
@@ -254,6 +260,19 @@ def test_all_passes_close_on_a_model_with_its_own_autograd_function(
     told = [event.facts for event in events if isinstance(event, DeviceDescribed)]
     facts = [facts["model"] for facts in told if "model" in facts]
     assert facts[-1]["loss"] == CROSS_ENTROPY
+
+
+@pytest.mark.parametrize("settings", [{"precision": "bf16"}], ids=str)
+def test_torch_s_own_layers_are_predicted_as_they_run(
+    own: Callable[..., RunSpec], tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    spec, events = own("encoder", context=64, **settings), list[AnyEvent]()
+    memory.measure(Job(spec=spec, name="memory", folder=str(tmp_path)), events.append)
+    (*_, data) = (event.data for event in events if isinstance(event, ResultReported))
+    ledger = msgspec.convert(data, Memory)
+    assert ledger.predicted_peak_bytes == ledger.tensor_peak_bytes
+    rows = {row.name: row for row in ledger.reconciliation}
+    assert rows["activations"].error == rows["autocast weight copies"].error == 0
 
 
 @pytest.mark.parametrize(
