@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -21,11 +21,12 @@ from ...estimate.libraries import workspaces_bytes
 from ...estimate.step.backward import GRADIENTS
 from ...estimate.step.forward import LOGITS
 from ...estimate.trace import STEP
-from ...spec.choices import without_autocast
+from ...spec.choices import Attention, without_autocast
 from ...spec.own_model import source_of
 from ...spec.spec import RunSpec
 from ..workloads import own
 from ..workloads.base import autocast_dtype, tensors_in
+from ..workloads.sdpa import fused_choice
 from .building import BuildTracker
 from .device import CpuFunctions, CudaFunctions, replaced
 from .step import DryRunOptimizer
@@ -158,7 +159,7 @@ class _OwnCpu(CpuFunctions):
         if func is F.multi_head_attention_forward:
             return _answered_inside(self, func, args, kwargs)
         if func is F.scaled_dot_product_attention:
-            return cpu_attention(*args, **kwargs)
+            return cpu_attention(self._attention, *args, **kwargs)
         if func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3:
             return GroupedProduct.apply(args[0], args[1])  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
@@ -170,10 +171,10 @@ class _OwnCuda(CudaFunctions):
     def _answer(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        if func is F.scaled_dot_product_attention:
-            plain = kwargs.get("attn_mask") is None and len(args) == 3
-            if not plain or not kwargs.get("is_causal") or kwargs.get("dropout_p"):
-                return func(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            return _answered_inside(self, func, args, kwargs)
+        if func is F.scaled_dot_product_attention and not _is_fused_by_cuda(*args, **kwargs):
+            return func(*args, **kwargs)
         if func is F.rms_norm and kwargs.get("weight") is None:
             return func(*args, **kwargs)
         if func is F.cross_entropy and kwargs.get("label_smoothing"):
@@ -181,7 +182,27 @@ class _OwnCuda(CudaFunctions):
         return super()._answer(func, args, kwargs)
 
 
+def _is_fused_by_cuda(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> bool:
+    """Whether `cuda_attention` knows the kernel: one that keeps no scores, without a mask.
+
+    It keeps as much with and without causality and dropout. Key heads fewer than query heads are
+    refused by the memory-efficient kernel, the only one for float32: torch then writes scores.
+    """
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    return attn_mask is None and (is_half or query.shape[-3] == key.shape[-3])
+
+
 def cpu_attention(
+    attention: Attention,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -194,21 +215,18 @@ def cpu_attention(
     """Attention by the kernel that torch chooses on the CPU for these shapes and strides.
 
     torch is asked with real tensors that nobody writes to: their memory is never touched.
+
+    Args:
+        attention: The spec's, which may leave torch one kernel alone.
     """
     operands = (query, key, value)
-    with _disable_current_modes(), torch.device("cpu"):
-        q, k, v = map(_unwritten, operands)
+    allowed: AbstractContextManager[object] = nullcontext()
+    if attention.backend is not None:
+        allowed = sdpa_kernel(SDPBackend.__members__[attention.backend])
+    with _disable_current_modes(), torch.device("cpu"), allowed:
+        asked = map(_unwritten, operands)
         mask = None if attn_mask is None else _unwritten(attn_mask)
-        choice = torch._fused_sdp_choice(
-            q,
-            k,
-            v,
-            mask,
-            dropout_p,
-            is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
+        choice = fused_choice(*asked, mask, dropout_p, is_causal, scale, enable_gqa)
     if choice != SDPBackend.FLASH_ATTENTION.value:
         math = _aten._scaled_dot_product_attention_math
         return math(  # type: ignore[no-any-return]

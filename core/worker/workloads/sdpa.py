@@ -38,11 +38,11 @@ class _Asking(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func is F.scaled_dot_product_attention:
-            raise _Asked(_choice(*args, **(kwargs or {})))
+            raise _Asked(fused_choice(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
 
 
-def _choice(
+def fused_choice(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -52,9 +52,10 @@ def _choice(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> int:
-    """torch's choice for these operands, cast by hand: autocast does not cast for the question.
+    """The number of the `SDPBackend` that torch chooses for these operands, in their dtype.
 
-    The parameters have the names of torch's function: models of users name them.
+    Autocast does not cast for the question, so its casts are made here. The parameters have the
+    names of torch's function: models of users name them.
     """
     device = query.device.type
     q, k, v = query, key, value

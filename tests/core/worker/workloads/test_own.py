@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from sysbench.core.errors import ModelError, SpecError
+from sysbench.core.estimate.exact import canonical_spec
 from sysbench.core.record.events import AnyEvent, DeviceDescribed, ResultReported, WorkerFailed
 from sysbench.core.record.record import Kernels, Memory
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.boot import measured
+from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.passes import memory, timing, trace
 from sysbench.core.worker.workloads.own import CROSS_ENTROPY, MEAN_SQUARE, OwnWorkload
 from sysbench.core.worker.workloads.transformer import make_workload
@@ -57,10 +59,21 @@ def make(layers=2, width=48):
     return nn.Sequential(nn.Embedding(50, width), *blocks, nn.Linear(width, 50))
 
 
-def encoder(width=32):
-    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+def encoder(width=32, dropout=0.0):
+    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout, batch_first=True)
     stack = nn.TransformerEncoder(layer, 2)
     return nn.Sequential(nn.Embedding(50, width), stack, nn.Linear(width, 50))
+
+
+class Grouped(nn.Module):
+    def forward(self, ids):
+        q, k = self.table(ids).unsqueeze(1).expand(-1, 4, -1, -1), self.table(ids).unsqueeze(1)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
+        return self.head(mixed.sum(1))
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
 
 
 def images(side=8):
@@ -273,6 +286,28 @@ def test_torch_s_own_layers_are_predicted_as_they_run(
     assert ledger.predicted_peak_bytes == ledger.tensor_peak_bytes
     rows = {row.name: row for row in ledger.reconciliation}
     assert rows["activations"].error == rows["autocast weight copies"].error == 0
+
+
+@pytest.mark.parametrize(
+    ("factory", "settings", "scores"),
+    [
+        ("encoder", {}, 0),
+        ("encoder", {"model.dropout": 0.1, "precision": "bf16"}, 0),
+        ("Grouped", {"precision": "bf16"}, 0),
+        # The kernel for float32 takes no key heads fewer than query heads.
+        ("Grouped", {}, 4),
+    ],
+)
+def test_on_cuda_scores_are_kept_where_no_kernel_is_without(
+    own: Callable[..., RunSpec], factory: str, settings: dict[str, Any], scores: int
+) -> None:
+    def saved_bytes(context: int) -> int:
+        spec = own(factory, context=context, step="forward", **settings).changed(device="cuda:0")
+        return exact_prediction(canonical_spec(spec)).saved_activation_bytes
+
+    short, middle, long = map(saved_bytes, (16, 32, 48))
+    squares = (48 * 48 + 16 * 16 - 2 * 32 * 32) * 2 * 4  # of two sequences, in float32
+    assert (long + short - 2 * middle) // squares == scores
 
 
 @pytest.mark.parametrize(
