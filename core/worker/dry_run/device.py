@@ -24,7 +24,9 @@ from ..workloads.models import transformer
 
 LOWERED = frozenset(
     {
-        *(F.linear, F.scaled_dot_product_attention),
+        *(F.linear, F.scaled_dot_product_attention, F.prelu),
+        *(F.conv1d, F.conv2d, F.conv3d),
+        *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
         *(torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.einsum),
         *(Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.bmm),
     }

@@ -1,4 +1,4 @@
-"""Accounting of storages without data: owner, lifetime, and the cost of each operation."""
+"""Accounting of storages without data: their owners and lifetimes, moment by moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from ...estimate.blocks import GRANULE
 from ...estimate.closed_form import ROWS
@@ -23,84 +22,18 @@ from ...estimate.step.forward import COPIES, LOGITS
 from ...estimate.step.tape import ACTIVATIONS, TEMPORARIES
 from ...estimate.trace import STATE
 from .building import BuildTracker
-from .scratch import marks_bytes, scratch_after, scratch_before, softmax_product_bytes
+from .operations import (
+    flops_of,
+    hidden_bytes,
+    in_kernel_s_layout,
+    moved_bytes,
+    product_of,
+    results_on_device,
+    tensors_in,
+)
+from .scratch import scratch_after, scratch_before
 
 _aten = torch.ops.aten
-_CPU_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
-_CPU_FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
-
-
-def flops_of(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
-    """FLOPs of matrix products as torch's counter has them; 0 for other operations.
-
-    Attention's backward counts the scores that it recomputes. The CPU's flash attention is
-    missing from torch's table.
-    """
-    if packet is _CPU_FLASH:
-        shapes = [tensor.shape for tensor in args[:3]]
-        return int(sdpa_flop_count(*shapes))  # type: ignore[no-untyped-call]
-    if packet is _CPU_FLASH_BACKWARD:
-        shapes = [tensor.shape for tensor in args[:4]]
-        return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
-    formula = flop_registry.get(packet)
-    return 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
-
-
-def product_of(flops: int, func: Any, args: Sequence[Any], result: Any) -> Product:
-    """A matrix product with the bytes that it reads and writes."""
-    dtype = str(tensors_in(args)[0].dtype).removeprefix("torch.")
-    return Product(dtype, flops, moved_bytes(func, args, result))
-
-
-def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:
-    """Bytes of all operands and results, and once more of operands that are written in place.
-
-    The fused optimizers may write gradients too, but only with a gradient scaler.
-    """
-    schema = func._schema
-    written = [
-        arg
-        # Not strict: trailing arguments with defaults are in the schema only.
-        for arg, declared in zip(args, schema.arguments, strict=False)
-        if declared.alias_info is not None
-        and declared.alias_info.is_write
-        and declared.name != "grads"
-    ]
-    is_new = all(declared.alias_info is None for declared in schema.returns)
-    # An expanded tensor has more elements than its storage: no more is moved than there is.
-    return sum(
-        min(leaf.numel() * leaf.itemsize, leaf.untyped_storage().nbytes())
-        for leaf in tensors_in((args, written, result if is_new else None))
-    )
-
-
-def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool) -> int:
-    """Bytes that an operation on whole matrices of scores allocates and frees inside."""
-    if packet is _aten._safe_softmax:
-        return sum(marks_bytes(result))
-    if on_cuda and packet is _aten._softmax_backward_data:
-        return softmax_product_bytes(args[0])
-    return 0
-
-
-def results_on_device(packet: Any, result: Any) -> Any:
-    """The results without those that a kernel leaves on the host, where a meta tensor is not.
-
-    The memory-efficient kernel has the seed and offset of its dropout there, if there is none.
-    """
-    is_efficient = packet is _aten._scaled_dot_product_efficient_attention
-    return result[:2] if is_efficient else result
-
-
-def tensors_in(values: Any) -> list[Tensor]:
-    """The tensors among an operation's operands or results, single or in lists."""
-    if isinstance(values, Tensor):
-        return [values]
-    if isinstance(values, (list, tuple)):
-        return [tensor for value in values for tensor in tensors_in(value)]
-    return []
-
-
 LOSS = "loss"
 OF_PARAMETERS = ("clip", "optimizer")
 """Phases that iterate over the parameters."""
@@ -229,7 +162,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 return result
         self._find_place(args)
-        result = func(*args, **kwargs)
+        result = in_kernel_s_layout(func.overloadpacket, func(*args, **kwargs))
         self._count(func, args, kwargs, result)
         category = self._category(func, args)
         made = tensors_in(results_on_device(func.overloadpacket, result))
