@@ -69,6 +69,15 @@ class PhaseRanges:
             self._open.__enter__()
 
 
+def takes_fused_paths(model: nn.Module) -> bool:
+    """Whether the model has attention layers of torch's that run as one operator in inference.
+
+    Under a dispatch mode autocast does not reach what such an operator calls.
+    """
+    layers = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
+    return any(isinstance(one, layers) and not one.training for one in model.modules())
+
+
 @contextmanager
 def module_ranges(model: nn.Module, make: MakeRange) -> Iterator[None]:
     """Open a range with its path around every module's forward, until the end of ``with``.
@@ -77,21 +86,30 @@ def module_ranges(model: nn.Module, make: MakeRange) -> Iterator[None]:
     hooks would be compiled in.
     """
     with ExitStack() as stack:
-        for path, module in _reachable(model, ""):
+        for path, module, is_fused in _reachable(model, ""):
             name = MODULE_RANGE + (path or ROOT)
-            if module._compiled_call_impl is None:
-                _hook(module, name, make, stack)
-            else:
+            if module._compiled_call_impl is not None:
                 _wrap(module, name, make, stack)
+            elif is_fused:
+                _wrap_forward(module, name, make, stack)
+            else:
+                _hook(module, name, make, stack)
         yield
 
 
-def _reachable(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """The module and all below it, but nothing inside a compiled one."""
-    yield path, module
+def _reachable(
+    module: nn.Module, path: str, is_fused: bool = False
+) -> Iterator[tuple[str, nn.Module, bool]]:
+    """The module and all below it, but nothing inside a compiled one.
+
+    With each: whether it belongs to a layer that torch runs as one operator in inference, unless
+    one of its modules has hooks.
+    """
+    is_fused = is_fused or (isinstance(module, nn.TransformerEncoderLayer) and not module.training)
+    yield path, module, is_fused
     if module._compiled_call_impl is None:
         for name, child in module.named_children():
-            yield from _reachable(child, f"{path}.{name}" if path else name)
+            yield from _reachable(child, f"{path}.{name}" if path else name, is_fused)
 
 
 def _hook(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> None:
@@ -107,6 +125,22 @@ def _hook(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> No
 
     stack.callback(module.register_forward_pre_hook(enter).remove)
     stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+
+
+def _wrap_forward(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> None:
+    """Open the range around ``forward``: a hook would change which operators run."""
+    own, forward = vars(module).get("forward"), module.forward
+
+    @functools.wraps(forward)
+    def forward_in_range(*args: Any, **kwargs: Any) -> Any:
+        with make(name):
+            return forward(*args, **kwargs)
+
+    module.forward = forward_in_range
+    if own is None:
+        stack.callback(delattr, module, "forward")
+    else:
+        stack.callback(setattr, module, "forward", own)
 
 
 def _wrap(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> None:

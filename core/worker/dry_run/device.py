@@ -25,6 +25,7 @@ from ..workloads.models import transformer
 LOWERED = frozenset(
     {
         *(F.linear, F.scaled_dot_product_attention, F.prelu),
+        torch._native_multi_head_attention,
         *(F.conv1d, F.conv2d, F.conv3d),
         *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
         *(torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.einsum),

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ...analysis.trace.scopes import MODULE_RANGE
 from ...estimate.extend import Played
 from ...estimate.libraries import workspaces_bytes
 from ...estimate.step.backward import GRADIENTS
@@ -24,9 +25,11 @@ from ...estimate.trace import STEP
 from ...spec.choices import Attention, without_autocast
 from ...spec.own_model import source_of
 from ...spec.spec import RunSpec
+from ..ranges import MakeRange, module_ranges
 from ..workloads import own
 from ..workloads.base import autocast_dtype, tensors_in
 from ..workloads.sdpa import fused_choice
+from . import fused_layers
 from .building import BuildTracker
 from .device import CpuFunctions, CudaFunctions, replaced
 from .step import DryRunOptimizer
@@ -63,7 +66,10 @@ class DryRunOwnWorkload(own.OwnWorkload):
         functions = _OwnCuda if spec.on_cuda else _OwnCpu
         is_configured = source_of(spec.model).door == "hf"
         values = _without_values() if is_configured else nullcontext()
-        with functions(autocast_dtype(spec), spec.attention_row), values:
+        # By autocast on CUDA these layers lose their fused paths, and by that on the CPU not.
+        is_cast = spec.on_cuda and autocast_dtype(spec) is not None
+        layers = nullcontext() if is_cast else fused_layers.taken()
+        with layers, functions(autocast_dtype(spec), spec.attention_row), values:
             yield
 
 
@@ -127,27 +133,39 @@ class GroupedProduct(torch.autograd.Function):
 class _Inside(TorchFunctionMode):
     """Mode that has another one answer what a function calls within its own body."""
 
-    def __init__(self, answering: TorchFunctionMode) -> None:
+    def __init__(self, answering: CpuFunctions) -> None:
         super().__init__()
         self._answering = answering
 
-    def __torch_function__(self, *call: Any) -> Any:
-        return self._answering.__torch_function__(*call)
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self._answering.__torch_function__(func, types, args, kwargs)
 
 
-def _answered_inside(
-    mode: TorchFunctionMode,
-    func: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+OF_LAYERS = (F.multi_head_attention_forward, fused_layers.ATTENTION, fused_layers.ENCODER_LAYER)
+"""What the attention layers of torch call as a whole."""
+
+
+def _answered_layer(
+    mode: CpuFunctions, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """The result of a Python function of `F`, with everything that it calls answered by the mode.
+    """The result of a function of `OF_LAYERS`, with everything that it calls answered by the mode.
 
     torch asks a mode about the function as a whole, and has left the mode when its body runs. The
     body asks once more whether there is a mode: told that there is none, it goes on.
     """
+    played = func
+    if func is fused_layers.ATTENTION:
+        played = partial(fused_layers.attention, on_cuda=isinstance(mode, CudaFunctions))
+    elif func is fused_layers.ENCODER_LAYER:
+        played = fused_layers.encoder_layer
     with replaced(F, "has_torch_function", partial(_answered, False)), _Inside(mode):
-        return func(*args, **kwargs)
+        return played(*args, **kwargs)
 
 
 class _OwnCpu(CpuFunctions):
@@ -156,8 +174,8 @@ class _OwnCpu(CpuFunctions):
     def _answer(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        if func is F.multi_head_attention_forward:
-            return _answered_inside(self, func, args, kwargs)
+        if func in OF_LAYERS:
+            return _answered_layer(self, func, args, kwargs)
         if func is F.scaled_dot_product_attention:
             return cpu_attention(self._attention, *args, **kwargs)
         if func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3:
@@ -171,8 +189,8 @@ class _OwnCuda(CudaFunctions):
     def _answer(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        if func is F.multi_head_attention_forward:
-            return _answered_inside(self, func, args, kwargs)
+        if func in OF_LAYERS:
+            return _answered_layer(self, func, args, kwargs)
         if func is F.scaled_dot_product_attention and not _is_fused_by_cuda(*args, **kwargs):
             return func(*args, **kwargs)
         if func is F.rms_norm and kwargs.get("weight") is None:
@@ -224,9 +242,9 @@ def cpu_attention(
     if attention.backend is not None:
         allowed = sdpa_kernel(SDPBackend.__members__[attention.backend])
     with _disable_current_modes(), torch.device("cpu"), allowed:
-        asked = map(_unwritten, operands)
+        q, k, v = map(_unwritten, operands)
         mask = None if attn_mask is None else _unwritten(attn_mask)
-        choice = fused_choice(*asked, mask, dropout_p, is_causal, scale, enable_gqa)
+        choice = fused_choice(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
     if choice != SDPBackend.FLASH_ATTENTION.value:
         math = _aten._scaled_dot_product_attention_math
         return math(  # type: ignore[no-any-return]
@@ -284,7 +302,7 @@ def play_own(spec: RunSpec, capability: str | None = None) -> OwnPlayed:
     tracker.trace.mark(STEP)
     used: set[Tensor] = set()
     _watch(tracker, workload, used)
-    with tracker, _no_collections():
+    with module_ranges(workload.model, _places(tracker)), tracker, _no_collections():
         workload.step(tracker.enter)
     optimizer = workload.optimizer
     for parameter, state in optimizer.state.items() if optimizer else ():
@@ -330,21 +348,25 @@ def _own_residents(tracker: StorageTracker, workload: DryRunOwnWorkload) -> None
         tracker.own(tensor, "inputs")
 
 
-def _watch(tracker: StorageTracker, workload: DryRunOwnWorkload, used: set[Tensor]) -> None:
-    """Hook the model so that the tracker has the step's place and the gradients."""
+def _places(tracker: StorageTracker) -> MakeRange:
+    """Ranges around modules that tell the tracker the step's place."""
     open_places: list[Place] = [OUTSIDE]
 
-    def enter(place: Place, *_: object) -> None:
-        open_places.append(place)
-        tracker.go_to(place)
-
-    def leave(*_: object) -> None:
-        open_places.pop()
+    @contextmanager
+    def at(range_name: str) -> Iterator[None]:
+        open_places.append(Place(0, range_name.removeprefix(MODULE_RANGE)))
         tracker.go_to(open_places[-1])
+        try:
+            yield
+        finally:
+            open_places.pop()
+            tracker.go_to(open_places[-1])
 
-    for name, module in workload.model.named_modules():
-        module.register_forward_pre_hook(partial(enter, Place(0, name or MODEL)))
-        module.register_forward_hook(leave, always_call=True)
+    return at
+
+
+def _watch(tracker: StorageTracker, workload: DryRunOwnWorkload, used: set[Tensor]) -> None:
+    """Hook the model so that the tracker has its outputs and the gradients."""
 
     def done(module: nn.Module, args: object, output: object) -> None:
         for tensor in tensors_in(output):

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...analysis.memory.owners import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
 from ...analysis.trace.scopes import LOSS, MODULE_RANGE
-from ..ranges import module_ranges
+from ..ranges import module_ranges, takes_fused_paths
 from ..workloads.base import SteppedWorkload, tensors_in
 
 BUILD_STEP = -1
@@ -62,7 +62,8 @@ class Tagger:
         """Tag the workload's tensors, and those its steps make, until the block ends."""
         self._tag_residents(workload)
         spec = workload.spec
-        if spec.precision_row.autocast and spec.compile == "off":
+        hides_casts = spec.compile != "off" or takes_fused_paths(workload.model)
+        if spec.precision_row.autocast and not hides_casts:
             # Compiled code casts within its kernels, out of the dispatcher's sight.
             self._casts = _CastWatcher(self._weights, self.tag)
         with ExitStack() as stack:

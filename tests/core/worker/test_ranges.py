@@ -71,6 +71,23 @@ def test_every_module_has_a_range_and_none_afterwards() -> None:
     assert len(log.lines) == 6
 
 
+def test_a_layer_that_runs_as_one_operator_still_does() -> None:
+    log, model = Log(), nn.Sequential(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True))
+
+    def operators() -> set[str]:
+        with torch.profiler.profile() as profiler, torch.inference_mode():
+            model(torch.ones(1, 3, 8))
+        return {event.name for event in profiler.events() or () if "encoder" in event.name}
+
+    with module_ranges(model.eval(), log.range):
+        assert operators() == {"aten::_transformer_encoder_layer_fwd"}
+    assert log.lines == ["mod:model", "mod:0", "end", "end"]
+    with module_ranges(model.train(), log.range):
+        assert operators() == set()
+    assert {"mod:0.self_attn", "mod:0.linear1"} <= set(log.lines)
+    assert "forward" not in vars(model[0])
+
+
 def test_ranges_close_when_a_module_fails() -> None:
     log, model = Log(), nn.Sequential(Fails())
     with module_ranges(model, log.range), pytest.raises(ValueError, match="as asked"):

@@ -304,6 +304,7 @@ def test_all_passes_close_on_a_model_with_its_own_autograd_function(
     ("factory", "settings"),
     [
         ("encoder", {"context": 64, "precision": "bf16"}),
+        ("encoder", {"context": 64, "precision": "bf16", "step": "inference"}),
         ("pooled", {"context": 0, "precision": "bf16"}),
         ("normed", {"context": 0}),
     ],
@@ -316,8 +317,9 @@ def test_torch_s_own_layers_are_predicted_as_they_run(
     (*_, data) = (event.data for event in events if isinstance(event, ResultReported))
     ledger = msgspec.convert(data, Memory)
     assert ledger.predicted_peak_bytes == ledger.tensor_peak_bytes
-    errors = {row.name: row.error for row in ledger.reconciliation}
-    assert errors["activations"] == 0 == errors.get("autocast weight copies", 0)
+    if spec.has_backward:
+        errors = {row.name: row.error for row in ledger.reconciliation}
+        assert errors["activations"] == 0 == errors.get("autocast weight copies", 0)
 
 
 @pytest.mark.parametrize(
