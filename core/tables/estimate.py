@@ -8,6 +8,7 @@ from typing import Any
 from ..estimate.closed_form import Prediction
 from ..estimate.exact import ExactPrediction, PhasePrediction
 from ..estimate.grid import Cell, Fit
+from ..estimate.savings import Saving, Savings
 from ..record.memory import LedgerRow
 from .table import Column, Table, facts, fields_of, tabulate
 
@@ -80,6 +81,27 @@ def grid_table(cells: Sequence[Cell]) -> Table:
         name="grid",
         title=f"Peak memory, predicted, by {' and '.join(keys)}",
     )
+
+
+def savings_table(savings: Savings) -> Table:
+    """A row per change that saves anything, the most first."""
+    return tabulate(
+        savings.savings,
+        (
+            Column("change", _change),
+            *fields_of(Saving, "saved_bytes"),
+            Column("share", lambda saving: saving.saved_bytes / savings.peak_bytes),
+            *fields_of(Saving, "peak_bytes", "peak_phase"),
+            Column("reserved_bytes", lambda saving: saving.reserved_bytes, is_optional=True),
+            *fields_of(Saving, "price"),
+        ),
+        name="savings",
+        title="What one change would save of the peak, predicted",
+    )
+
+
+def _change(saving: Saving) -> str:
+    return " ".join(f"{key}={value}" for key, value in saving.settings.items())
 
 
 def _setting(key: str) -> Callable[[Cell], Any]:

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "",
             ),
             ("sysbench-tui estimate --table context=128,256,512 --table precision=fp32,bf16", ""),
+            ("sysbench-tui estimate cs336-2025/xl --savings", "checkpoints, precision, optimizer"),
             ("sysbench-tui estimate mine.toml --json", "for scripts"),
         )
         + "\n\nThe keys are listed by `sysbench-tui run --help`."
@@ -50,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="KEY=VALUE,…",
         help="a prediction for every value; may be repeated, for every combination",
+    )
+    question.add_argument(
+        "--savings", action="store_true", help="what one change each would save, the most first"
     )
     add_table_formats(parser)
 

@@ -131,6 +131,22 @@ def test_fit_names_the_largest_and_what_the_next_lacks(
     assert f"from {found['beyond']:,} on it is sure not to" in text
 
 
+def test_savings_are_a_table_with_the_most_first(capsys: pytest.CaptureFixture[str]) -> None:
+    options = (*CUDA, "--set", "context=1024", "--savings")
+    found = document(capsys, *options)
+    assert found["method"] == "closed form"
+    first = found["savings"][0]
+    lines = printed(capsys, *options).splitlines()
+    ((key, value),) = first["settings"].items()
+    row = next(line for line in lines if line.lstrip().startswith(f"{key}={value} "))
+    assert first["price"] in row
+    assert any(line.startswith(f"{key}={value} saves the most, ") for line in lines)
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, *options, "--csv"))))
+    assert [int(row["saved_bytes"]) for row in rows] == [
+        row["saved_bytes"] for row in found["savings"]
+    ]
+
+
 def test_exact_mode_advises_expandable_segments_where_they_give_room(
     one_process: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from ....core.estimate.room import (
     room_of,
     verdict_of,
 )
+from ....core.estimate.savings import Savings
 from ....core.formatting import format_bytes, format_count, percent, signed_percent
 from ....core.record.memory import LIBRARY_WORKSPACE
 from ....core.record.roof import Roof
@@ -32,6 +33,7 @@ from ....core.tables.estimate import (
     grid_table,
     predicted_ledger_table,
     predicted_phases_table,
+    savings_table,
 )
 from ....core.tables.table import Table, with_total
 from .layout import Line, blank, prose, table_lines, titled
@@ -201,6 +203,33 @@ def grid_lines(
         yield from prose(text, width, style="dim")
     for text in (*_workspace_remarks(spec, capability), f"method: {method}"):
         yield from prose(text, width, style="dim")
+
+
+def savings_lines(
+    spec: RunSpec, savings: Savings, capability: str | None, method: str, width: int
+) -> Iterator[Line]:
+    """The changes that save anything, and the one that saves most."""
+    yield from _head(spec, width)
+    if savings.savings:
+        table = savings_table(savings)
+        yield from titled(table.title, table_lines(table, width, drop=("peak_phase",)))
+    yield blank()
+    yield from prose(_savings_answer(savings), width, style="bold")
+    remarks = [f"not predicted: {why}" for why in dict.fromkeys(savings.unknown.values())]
+    if len(savings.savings) > 1:
+        remarks.append("each change is alone: what two save together is no sum of theirs")
+    for text in (*remarks, *_workspace_remarks(spec, capability), f"method: {method}"):
+        yield from prose(text, width, style="dim")
+
+
+def _savings_answer(savings: Savings) -> str:
+    peak = format_bytes(savings.peak_bytes)
+    if not savings.savings:
+        return f"No single change that was tried saves anything of {peak}."
+    most = savings.savings[0]
+    ((key, value),) = most.settings.items()
+    saved = format_bytes(most.saved_bytes)
+    return f"{key}={value} saves the most, {saved} of {peak}; its price: {most.price}."
 
 
 def _head(spec: RunSpec, width: int, parameters: int = 0) -> Iterator[Line]:

@@ -18,6 +18,7 @@ from ....core.estimate.closed_form import predict, why_no_workspace, why_not_pre
 from ....core.estimate.exact import Estimator, ExactPrediction, why_not_played
 from ....core.estimate.grid import Predict, cells_of, fit, parse_axes
 from ....core.estimate.room import ANY_CARD, Card, card_here, room_of
+from ....core.estimate.savings import savings_of
 from ....core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
 from ....core.formatting import parse_bytes
 from ....core.machine.devices import DeviceCapacity, device_capacity
@@ -29,10 +30,17 @@ from ....core.runs.rates.store import measured_facts
 from ....core.spec.model_source import located
 from ....core.spec.resolve import resolved
 from ....core.spec.spec import RunSpec
-from ....core.tables.estimate import fit_table, grid_table
+from ....core.tables.estimate import fit_table, grid_table, savings_table
 from ....core.tables.table import Table
 from ..spec_arguments import asked_spec
-from .estimate import Estimate, estimate_lines, estimate_tables, fit_lines, grid_lines
+from .estimate import (
+    Estimate,
+    estimate_lines,
+    estimate_tables,
+    fit_lines,
+    grid_lines,
+    savings_lines,
+)
 from .layout import Line
 from .output import page_width, print_json, print_lines, write
 
@@ -77,6 +85,8 @@ def _answer(arguments: argparse.Namespace, spec: RunSpec, exact: Estimator | Non
         _fit(arguments, spec, target, predict_one)
     elif arguments.table:
         _table(arguments, spec, target, predict_one)
+    elif arguments.savings:
+        _savings(arguments, spec, target, predict_one)
     else:
         _one(arguments, spec, target, exact)
 
@@ -162,6 +172,16 @@ def _table(
     document = {"capacity_bytes": capacity, "axes": axes, "cells": cells, "method": method}
     lines = grid_lines(spec, cells, target.card.capability, method, page_width())
     _print(arguments, document, [grid_table(cells)], lines)
+
+
+def _savings(
+    arguments: argparse.Namespace, spec: RunSpec, target: Target, predict_one: Predict
+) -> None:
+    savings = savings_of(spec, predict_one)
+    method = _method(arguments, spec)
+    lines = savings_lines(spec, savings, target.card.capability, method, page_width())
+    document = msgspec.to_builtins(savings) | {"method": method}
+    _print(arguments, document, [savings_table(savings)], lines)
 
 
 def _print(

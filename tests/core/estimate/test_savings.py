@@ -1,0 +1,54 @@
+"""What one change would save: every row is the prediction of a spec that can be run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sysbench.core.errors import SpecError, WorkerFailed
+from sysbench.core.estimate.closed_form import Prediction, predict
+from sysbench.core.estimate.savings import LEAST_SHARE, savings_of
+from sysbench.core.spec.spec import RunSpec
+
+XL = {"model": "cs336-2025/xl", "device": "cuda:0"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "first", "absent"),
+    [
+        ({"context": 1024, "optimizer": "adamw-fused"}, "checkpoint", "checkpoint=8"),
+        ({"context": 128}, "optimizer=sgd", "checkpoint"),  # its peak is in the optimizer
+        ({"context": 128, "step": "inference", "batch": 1}, "precision", "optimizer"),
+        ({"precision": "bf16-pure", "optimizer": "sgd", "attention": "sdpa"}, "", "precision"),
+    ],
+)
+def test_each_row_is_the_prediction_of_a_spec_that_can_run(
+    settings: dict[str, Any], first: str, absent: str
+) -> None:
+    spec = RunSpec(**XL, **settings)
+    found = savings_of(spec, predict)
+    assert found.peak_bytes == predict(spec).peak_bytes
+    for row in found.savings:
+        assert row.peak_bytes == predict(spec.changed(**row.settings)).peak_bytes
+        assert row.saved_bytes == found.peak_bytes - row.peak_bytes
+        assert row.saved_bytes >= LEAST_SHARE * found.peak_bytes
+    saved = [row.saved_bytes for row in found.savings]
+    assert saved == sorted(saved, reverse=True)
+    changes = [f"{key}={value}" for row in found.savings for key, value in row.settings.items()]
+    assert "".join(changes[:1]).startswith(first)
+    assert not any(change.startswith(absent) for change in changes)
+    assert len({tuple(row.settings) for row in found.savings if "checkpoint" in row.settings}) <= 1
+
+
+def test_what_cannot_be_predicted_is_named_and_ends_nothing() -> None:
+    def played(spec: RunSpec) -> Prediction:
+        if spec.precision != "fp32":
+            raise WorkerFailed("exact mode cannot play this step: of its own")
+        return predict(spec)
+
+    found = savings_of(RunSpec(**XL), played)
+    assert found.unknown == {"precision": "exact mode cannot play this step: of its own"}
+    assert {"optimizer": "sgd"} in [row.settings for row in found.savings]
+    with pytest.raises(SpecError, match="--savings = True: not for this spec: compiled code"):
+        savings_of(RunSpec(**XL, compile="default"), predict)
