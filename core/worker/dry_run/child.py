@@ -13,13 +13,10 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import ModuleType
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import msgspec
-import torch
 
 from ...errors import ModelError
 from ...estimate.allocator_settings import settings_of
@@ -31,6 +28,7 @@ from ...estimate.requests import held_by
 from ...estimate.trace import SHALLOW, Trace, extended_trace
 from ...machine.processes import die_with_parent
 from ...record.record import LedgerRow
+from ...spec.own_model import source_of
 from ...spec.spec import RunSpec
 from ..places import users_place
 
@@ -64,13 +62,19 @@ def exact_prediction(spec: RunSpec, capability: str | None = None) -> ExactPredi
 
 def quick_prediction(spec: RunSpec, capability: str | None = None) -> ExactPrediction:
     """`exact_prediction` without importing torch's compiler, if this torch works without it."""
-    if spec.is_own:  # its code may use anything of torch
-        return exact_prediction(spec, capability)
+    # Late: `main` times what it imports.
+    from .late_imports import few_imports, stub_dynamo
+
+    spared: AbstractContextManager[None] = stub_dynamo()
+    if spec.is_own:
+        if source_of(spec.model).door != "hf" or spec.trust_code:
+            return exact_prediction(spec, capability)  # its code may use anything of torch
+        spared = few_imports()
     try:
-        with stub_dynamo():
+        with spared:
             return exact_prediction(spec, capability)
     except Exception:
-        # This torch may use more of its compiler than the stub has.
+        # This torch, or this model, may use more than there is now.
         return exact_prediction(spec, capability)
 
 
@@ -209,28 +213,3 @@ def _answer(line: bytes, import_seconds: float) -> Answer:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-NAME = "torch._dynamo"
-
-
-@contextmanager
-def stub_dynamo() -> Iterator[None]:
-    """Replace ``torch._dynamo`` by a stub in the block, unless it is imported already.
-
-    It is as large as the rest of torch, and meta kernels import it only for its
-    ``disable``. Every other use raises `AttributeError` or `ImportError`.
-    """
-    if NAME in sys.modules:
-        yield
-        return
-    compiler = ModuleType(NAME)
-    compiler.disable = _undecorated  # type: ignore[attr-defined]
-    sys.modules[NAME] = torch._dynamo = compiler
-    try:
-        yield
-    finally:
-        del sys.modules[NAME], torch._dynamo
-
-
-def _undecorated(function: Callable[..., Any], *args: Any, **options: Any) -> Callable[..., Any]:
-    return function

@@ -11,7 +11,7 @@ from sysbench.core.estimate.closed_form import Prediction, predict
 from sysbench.core.estimate.savings import LEAST_SHARE, savings_of
 from sysbench.core.spec.spec import RunSpec
 
-XL = {"model": "cs336-2025/xl", "device": "cuda:0"}
+XL: dict[str, Any] = {"model": "cs336-2025/xl", "device": "cuda:0"}
 
 
 @pytest.mark.parametrize(
