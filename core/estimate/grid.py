@@ -12,7 +12,7 @@ import msgspec
 from ..errors import SpecError
 from ..spec.fields import field_named
 from ..spec.models import find_model
-from ..spec.own_model import is_own
+from ..spec.own_model import canonical_arguments, decoded_arguments, is_own, source_of
 from ..spec.spec import RunSpec
 from .allocator_settings import AllocatorSettings
 from .closed_form import Prediction
@@ -22,7 +22,10 @@ from .room import ANY_CARD, Card, Room, Verdict, lacking_bytes, room_of, verdict
 Predict = Callable[[RunSpec], Prediction]
 """The closed form, or `Estimator.predict`."""
 
-FitKey = Literal["batch", "context"]
+FitKey = Literal["batch", "context", "layers"]
+LAYER_ARGUMENTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
+"""Arguments of the user's models that are their number of layers, where they are given."""
+
 MOST_CELLS = 500
 MOST_TRIED = 32
 """Values that are tried one by one for the first from which on none fits."""
@@ -115,7 +118,7 @@ def fit(
     if why:
         raise SpecError("--fit", key, f"not for this spec: {why}")
     search = _Search(spec, key, room or room_of(spec, capacity_bytes), predict)
-    found = search.largest(max(1, guess or getattr(spec, key)), settings)
+    found = search.largest(max(1, guess or value_of(spec, key)), settings)
     beyond = search.beyond(found, settings)
     following = search.predicted(found + 1)
     at_largest = search.predicted(found) if found else None
@@ -142,6 +145,29 @@ def reserved_bytes(prediction: Prediction) -> int | None:
     return None if held is None else held.reserved_bytes
 
 
+def with_value(spec: RunSpec, key: FitKey, value: int) -> RunSpec:
+    """The spec with another value of the key; the user's models take layers as an argument."""
+    if key != "layers" or not spec.is_own:
+        return spec.changed(**{key: value})
+    arguments = decoded_arguments(spec.model_args) | {_layers_argument(spec): value}
+    return spec.changed(model_args=canonical_arguments(arguments))
+
+
+def value_of(spec: RunSpec, key: FitKey) -> int:
+    """The spec's value of the key; of the user's models' layers 1 where it does not say."""
+    if key != "layers" or not spec.is_own:
+        return int(getattr(spec, key))
+    value = decoded_arguments(spec.model_args).get(_layers_argument(spec), 1)
+    return value if isinstance(value, int) else 1
+
+
+def _layers_argument(spec: RunSpec) -> str:
+    """The argument that is given, else the one that is usual behind that door."""
+    given = decoded_arguments(spec.model_args)
+    usual = LAYER_ARGUMENTS[0] if source_of(spec.model).door == "hf" else LAYER_ARGUMENTS[-1]
+    return next((name for name in LAYER_ARGUMENTS if name in given), usual)
+
+
 class _Search:
     """Predictions of one spec by the value of a key, against a room."""
 
@@ -156,7 +182,7 @@ class _Search:
         if not self._allowed(value):
             return None
         if value not in self._known:
-            self._known[value] = self._predict(self._spec.changed(**{self._key: value}))
+            self._known[value] = self._predict(with_value(self._spec, self._key, value))
         return self._known[value]
 
     def largest(self, guess: int, settings: AllocatorSettings | None) -> int:

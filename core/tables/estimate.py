@@ -52,11 +52,16 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
     )
 
 
+def fit_words(key: str) -> str:
+    """Name of the key in a sentence about its largest value."""
+    return "number of layers" if key == "layers" else key
+
+
 def fit_table(fit: Fit) -> Table:
     """The largest value that fits, and the next one."""
     return facts(
         "fit",
-        f"The largest {fit.key} that fits",
+        f"The largest {fit_words(fit.key)} that fits",
         {
             fit.key: fit.largest,
             "peak_bytes": fit.peak_bytes,

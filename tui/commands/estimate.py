@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peak", metavar="TFLOPS[,GB/S]", help="of the device, for the roofline time of --exact"
     )
     question = parser.add_mutually_exclusive_group()
-    question.add_argument("--fit", choices=("batch", "context"), help="the largest that fits")
+    question.add_argument(
+        "--fit", choices=("batch", "context", "layers"), help="the largest that fits"
+    )
     question.add_argument(
         "--table",
         action="append",

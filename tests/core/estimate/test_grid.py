@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from sysbench.core.estimate.exact import (
     ProductCount,
     roof_ms,
 )
-from sysbench.core.estimate.grid import cells_of, fit, largest, parse_axes
+from sysbench.core.estimate.grid import cells_of, fit, largest, parse_axes, value_of, with_value
 from sysbench.core.estimate.requests import Requests
 from sysbench.core.estimate.room import is_room, room_of, with_fragments
 from sysbench.core.record.roof import Roof
@@ -113,6 +114,33 @@ def test_beyond_is_past_every_value_that_fits_again(fits_again: range, beyond: i
     assert found.largest in (50, fits_again.stop - 1)
     # From the bound that the tensors set, 101, values are tried down to 69.
     assert found.beyond == beyond
+
+
+def test_the_largest_number_of_layers_is_of_the_same_model() -> None:
+    spec = RunSpec(model="cs336-2025/xl", device="cuda:0")
+    found = fit(spec, "layers", 80 * GIB, predict)
+    at, after = (predict(spec.changed(layers=found.largest + more)) for more in (0, 1))
+    assert found.peak_bytes == at.peak_bytes < 80 * GIB
+    assert found.next_peak_bytes == after.peak_bytes
+    assert found.over_bytes is not None and found.over_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "then"),
+    [
+        ("nano.py:make", "", '{"layers": 7}'),
+        ("nano.py:make", '{"n_layer": 2, "width": 8}', '{"n_layer": 7, "width": 8}'),
+        ("hf:config.json", "", '{"num_hidden_layers": 7}'),
+    ],
+)
+def test_layers_of_a_model_of_yours_are_an_argument_of_it(
+    model: str, given: str, then: str
+) -> None:
+    spec = RunSpec(model=model, model_args=given)
+    assert value_of(spec, "layers") == (2 if given else 1)
+    changed = with_value(spec, "layers", 7)
+    assert json.loads(changed.model_args) == json.loads(then)
+    assert value_of(changed, "layers") == 7
 
 
 def test_a_key_that_allows_no_more_has_no_next() -> None:

@@ -11,7 +11,7 @@ import msgspec
 from ....core.estimate.allocator_settings import AllocatorSettings
 from ....core.estimate.closed_form import Prediction, predict
 from ....core.estimate.exact import ExactPrediction, roof_ms
-from ....core.estimate.grid import EXPANDABLE, Cell, Fit, reserved_bytes
+from ....core.estimate.grid import EXPANDABLE, Cell, Fit, reserved_bytes, with_value
 from ....core.estimate.room import (
     FRAGMENTS_BYTES,
     FRAGMENTS_SHARE,
@@ -30,6 +30,7 @@ from ....core.spec.spec import RunSpec
 from ....core.tables.context import model_line, settings_line
 from ....core.tables.estimate import (
     fit_table,
+    fit_words,
     grid_table,
     predicted_ledger_table,
     predicted_phases_table,
@@ -174,7 +175,7 @@ def fit_lines(
     spec: RunSpec, fit: Fit, capability: str | None, method: str, width: int
 ) -> Iterator[Line]:
     """The largest that fits, and the memory that the next one lacks."""
-    yield from _head(spec.changed(**{fit.key: fit.largest}) if fit.largest else spec, width)
+    yield from _head(with_value(spec, fit.key, fit.largest) if fit.largest else spec, width)
     table = fit_table(fit)
     yield from titled(table.title, table_lines(table, width, columns=("quantity", "value")))
     yield blank()
@@ -262,13 +263,14 @@ def _fit_answer(fit: Fit) -> str:
     if not fit.largest:
         fits = "fits" if fit.beyond == fit.next else "is sure to fit"
         return f"Nothing {fits} in {capacity}: {_lacks(fit)}."
-    return f"The largest {fit.key} that fits in {capacity} is {fit.largest:,}; {_lacks(fit)}."
+    largest = f"The largest {fit_words(fit.key)} that fits in {capacity} is {fit.largest:,}"
+    return f"{largest}; {_lacks(fit)}."
 
 
 def _lacks(fit: Fit) -> str:
     """Why the next value is not sure to fit."""
     if fit.next is None or fit.over_bytes is None:
-        return f"the spec allows no larger {fit.key}"
+        return f"the spec allows no larger {fit_words(fit.key)}"
     following, lacked = f"{fit.key} {fit.next:,}", format_bytes(fit.over_bytes)
     if fit.beyond == fit.next:
         return f"{following} needs {lacked} more"
