@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from ...estimate.extend import Product
-from .scratch import marks_bytes, softmax_product_bytes
+from .scratch import marks_bytes, softmax_product_bytes, strided_bytes
 
 _aten = torch.ops.aten
 _CPU_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
@@ -69,8 +69,7 @@ def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool
     ``batch_norm_backward_cpu_template``.
     """
     if packet is _aten.native_layer_norm_backward:
-        strided = (tensor for tensor in args[:2] if not tensor.is_contiguous())
-        return sum(tensor.numel() * tensor.itemsize for tensor in strided)
+        return sum(strided_bytes(args))
     if packet is _aten._safe_softmax:
         return sum(marks_bytes(result))
     if not on_cuda and packet is _aten.native_batch_norm_backward and result[0] is not None:

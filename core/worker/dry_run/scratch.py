@@ -53,12 +53,20 @@ def scratch_after(packet: Any, args: Sequence[Any], result: Any) -> list[int]:
         return marks_bytes(result)
     if packet is _aten._softmax_backward_data:
         return [softmax_product_bytes(args[0])]
+    if packet is _aten.native_layer_norm_backward:
+        return strided_bytes(args)
     return []
 
 
 def softmax_product_bytes(gradient: Tensor) -> int:
     """Of ``softmax_backward_cuda_out``: the gradient times the softmax. The CPU's makes none."""
     return gradient.numel() * gradient.itemsize
+
+
+def strided_bytes(args: Sequence[Any]) -> list[int]:
+    """Of a layer norm's backward: copies of the gradient and the input that are not contiguous."""
+    strided = (tensor for tensor in args[:2] if not tensor.is_contiguous())
+    return [tensor.numel() * tensor.itemsize for tensor in strided]
 
 
 def marks_bytes(result: Tensor) -> list[int]:
