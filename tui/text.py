@@ -107,7 +107,12 @@ KIND_WORDS = {
     "nsys-export": "nsys export",
 }
 
-DECODING_WORDS = {"decode": "decoding", "rows": "reading rows", "analyse": "making the tables"}
+DECODING_WORDS = {
+    "decode": "decoding",
+    "rows": "reading rows",
+    "analyse": "making the tables",
+    "merge": "merging",
+}
 
 STAGE_MARKS = {"compile": "compile", "warmup": "warm", "measure": "measure"}
 """The stages worth a mark under a time axis; each pass is marked by its name."""

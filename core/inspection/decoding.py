@@ -59,7 +59,7 @@ class Decoding:
         if other:
             format_of(other)
         self.entry = entry_of(self.path, device, steps, other)
-        self._limit_bytes = limit_bytes or min(MOST_BYTES, memory_capacity_bytes() // 2)
+        self._limit_bytes = limit_bytes or default_limit_bytes()
         numbers = "" if steps is None else f"{steps[0]}-{steps[1]}"
         self._choice = ["" if device is None else str(device), numbers, str(other or "")]
         self._lock = Lock()
@@ -89,7 +89,7 @@ class Decoding:
             )
         with process:
             try:
-                end = _follow(process, show)
+                end = follow(process, show)
                 code = process.wait()
             finally:
                 process.kill()
@@ -127,7 +127,12 @@ class Decoding:
         return f"{self.path}: its decoding ended with {how}; see {log}"
 
 
-def _follow(
+def default_limit_bytes() -> int:
+    """The memory that a decoding may take where the user does not say: half of this machine's."""
+    return min(MOST_BYTES, memory_capacity_bytes() // 2)
+
+
+def follow(
     process: subprocess.Popen[bytes], show: Callable[[Progressed], None]
 ) -> Finished | Refused | None:
     """Show the progress until the process writes no more; returns its last message, if any."""

@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import DamagedFileError
 from ..runs.directory import RunDirectory
 from ..storage import home
 from .inspection import Inspection, decode_inspection
+
+if TYPE_CHECKING:
+    from ..analysis.ranks.summary import RankTrace
 
 KEPT = 32
 """Count of newest entries that are kept."""
@@ -27,7 +31,8 @@ class Entry:
     """The tables of one file, in a folder laid out like a run's.
 
     ``inspection.json`` the tables, written last · ``trace/kernels.json`` the kernels layer
-    by layer, as a trace pass leaves them · ``log.txt``.
+    by layer, as a trace pass leaves them · ``rank.msgpack`` what a comparison of ranks takes of a
+    trace with collectives · ``log.txt``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,6 +49,11 @@ class Entry:
         return self.as_run.pass_folder("trace") / "kernels.json"
 
     @property
+    def rank_path(self) -> Path:
+        """The file as one rank of several; absent where it cannot be compared with others."""
+        return self.path / "rank.msgpack"
+
+    @property
     def log_path(self) -> Path:
         """Standard error of the decoding process."""
         return self.path / "log.txt"
@@ -57,6 +67,15 @@ class Entry:
         """The inspection, or None if there is none that can be read."""
         try:
             return decode_inspection(self.inspection_path.read_bytes(), self.inspection_path)
+        except (OSError, DamagedFileError):
+            return None
+
+    def read_rank(self) -> RankTrace | None:
+        """The file as one rank of several, or None if there is none that can be read."""
+        from ..analysis.ranks.summary import decode_rank  # numpy, for which files alone do not ask
+
+        try:
+            return decode_rank(self.rank_path.read_bytes(), self.rank_path)
         except (OSError, DamagedFileError):
             return None
 

@@ -85,7 +85,12 @@ def _head(path: Path) -> bytes:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             run = _run_around(path / "any file")
-            what = f"a folder of a run, {_to_see(run)}" if run else "a folder; name a file in it"
+            ranks = shlex.join(("sysbench-tui", "inspect", str(path)))
+            what = (
+                f"a folder of a run, {_to_see(run)}"
+                if run
+                else f"a folder; name a file in it, or see it as the ranks of a job:\n  {ranks}"
+            )
             raise ForeignFileError(f"{path} is {what}")
         if not stat.S_ISREG(mode):
             raise ForeignFileError(f"{path} is not a regular file; save it to one first")

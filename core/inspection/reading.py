@@ -29,8 +29,10 @@ from ..analysis.memory.profiled import (
 from ..analysis.memory.snapshot import read_snapshot
 from ..analysis.nsys.export import export_of, read_contents
 from ..analysis.nsys.summaries import summary
+from ..analysis.ranks.summary import RankTrace, rank_trace
 from ..analysis.rules.files import findings_of_file
 from ..analysis.trace.events import Kind, Trace
+from ..analysis.trace.origin import read_origin
 from ..analysis.trace.reader import read_trace
 from ..errors import DamagedFileError
 from ..record.nsys import KernelSummary
@@ -52,10 +54,12 @@ second of training makes 3,000 rows."""
 
 
 class Tables(NamedTuple):
-    """An inspection, and its kernels layer by layer where it has any."""
+    """An inspection, its kernels layer by layer where it has any, and the file as one rank of
+    several where it has collectives."""
 
     inspection: Inspection
     layers: Kernels | None
+    rank: RankTrace | None = None
 
 
 def read_tables(
@@ -128,9 +132,13 @@ def _read_trace(
     calls = _runtime_calls(trace, ledger)
     folded = msgspec.structs.replace(folded, collectives=rows, host=host_side(trace, ledger, calls))
     layers = with_costs(kernel_table(ledger, by_layer=True), work)
+    rank = None
+    if steps is None:
+        with suppress(DamagedFileError):  # too much to compare, yet the file's own tables stand
+            rank = rank_trace(trace, ledger, read_origin(path))
     memory = _profiled_memory(path) if ledger.source == "operators" else None
     if memory:
-        return Tables(_profiled(path, memory, kernels=folded), layers)
+        return Tables(_profiled(path, memory, kernels=folded), layers, rank)
     if not len(ledger.work):
         raise DamagedFileError(_empty(path))
     counted, why_none = None, NO_REQUESTS
@@ -150,7 +158,7 @@ def _read_trace(
         findings=findings_of_file(folded),
         missing={} if counted else {"memory": why_none},
     )
-    return Tables(inspection, layers)
+    return Tables(inspection, layers, rank)
 
 
 def _captured(path: Path, progress: Progress) -> Trace:
@@ -268,7 +276,7 @@ def _read_export(
         findings=findings_of_file(export.folded),
         missing=missing | {"memory": "nsys does not record the allocator"},
     )
-    return Tables(inspection, export.kernels)
+    return Tables(inspection, export.kernels, export.rank)
 
 
 def _name(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""`inspect`: a foreign chrome trace, memory snapshot or nsys export, with our tables."""
+"""`inspect`: a foreign chrome trace, memory snapshot or nsys export, or a folder of ranks."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ NEEDS = {
 
 OF_FILES = ("findings", *INSPECTED)
 """The sections of ``--section``."""
+RANKS = "ranks"
+"""The section that a folder has beside those of `OF_FOLDERS`."""
+OF_FOLDERS = (RANKS, "steps", "collectives", "memory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Read a file that any program wrote: a chrome trace of torch.profiler (.json, .json.gz),\n"
         "a snapshot of CUDA's allocator (pickle), or an nsys export to SQLite. The format is\n"
         "recognised from the content, not the file name. A separate process with a memory limit\n"
-        "decodes it; a second look is instant."
+        "decodes it; a second look is instant.\n"
+        "Of a folder with a trace, export or snapshot of each rank of a job, the ranks side by\n"
+        "side: their clocks are aligned by the collectives that they have in common."
     )
     parser.epilog = (
         examples(
@@ -56,12 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ("sysbench-tui inspect snapshot.pickle --json | jq .memory.ledger", ""),
             ("sysbench-tui inspect report.sqlite --section kernels --csv > kernels.csv", ""),
             ("sysbench-tui inspect run.json.gz --capture capture.json.gz", "of CUDA graphs"),
+            ("sysbench-tui inspect traces/ --merged all.json.gz", ""),
             ("sysbench-tui export trace.json.gz csv", "a CSV file for each table"),
         )
         + "\n\nexit codes: 0 shown, 2 not readable or no such section, 130 cancelled"
     )
-    parser.add_argument("file", metavar="FILE", help="the file; only read, never changed")
-    parser.add_argument("--section", choices=OF_FILES, help="print only this, in full")
+    parser.add_argument("file", metavar="FILE", help="the file, or a folder of ranks; only read")
+    parser.add_argument("--section", choices=(*OF_FILES, RANKS), help="print only this, in full")
     add_table_formats(parser)
     parser.add_argument(
         "--peak",
@@ -76,6 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what decoding may take (default: half of the memory here, at most 16GiB)",
     )
     add_file_choice(parser)
+    parser.add_argument(
+        "--merged",
+        metavar="OUT",
+        help="of a folder: also write all its traces as one, on one clock, for Perfetto "
+        "(.json or .json.gz)",
+    )
     add_tree_options(parser)
 
 
@@ -93,6 +105,14 @@ def main(arguments: argparse.Namespace) -> int:
     from .report.kernel_sections import tree_of, tree_options
     from .report.sections import section_as_json, section_lines
 
+    if Path(arguments.file).is_dir():
+        return _show_folder(arguments)
+    for flag, given in (
+        ("--section ranks", arguments.section == RANKS),
+        ("--merged", arguments.merged),
+    ):
+        if given:
+            raise NotFoundError(f"{flag} is of a folder of ranks, and {arguments.file} is a file")
     options = tree_options(arguments)
     peak = parse_peak(arguments.peak) if arguments.peak else None
     decoding = Decoding(
@@ -135,6 +155,57 @@ def main(arguments: argparse.Namespace) -> int:
         print_lines(dropwhile(lambda line: not line, lines))
     else:
         print_lines(inspection_lines(inspection, page_width()))
+    return 0
+
+
+def _show_folder(arguments: argparse.Namespace) -> int:
+    """Show a folder of ranks; 0 when they could be read."""
+    from ...core.export.inspection import tables_as_markdown
+    from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
+    from ...core.inspection.ranks.folder import FolderError
+    from ...core.inspection.ranks.merging import merge_traces
+    from ...core.inspection.ranks.reading import read_ranks
+    from ...core.tables.files.ranks import ranks_tables
+    from .ranks.lines import ranks_lines, ranks_section_lines
+    from .report.inspection import decoding_progress
+
+    folder, section = Path(arguments.file), arguments.section
+    refused = [
+        name
+        for name in ("steps", "capture", "peak", "depth", "match", "min_share")
+        if getattr(arguments, name) is not None
+    ]
+    if refused:
+        flag = f"--{refused[0].replace('_', '-')}"
+        raise FolderError(f"{flag} is of one file: inspect a file of {folder} with it")
+    with decoding_progress() as show:
+        ranks = read_ranks(
+            folder, lambda path, step: show(step), arguments.memory_limit, arguments.device
+        )
+        tables = ranks_tables(ranks)
+        if section and section not in tables:
+            reason = f": it has {', '.join(tables)}" if section in OF_FOLDERS else " of ranks"
+            raise NotFoundError(f"no {section} in the folder {folder}{reason}")
+        if arguments.merged:
+            merge_traces(folder, ranks, Path(arguments.merged), show, arguments.memory_limit)
+    chosen = [table for name in ([section] if section else tables) for table in tables[name]]
+    if arguments.md:
+        write(tables_as_markdown(chosen))
+    elif arguments.csv:
+        # As of a file: the table that a section is named after is the section.
+        named = [table for table in chosen if table.name == section] or chosen
+        only = len(named) == 1
+        write((table_as_csv(named[0]) if only else tables_as_tidy_csv(named)).decode())
+    elif arguments.json:
+        print_json(getattr(ranks, "rows" if section == RANKS else section) if section else ranks)
+    elif section:
+        print_lines(
+            dropwhile(
+                lambda line: not line, ranks_section_lines(ranks, section, page_width(cut=False))
+            )
+        )
+    else:
+        print_lines(ranks_lines(ranks, page_width()))
     return 0
 
 

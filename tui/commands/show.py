@@ -69,5 +69,5 @@ def _show_file(arguments: argparse.Namespace) -> int:
 
     if arguments.section not in (None, *inspect.OF_FILES):
         raise SpecError("--section", arguments.section, f"of a file {', '.join(inspect.OF_FILES)}")
-    defaults = {"csv": False, "md": False, "peak": None, "memory_limit": 0}
+    defaults = {"csv": False, "md": False, "peak": None, "memory_limit": 0, "merged": None}
     return inspect.main(argparse.Namespace(**vars(arguments) | defaults, file=arguments.run))

@@ -26,6 +26,7 @@ KINDS = (
     ("all-to-all", r"all_?to_?all|(?<![a-z])a2a(?![a-z])"),
     ("broadcast", r"broad_?cast"),
     ("send-receive", r"send_?recv|^_?(send|recv)$|p2p"),
+    ("barrier", r"barrier"),
     ("reduce", r"(?<!all)(?<!all_)reduce(?!_?scatter)"),
 )
 _KINDS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in KINDS]

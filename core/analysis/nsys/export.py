@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from ...errors import DamagedFileError
 from ...record.nsys import NsysFacts
 from ...record.record import Kernels, Nsys
 from ..kernels.collectives import collective_rows
 from ..kernels.host_side import host_side
 from ..kernels.table import kernel_table
 from ..kernels.time_ledger import chosen_device, time_ledger
+from ..ranks.summary import RankTrace, rank_trace
 from ..trace.events import NONE, DeviceEvents, HostEvents, Kind, Trace
+from ..trace.origin import Origin
 from .events import Events, joined, read_events
 from .file import ExportFile, Progress, open_export
 from .projection import OPERATOR_FACTS, nvtx_of
@@ -101,10 +105,12 @@ GPU_TABLE = "TARGET_INFO_GPU"
 
 
 class NsysExport(NsysFacts, frozen=True, kw_only=True):
-    """The tables of one export: ``kernels`` has a row per layer, ``folded`` has layers folded."""
+    """The tables of one export: ``kernels`` has a row per layer, ``folded`` has layers folded.
+    ``rank`` is the export as one of several, None where it has no collective."""
 
     kernels: Kernels
     folded: Kernels
+    rank: RankTrace | None = None
 
     def block(self) -> Nsys:
         """The block for a record, with the folded kernels."""
@@ -164,6 +170,10 @@ def export_of(
     trace = trace_of(events)
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     devices = devices_of(events, models)
+    rank = None
+    if steps is None:
+        with suppress(DamagedFileError):  # too much to compare, yet the export's tables stand
+            rank = rank_trace(trace, ledger, Origin())
     is_kernel = events.work.kind == Kind.KERNEL
     return NsysExport(
         kernels=_without_unknowns(kernel_table(ledger, by_layer=True), missing),
@@ -172,6 +182,7 @@ def export_of(
             collectives=collective_rows(ledger, trace.collectives),
             host=host_side(trace, ledger, []),
         ),
+        rank=rank,
         kernel_summary=work_summary(events.names, events.work.take(is_kernel)),
         memory_summary=work_summary(events.names, events.work.take(~is_kernel)),
         api_summary=call_summary(events.names, events.calls),

@@ -18,76 +18,43 @@ from .events import (
     CollectiveCall,
     DeviceEvents,
     HostEvents,
-    Kind,
+    NumberedCall,
     Ranges,
     Trace,
     no_ranges,
 )
 from .json import Args, JsonEvent
 from .numbers import durations, integers, nanoseconds
-
-KIND_OF = {
-    "cpu_op": Kind.OPERATOR,
-    "Operator": Kind.OPERATOR,
-    "user_annotation": Kind.ANNOTATION,
-    "python_function": Kind.MODULE,
-    "cuda_runtime": Kind.RUNTIME,
-    "cuda_driver": Kind.RUNTIME,
-    "xpu_runtime": Kind.RUNTIME,
-    "xpu_driver": Kind.RUNTIME,
-    "Runtime": Kind.RUNTIME,
-    "kernel": Kind.KERNEL,
-    "Kernel": Kind.KERNEL,
-    "gpu_memcpy": Kind.COPY,
-    "Memcpy": Kind.COPY,
-    "gpu_memset": Kind.FILL,
-    "Memset": Kind.FILL,
-}
-"""By the event's ``cat``; torch before 2.0 wrote the capitalised ones."""
-NAMELESS = "INVALID"
-"""Kineto's name for a call of CUDA's runtime that its table lacks: before torch 2.13 all of those
-that CUDA 13 brought, every launch that a compiler wrote among them."""
-LAUNCH_OF_CBID = {
-    **{211: "cudaLaunchKernel", 214: "cudaLaunchKernel_ptsz"},
-    **{269: "cudaLaunchCooperativeKernel", 270: "cudaLaunchCooperativeKernel_ptsz"},
-    272: "cudaLaunchCooperativeKernelMultiDevice",
-    **{311: "cudaGraphLaunch", 312: "cudaGraphLaunch_ptsz"},
-    **{430: "cudaLaunchKernelExC", 431: "cudaLaunchKernelExC_ptsz"},
-    **{505: "__cudaLaunchKernel", 506: "__cudaLaunchKernel_ptsz"},
-}
-"""The runtime's launches by CUPTI's number of the call (cupti_runtime_cbid.h of CUDA 13). Others
-without a name, such as 502 to 504, prepare a launch and launch nothing."""
-RUNTIMES = ("cuda_runtime", "Runtime")
-"""Categories whose calls have these numbers; the driver's numbers mean other calls."""
-ON_HOST = {category: int(kind) for category, kind in KIND_OF.items() if kind < Kind.KERNEL}
-ON_DEVICE = {category: int(kind) for category, kind in KIND_OF.items() if kind >= Kind.KERNEL}
-UNREAD = frozenset(
-    ("cuda_profiler_range", "glow_runtime", "hpu_op", "mtia_ccp_events", "mtia_insight")
+from .profiler_terms import (
+    INSTALLED_TORCH,
+    INSTANT,
+    MOST_ELEMENTS,
+    NAMELESS,
+    NONE,
+    NUMBERED,
+    OF_TORCH,
+    ON_DEVICE,
+    ON_HOST,
+    PROJECTED,
+    PYTHON,
+    PYTHON_FILE,
+    UNREAD,
+    call_of,
+    named,
 )
-"""Kineto's categories (``ActivityType.cpp``) of other devices' events, and of times that CUPTI's
-range profiler gives in place of kernels."""
-PYTHON = "python_function"
-PROJECTED = "gpu_user_annotation"
-PYTHON_FILE = ".py("
-"""In the name of a Python function: ``train.py(12): step``, with the function's first line."""
-OF_TORCH = ("torch/", "<")
-"""Begins of the names of functions that are torch's own, or that no file has."""
-INSTALLED_TORCH = "-packages/torch/"
-INSTANT = "cpu_instant_event"
+
 CATEGORY = attrgetter("cat")
 KERNEL_NAME = attrgetter("kernel")
 THREAD_BITS = 32
 
 AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents, Ranges)
 NO_ARGS = Args()
-NONE = -1
 LONGEST_OPERANDS = 2**18
 """Characters: more than an optimizer's list of a thousand tensors has."""
 MOST_EVENTS = 2**24
 MOST_CHARACTERS = 2**28
 MOST_COLLECTIVES = 2**16
-MOST_ELEMENTS = 2**48
-LONGEST_TEXT = 256
+MOST_NUMBERED = 2**20
 """A real trace stays far below these; a file that was packed to be huge does not."""
 
 
@@ -104,6 +71,7 @@ class PackedColumns(msgspec.Struct, frozen=True):
     has_requests: bool
     collectives: list[CollectiveCall]
     kernel_names: dict[int, int]
+    numbered: list[NumberedCall]
     host: dict[str, bytes]
     device: dict[str, bytes]
     functions: dict[str, bytes]
@@ -137,6 +105,7 @@ class Collector:
         self.has_requests = False
         self.collectives = _Numbers()
         self.kernel_names: dict[int, int] = {}
+        self.numbered: list[NumberedCall] = []
         self.host: list[HostEvents] = []
         self.device: list[DeviceEvents] = []
         self.functions: list[Ranges] = [no_ranges()]
@@ -207,6 +176,7 @@ class Collector:
                 self.has_requests,
                 list(self.collectives),
                 self.kernel_names,
+                self.numbered,
                 *columns,
             )
         )
@@ -241,6 +211,7 @@ class Collector:
         columns = {"name": names[device["name"]], "collective": collectives}
         self.device.append(DeviceEvents(**device | columns))
         self.kernel_names |= {call: int(names[name]) for call, name in part.kernel_names.items()}
+        self.numbered += part.numbered
         self.devices |= part.devices
         self.unread.update(part.unread)
         self.has_requests |= part.has_requests
@@ -258,7 +229,7 @@ class Collector:
         _, names, categories, processes, threads, times, lengths, all_args = _fields(events)
         args = [arg or NO_ARGS for arg in all_args]
         if NAMELESS in names:
-            names = tuple(map(_named, names, categories, args))
+            names = tuple(map(named, names, categories, args))
         if any(map(KERNEL_NAME, args)):  # HIP's launches have it
             self.kernel_names |= {
                 arg.correlation: self.names[arg.kernel]
@@ -266,18 +237,32 @@ class Collector:
                 if arg.kernel and isinstance(arg.kernel, str) and isinstance(arg.correlation, int)
             }
         start = nanoseconds(times)
+        end = start + durations(lengths)
         self.host.append(
             HostEvents(
                 kind=integers([ON_HOST[category] for category in categories]),
                 name=self.names.of(names),
                 thread=self.processes.of(processes) << THREAD_BITS | self.threads.of(threads),
                 start=start,
-                end=start + durations(lengths),
+                end=end,
                 correlation=integers([arg.correlation for arg in args]),
                 sequence=integers([arg.sequence for arg in args]),
                 operands=self._operands_of(args),
             )
         )
+        # The dictionary first, whatever the length of the chunk: most files have no such name.
+        if NUMBERED in self.names and NUMBERED in names:
+            self._add_numbered(names, args, start.tolist(), end.tolist())
+
+    def _add_numbered(
+        self, names: Sequence[str], args: list[Args], starts: list[int], ends: list[int]
+    ) -> None:
+        for name, arg, start, end in zip(names, args, starts, ends, strict=True):
+            number = arg.position
+            if name == NUMBERED and type(number) is int and 0 <= number < MOST_ELEMENTS:
+                self.numbered.append(NumberedCall(start, end, number))
+        if len(self.numbered) > MOST_NUMBERED:
+            raise ValueError(f"more than {MOST_NUMBERED:,} calls of collectives")
 
     def _operands_of(self, args: list[Args]) -> NDArray[np.int64]:
         """Numbers of the operators' inputs; -1 where the profiler recorded no shapes."""
@@ -335,7 +320,7 @@ class Collector:
         if all(arg.collective is None for arg in args):
             return np.full(len(args), NONE)
         numbers = [
-            NONE if arg.collective is None else self.collectives[_call_of(arg)] for arg in args
+            NONE if arg.collective is None else self.collectives[call_of(arg)] for arg in args
         ]
         if len(self.collectives) > MOST_COLLECTIVES:
             raise ValueError(f"more than {MOST_COLLECTIVES:,} distinct collectives")
@@ -364,27 +349,11 @@ class Collector:
             kernel_names=self.kernel_names,
             functions=functions,
             projected=projected,
+            numbered=[
+                NumberedCall(call.start - base_ns, call.end - base_ns, call.position)
+                for call in self.numbered
+            ],
         )
-
-
-def _call_of(args: Args) -> CollectiveCall:
-    """The arguments of a collective, with what is of another type than torch's as absent."""
-    texts = (args.collective, args.dtype, args.group, args.ranks)
-    name, dtype, group, ranks = (
-        text[:LONGEST_TEXT] if isinstance(text, str) else "" for text in texts
-    )
-    counts = (args.in_elements, args.out_elements, args.group_size)
-    first, last, size = (
-        count if isinstance(count, int) and 0 <= count < MOST_ELEMENTS else NONE for count in counts
-    )
-    return CollectiveCall(name, dtype, first, last, size, group, ranks)
-
-
-def _named(name: str, category: str, args: Args) -> str:
-    """The name of a launch that the profiler had no name for; else the name as it is."""
-    if name != NAMELESS or category not in RUNTIMES or not isinstance(args.cbid, int):
-        return name
-    return LAUNCH_OF_CBID.get(args.cbid, name)
 
 
 def _fields(events: list[JsonEvent]) -> list[tuple[Any, ...]]:

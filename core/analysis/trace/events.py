@@ -74,6 +74,15 @@ class CollectiveCall(NamedTuple):
     ranks: str
 
 
+class NumberedCall(NamedTuple):
+    """A call of a collective on the host, begin and end in nanoseconds as in `HostEvents`, with the
+    number that its process group gave it; all ranks of the group give it the same."""
+
+    start: int
+    end: int
+    position: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEvents(Columns):
     """Kernels, copies and fills; columns as in `HostEvents`. ``collective`` is an index of
@@ -136,6 +145,7 @@ class Trace:
     kernel_names: dict[int, int] = field(default_factory=dict)
     functions: Ranges = field(default_factory=no_ranges)
     projected: Ranges = field(default_factory=no_ranges)
+    numbered: list[NumberedCall] = field(default_factory=list)
 
 
 Index = NDArray[np.int64]

@@ -56,6 +56,25 @@ class Cover:
         """Covered length of each interval."""
         return self.before(end) - self.before(start)
 
+    def shared(self, other: Cover) -> Cover:
+        """The instants that both cover."""
+        # Each of these intervals meets a run of the other's, since both are in order.
+        first = np.searchsorted(other.end, self.start, side="right")
+        counts = np.maximum(np.searchsorted(other.start, self.end, side="left") - first, 0)
+        mine = np.repeat(np.arange(len(self.start)), counts)
+        before = np.cumsum(counts) - counts
+        theirs = np.arange(len(mine)) - np.repeat(before - first, counts)
+        return Cover(
+            np.maximum(self.start[mine], other.start[theirs]),
+            np.minimum(self.end[mine], other.end[theirs]),
+        )
+
+    def without(self, other: Cover) -> Cover:
+        """The instants that only this one covers."""
+        if not len(self.start):
+            return self
+        return self.shared(Cover(*other.gaps(int(self.start[0]), int(self.end[-1]))))
+
     def gaps(self, low: int, high: int) -> tuple[Times, Times]:
         """The parts of [low, high) that are not covered, as ascending intervals, none empty."""
         # A gap lies from each end to the next start; clipping empties those outside.

@@ -54,6 +54,7 @@ class Args(msgspec.Struct, gc=False):
     group_size: Any = msgspec.field(name="Group size", default=NONE)
     group: Any = msgspec.field(name="Process Group Name", default="")
     ranks: Any = msgspec.field(name="Process Group Ranks", default="")
+    position: Any = msgspec.field(name="Seq", default=NONE)
 
 
 class JsonEvent(msgspec.Struct, gc=False):

@@ -21,12 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from sysbench.core.analysis.kernels.tree import kernel_tree
+from sysbench.core.analysis.ranks.block import ranks_block
+from sysbench.core.analysis.ranks.summary import decode_rank, encode_rank
 from sysbench.core.errors import SysbenchError
 from sysbench.core.export.inspection import inspection_tables, tables_as_markdown
 from sysbench.core.export.text_formats import tables_as_tidy_csv
 from sysbench.core.inspection.inspection import decode_inspection, encode_inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.machine.processes import limit_data_memory
+from sysbench.tui.commands.ranks.lines import ranks_lines
 from sysbench.tui.commands.report.inspection import inspection_lines
 
 CASES = 500
@@ -65,6 +68,11 @@ def trace(*, on_device: bool) -> dict[str, Any]:
             call = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 10, "dur": 3}
             kernel = {"cat": "kernel", "name": "sgemm", "ts": at + 400, "dur": 300, "tid": 7}
             events += [place | call | {"args": link}, place | kernel | {"args": link}]
+            told = {"Collective name": "allreduce", "Process Group Name": "0"}
+            comms = {"cat": "cpu_op", "name": "record_param_comms", "ts": at + 9, "dur": 9}
+            events.append(place | comms | {"args": {"Seq": number}})
+            sum_up = {"cat": "kernel", "name": "ncclDevKernel", "ts": at + 650, "dur": 90, "tid": 9}
+            events.append(place | sum_up | {"args": link | told})
     devices = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
     return {"baseTimeNanoseconds": 10**18, "deviceProperties": devices, "traceEvents": events}
 
@@ -154,7 +162,7 @@ def files(folder: Path) -> dict[str, Callable[[random.Random], bytes]]:
 
 def print_all(path: Path) -> None:
     """Everything that `inspect` may be asked for."""
-    found, layers = read_tables(path, lambda stage, done, total: None)
+    found, layers, rank = read_tables(path, lambda stage, done, total: None)
     assert decode_inspection(encode_inspection(found), path) == found
     tree = kernel_tree(layers) if layers else None
     tables = [one for some in inspection_tables(found, tree).values() for one in some]
@@ -162,6 +170,12 @@ def print_all(path: Path) -> None:
     tables_as_tidy_csv(tables)
     tables_as_markdown(tables)
     lines = ["".join(text for text, _ in line) for line in inspection_lines(found, 80)]
+    if rank:
+        assert decode_rank(encode_rank(rank), path) == rank
+        ranks = ranks_block("folder", {0: "a", 1: "b"}, {0: rank, 1: rank})
+        lines += ["".join(text for text, _ in line) for line in ranks_lines(ranks, 80)]
+        for row in ranks.rows:
+            assert row.compute_ns + row.exposed_ns + row.idle_ns == row.span_ns
     assert all(line.isprintable() for line in lines)
 
 

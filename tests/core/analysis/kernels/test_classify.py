@@ -131,6 +131,10 @@ KERNELS = {
         void c10d::symmetric_memory::one_shot_all_reduce_kernel<...>(...)
         void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(...)
         ncclSymkDevKernel_AllGather_STMC
+        ncclAllReduceRingLLKernel_sum_f32(ncclColl)
+        ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)
+        multimem_one_shot_all_reduce_kernel<__nv_bfloat16>
+        ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)
         void deep_ep::intranode::dispatch<8, 768, 8192>(...)
         userbuffers_fp16_sum_inplace_gpu_rr_rs_oop_stride
     """,

@@ -47,6 +47,12 @@ def collective(
         ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "reduce"),
         ("ncclDevKernel_Broadcast_RING_LL", "broadcast"),
         ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "other"),
+        ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "all-reduce"),
+        ("ncclReduceScatterRingLLKernel_sum_f16(ncclColl)", "reduce-scatter"),
+        ("ncclSymkDevKernel_AllGather_STMC", "all-gather"),
+        ("multimem_one_shot_all_reduce_kernel<__nv_bfloat16>", "all-reduce"),
+        ("multimem_all_gather_kernel", "all-gather"),
+        ("barrier", "barrier"),
     ],
 )
 def test_the_kind_is_told_by_any_generation_of_names(kernel: str, kind: str) -> None:

@@ -75,3 +75,19 @@ def test_covered_length_within_any_interval(
     assert Cover(start, end).within(low, high).tolist() == [
         len(painted & set(range(begin, begin + length))) for begin, length in asked
     ]
+
+
+@given(INTERVALS, INTERVALS)
+def test_what_two_covers_share_and_what_one_has_alone_make_up_the_one(
+    mine: Intervals, others: Intervals
+) -> None:
+    (start, end, _), (begin, finish, _) = _columns(mine), _columns(others)
+    cover, other = Cover(start, end), Cover(begin, finish)
+
+    def painted(intervals: Cover) -> set[int]:
+        pairs = zip(intervals.start.tolist(), intervals.end.tolist(), strict=True)
+        return {instant for low, high in pairs for instant in range(low, high)}
+
+    assert painted(cover.shared(other)) == painted(cover) & painted(other)
+    assert painted(cover.without(other)) == painted(cover) - painted(other)
+    assert cover.shared(other).total + cover.without(other).total == cover.total

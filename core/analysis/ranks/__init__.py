@@ -1,0 +1,1 @@
+"""The files of several ranks put side by side: matched, aligned, split."""

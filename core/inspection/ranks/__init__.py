@@ -1,0 +1,1 @@
+"""A folder of ranks: its files recognised, decoded one after another, merged."""

@@ -1,0 +1,110 @@
+"""`inspect FOLDER` on three recorded gloo ranks: one slept, and two clocks were skewed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sysbench.tui.cli import main
+
+pytestmark = pytest.mark.usefixtures("sysbench_home")
+RECORDED = Path(__file__).parents[2] / "fixtures" / "ranks"
+TRUTH = json.loads((RECORDED / "truth.txt").read_text())
+NEAR_NS = 2_000_000
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["inspect", *map(str, arguments)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["inspect", *map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_the_ranks_of_a_folder_side_by_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "merged.json.gz"
+    found: dict[str, Any] = json.loads(printed(capsys, RECORDED, "--json", "--merged", output))
+    rows = found["rows"]
+    assert [row["rank"] for row in rows] == [0, 1, 2]
+    for row, waiting_ns, skew_ns in zip(rows, TRUTH["waiting_ns"], TRUTH["skew_ns"], strict=True):
+        assert abs(row["waiting_ns"] - waiting_ns) < NEAR_NS
+        assert abs(row["clock_ahead_ns"] - skew_ns) <= row["clock_error_ns"] < NEAR_NS
+        parts = ("compute_ns", "waiting_ns", "transfer_ns", "undivided_ns", "idle_ns")
+        assert sum(row[part] for part in parts) == row["span_ns"]
+    (finding,) = found["findings"]
+    assert (finding["numbers"]["rank"], finding["numbers"]["cause"]) == (TRUTH["late"], "idle")
+    assert len(found["steps"]) == 9
+    assert {step["step"] for step in found["steps"]} == {1, 2, 3}
+    assert found["left_out"] == ["truth.txt"] and found["absent"] == []
+
+    text = printed(capsys, RECORDED)
+    lines = text.splitlines()
+    assert lines[1] == "3 ranks of 3 · chrome traces"
+    assert "Rank 1 holds up the others" in text and "it ran nothing" in text
+    assert "clocks aligned to rank 0's by collectives: off by 0.4" in text
+    assert max(map(len, lines[1:])) <= 100
+    table = printed(capsys, RECORDED, "--section", "ranks", "--csv").splitlines()
+    assert table[0].startswith("rank,span_ns,compute_ns,waiting_ns") and len(table) == 4
+    assert "| step | rank 0 " in printed(capsys, RECORDED, "--section", "steps", "--md")
+    assert "no memory in the folder" in complaint(capsys, RECORDED, "--section", "memory")
+    assert "--steps is of one file" in complaint(capsys, RECORDED, "--steps", "1-2")
+    first = RECORDED / "rank0.json.gz"
+    assert "is of a folder of ranks" in complaint(capsys, first, "--section", "ranks")
+    assert_merged(output, rows)
+
+    # The same files by other names are not decoded again.
+    some = tmp_path / "some"
+    some.mkdir()
+    for name in ("rank0.json.gz", "rank2.json.gz"):
+        (some / name).symlink_to(RECORDED / name)
+    found = json.loads(printed(capsys, some, "--json"))
+    assert (found["world_size"], found["absent"]) == (3, [1])
+    assert "of 3 ranks without a file: 1" in printed(capsys, some)
+    assert "lies in the folder itself" in complaint(capsys, some, "--merged", some / "all.json")
+    (some / "again.json.gz").symlink_to(RECORDED / "rank0.json.gz")
+    assert "rank 0 has two files, again.json.gz and rank0" in complaint(capsys, some)
+
+
+def assert_merged(output: Path, rows: list[dict[str, Any]]) -> None:
+    """Every event of every rank, on the clock of rank 0, under numbers of its rank."""
+    with gzip.open(output) as file:
+        merged = json.load(file, parse_float=Decimal)["traceEvents"]
+    names = [event for event in merged if event["name"] == "process_name"]
+    rank_of = {event["pid"]: event["args"]["name"].split(":")[0] for event in names}
+    for row in rows:
+        with gzip.open(RECORDED / row["file"]) as file:
+            events = json.load(file, parse_float=Decimal)["traceEvents"]
+        timed = [event for event in events if event["ph"] == "X"]
+        own = [event for event in merged if rank_of[event["pid"]] == f"rank {row['rank']}"]
+        shifted = [event for event in own if event["ph"] == "X"]
+        ahead_us = Decimal(row["clock_ahead_ns"]) / 1000
+        assert [event["ts"] + ahead_us for event in shifted] == [event["ts"] for event in timed]
+        assert [event["args"] for event in shifted] == [event["args"] for event in timed]
+
+
+def test_snapshots_of_ranks_side_by_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(2):
+        event = {"action": "alloc", "addr": 4096, "size": 2**20 + rank, "time_us": 1, "frames": []}
+        snapshot = pickle.dumps({"segments": [], "device_traces": [[event]]})
+        (tmp_path / f"rank{rank}.pickle").write_bytes(snapshot)
+    found = json.loads(printed(capsys, tmp_path, "--json"))
+    assert [row["peak_bytes"] for row in found["memory"]] == [2**20, 2**20 + 512]
+    assert found["rows"] == [] and found["missing"]["rows"]
+    assert "Memory of each rank's recording" in printed(capsys, tmp_path)
+    assert "has no traces to merge" in complaint(capsys, tmp_path, "--merged", "a.json")

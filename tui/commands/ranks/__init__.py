@@ -1,0 +1,1 @@
+"""`inspect FOLDER`: what it prints of the ranks of one job."""
