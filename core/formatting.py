@@ -13,6 +13,9 @@ LONGEST_NAME = 60
 
 BINARY_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
+DECIMAL_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
+"""Units by which cards are sold."""
+
 
 def parse_bytes(text: str) -> int:
     """``"24GiB"`` to bytes. Only binary units, so that GB and GiB are never confused.
@@ -25,6 +28,20 @@ def parse_bytes(text: str) -> int:
     if match is None or match[2].lower() not in units:
         raise ValueError("bytes in binary units, such as 24GiB or 512MiB")
     return round(Decimal(match[1]) * units[match[2].lower()])
+
+
+def parse_size(text: str) -> int:
+    """`parse_bytes` that takes the units of data sheets too: ``"80GB"`` is 80e9 bytes.
+
+    Raises:
+        ValueError: Not a number followed by one of the units.
+    """
+    if match := re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(MB|GB|TB)\s*", text, re.IGNORECASE):
+        return round(Decimal(match[1]) * DECIMAL_UNITS[match[2].upper()])
+    try:
+        return parse_bytes(text)
+    except ValueError:
+        raise ValueError("bytes, such as 24GiB, 512MiB or 80GB") from None
 
 
 def format_bytes(count: float) -> str:

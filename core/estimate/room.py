@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ..errors import SpecError
+from ..machine.cards import KnownCard
 from ..spec.spec import RunSpec
 from .allocator_settings import MIB, AllocatorSettings
 from .closed_form import Prediction
@@ -33,10 +35,12 @@ class Card:
     Attributes:
         capability: Its compute capability, such as ``9.0``; None where it is not known.
         driver_bytes: What of the capacity its driver keeps for itself.
+        name: Of a card that is not here, what its driver would call it; else empty.
     """
 
     capability: str | None = None
     driver_bytes: int = DRIVER_BYTES
+    name: str = ""
 
 
 ANY_CARD = Card()
@@ -46,6 +50,28 @@ ANY_CARD = Card()
 def card_here(capability: str | None) -> Card:
     """A device of this machine, whose capacity, by `device_capacity`, is without the driver's."""
     return Card(capability=capability, driver_bytes=0)
+
+
+def card_elsewhere(known: KnownCard) -> Card:
+    """A card of the table, whose capacity is all of its memory."""
+    driver_bytes = DRIVER_BYTES if known.driver_bytes is None else known.driver_bytes
+    return Card(capability=known.capability, driver_bytes=driver_bytes, name=known.name)
+
+
+def spec_elsewhere(spec: RunSpec, known: KnownCard) -> RunSpec:
+    """The spec on a card that is not here: on CUDA, under its own limit only where that is less.
+
+    Raises:
+        SpecError: It says that it runs on the CPU.
+    """
+    if spec.device == "cpu":
+        raise SpecError("device", "cpu", f"cuda, or left out: {known.key} is a CUDA device")
+    device = "cuda:0" if spec.device == "auto" else spec.device
+    unlimited = spec.changed(device=device, memory_limit=0)
+    if not spec.memory_limit:
+        return unlimited
+    room = room_of(unlimited, known.memory_bytes, card_elsewhere(known))
+    return spec.changed(device=device) if spec.memory_limit < room.least else unlimited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +143,17 @@ def lacking_bytes(
     if requests is None:
         return max(0, with_fragments(prediction.peak_bytes, room) - room.least)
     return max(_lacks(prediction.peak_bytes, requests, room, settings))
+
+
+def spare_bytes(prediction: Prediction, room: Room) -> int:
+    """Bytes of the room that nothing needs, of what a step can count on; negative for none.
+
+    In exact mode beside what the allocator reserves where it has room.
+    """
+    held = prediction.held if isinstance(prediction, ExactPrediction) else None
+    if held is None:
+        return room.least - with_fragments(prediction.peak_bytes, room)
+    return room.least - held.reserved_bytes
 
 
 def is_room(peak_bytes: int, room: Room) -> bool:

@@ -27,6 +27,15 @@ WIDEST, TF32 = "fp32", "tf32"
 REMEDY = "measure it with `sysbench-tui doctor --measure`, or give it with --peak TFLOPS[,GB/S]"
 
 
+class CardMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A card of a GPU with the memory that it reports, in the units that the file explains."""
+
+    name: str
+    nvml_mib: int
+    source: str
+    cuda_mib: int | None = None
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of ``profiles/gpus.toml``, in the units that the file explains."""
 
@@ -41,6 +50,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: str
     fp32_clock_mhz: int = 0
     fp32_flops_per_clock: int = 0
+    capability: str = ""
+    cards: dict[str, CardMemory] = {}
 
     @property
     def formula_tflops(self) -> float:

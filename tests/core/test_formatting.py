@@ -13,6 +13,7 @@ from sysbench.core.formatting import (
     milliseconds,
     parse_bytes,
     parse_ratio,
+    parse_size,
     percent_of,
     short_path,
     shortened,
@@ -35,6 +36,27 @@ from sysbench.core.formatting import (
 )
 def test_bytes_are_read_in_binary_units(text: str, count: int) -> None:
     assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("80GB", 80 * 10**9),
+        ("80 GB", 80 * 10**9),
+        (" 1.5 tb", 1_500_000_000_000),
+        ("500mb", 500_000_000),
+        ("24GiB", 24 * 2**30),
+        ("512", 512),
+    ],
+)
+def test_sizes_are_read_in_the_units_of_data_sheets_too(text: str, count: int) -> None:
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GB", "24G", "-1GB", "8e1GB", "80 G B"])
+def test_sizes_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="24GiB, 512MiB or 80GB"):
+        parse_size(text)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from contextlib import AbstractContextManager, nullcontext
+from textwrap import wrap
 
 from ...core.estimate.exact import Estimator
+from ...core.formatting import format_bytes
+from ...core.machine.cards import known_cards
+from ...core.spec.models import model_presets
 from .arguments import add_table_formats, examples
 from .spec_arguments import add_spec_arguments
 
@@ -15,12 +19,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Predict a spec: nothing is measured. The closed form needs no torch and takes a\n"
         "millisecond; --exact plays the step on tensors without memory, in a separate process.\n"
-        "A CUDA device need not be here: device=cuda with --capacity asks for another machine."
+        "A CUDA device need not be here: --card asks for one by name, with its memory,\n"
+        "compute capability and peaks; device=cuda with --capacity for one of any size."
     )
     parser.epilog = (
         examples(
             ("sysbench-tui estimate cs336-2025/xl batch=4", ""),
             ("sysbench-tui estimate 10B device=cuda --exact", "by phase"),
+            (
+                "sysbench-tui estimate --card h100 cs336-2025/2.7B context=2048 precision=bf16 "
+                "--fit batch",
+                "",
+            ),
             (
                 "sysbench-tui estimate device=cuda --fit batch --capacity 24GiB --capability 8.9",
                 "",
@@ -29,12 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ("sysbench-tui estimate cs336-2025/xl --savings", "checkpoints, precision, optimizer"),
             ("sysbench-tui estimate mine.toml --json", "for scripts"),
         )
-        + "\n\nThe keys are listed by `sysbench-tui run --help`."
+        + f"\n\n{_cards()}\n{_notes()}\nThe keys are listed by `sysbench-tui run --help`."
     )
     add_spec_arguments(parser)
     parser.add_argument("--exact", action="store_true", help="by the real code on meta tensors")
-    parser.add_argument(
-        "--capacity", metavar="SIZE", help="to fit into, such as 24GiB (default: the device's)"
+    memory = parser.add_mutually_exclusive_group()
+    memory.add_argument(
+        "--card", metavar="NAME", help="a GPU that need not be here, such as h100; listed below"
+    )
+    memory.add_argument(
+        "--capacity",
+        metavar="SIZE",
+        help="to fit into, such as 24GiB, or 80GB for 80e9 bytes (default: the device's)",
     )
     parser.add_argument(
         "--capability",
@@ -68,6 +84,26 @@ def main(arguments: argparse.Namespace) -> int:
 
         answer(arguments, exact)
     return 0
+
+
+def _cards() -> str:
+    """The cards of ``--card``, a line each."""
+    lines = [
+        f"  {card.key:<11}{card.name:<18}{format_bytes(card.memory_bytes):>9}"
+        f"   compute capability {card.capability}"
+        for card in known_cards().values()
+    ]
+    return "\n".join(["cards, with all of their memory as nvidia-smi counts it:", *lines, ""])
+
+
+def _notes() -> str:
+    """What a reader of the presets' names should know."""
+    notes = {name: preset.note for name, preset in model_presets().items() if preset.note}
+    lines = [
+        "\n".join(wrap(note, 100, initial_indent=f"  {name:<19}", subsequent_indent=21 * " "))
+        for name, note in notes.items()
+    ]
+    return "\n".join(["notes on models:", *lines, ""])
 
 
 def _exact_mode(arguments: argparse.Namespace) -> AbstractContextManager[Estimator | None]:

@@ -17,7 +17,8 @@ from rich.cells import cell_len
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.exact import Estimator
-from sysbench.core.estimate.room import is_room, room_of, with_fragments
+from sysbench.core.estimate.room import card_elsewhere, is_room, room_of, with_fragments
+from sysbench.core.machine.cards import find_card
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from sysbench.tui.commands import estimate
@@ -213,6 +214,68 @@ def test_a_device_that_is_not_here_is_predicted_without_a_capacity(
     assert found["peak_bytes"] == predict(RunSpec(device="cuda:0")).peak_bytes
 
 
+QUESTION = ("--card", "h100", "cs336-2025/2.7B", "context=2048", "precision=bf16")
+"""Does 2.7B at context 2048 in bf16 fit 80 GB, and with what batch?"""
+
+
+def test_a_card_that_is_not_here_is_one_word(capsys: pytest.CaptureFixture[str]) -> None:
+    h100 = find_card("h100")
+    sdpa = (*QUESTION, "attention=sdpa", "--fit", "batch")
+    found = document(capsys, *sdpa)
+    spec = RunSpec(
+        model="cs336-2025/2.7B", context=2048, precision="bf16", attention="sdpa", device="cuda:0"
+    )
+    room = room_of(spec, h100.memory_bytes, card_elsewhere(h100))
+    peaks = [
+        predict(spec.changed(batch=found["largest"] + more), "9.0").peak_bytes for more in (0, 1)
+    ]
+    assert [is_room(peak, room) for peak in peaks] == [True, False]
+    assert (found["card"], found["capacity_bytes"]) == (h100.name, h100.memory_bytes)
+    assert (found["room_bytes"], found["doubt_bytes"]) == (room.least, room.doubt)
+    largest = found["largest"]
+    answer = f"The largest batch that fits in 79.6 GiB (H100 80GB HBM3) is {largest}; batch"
+    assert any(line.startswith(answer) for line in printed(capsys, *sdpa).splitlines())
+
+
+def test_a_card_has_three_verdicts_each_with_its_margin(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, verdict, margin in (
+        (("attention=sdpa", "batch=1"), "Fits: ", " to spare."),
+        (("batch=1",), "Too close to tell: ", "it may lack "),
+        (("batch=2",), "Does NOT fit: ", " more."),
+    ):
+        text = " ".join(printed(capsys, *QUESTION, *words).split())
+        assert verdict in text and "(H100 80GB HBM3), " in text and margin in text
+        assert "third d_ff matrix adds 0.84 G" in text
+    assert "--savings, in place of --fit" in " ".join(
+        printed(capsys, *QUESTION, "--fit", "batch").split()
+    )
+
+
+def test_a_card_brings_its_workspaces_and_its_roof(
+    one_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = ("--exact", "tiny", "precision=bf16")
+    h100, a100 = (document(capsys, *tiny, "--card", card) for card in ("h100", "a100-80gb"))
+    assert (h100["compute_capability"], a100["compute_capability"]) == ("9.0", "8.0")
+    assert h100["peak_bytes"] > a100["peak_bytes"]
+    assert 0 < h100["roofline_ms"] < a100["roofline_ms"]
+
+
+def test_a_size_in_gigabytes_says_what_it_is_taken_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ("tiny", "--capacity", "80 GB", "device=cuda")
+    assert document(capsys, *options)["capacity_bytes"] == 80 * 10**9
+    text = " ".join(printed(capsys, *options).split())
+    assert "80 GB is taken as 80,000,000,000 bytes, 74.5 GiB" in text
+    assert "for --card: a100-80gb 80.0 GiB, h100 79.6 GiB" in text
+    assert "for the CPU" not in text
+    text = printed(capsys, "tiny", "--capacity", "80GiB", "device=cpu")
+    assert "taken as" not in text and "predicted for the CPU" in text
+
+
 def test_memory_that_is_not_predicted_is_null_with_a_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -226,7 +289,10 @@ def test_memory_that_is_not_predicted_is_null_with_a_reason(
     ("arguments", "words"),
     [
         (["--fit", "batch", "--set", "device=cuda:99"], ["--capacity", "cuda:99", "24GiB"]),
-        (["--capacity", "24GB"], ["--capacity = '24GB'", "24GiB"]),
+        (["--capacity", "24G"], ["--capacity = '24G'", "24GiB", "80GB"]),
+        (["--card", "a100"], ["--card = 'a100'", "a100-80gb or a100-40gb"]),
+        (["--card", "h100", "device=cpu"], ["device = 'cpu'", "h100"]),
+        (["--card", "h100", "--capability", "8.0"], ["--capability = '8.0'", "--card"]),
         (["--capacity", "0"], ["--capacity = '0'"]),
         (["--capability", "ampere"], ["--capability = 'ampere'", "8.0"]),
         (["--table", "context"], ["--table = 'context'", "KEY=VALUE"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sysbench.core.errors import SpecError
 from sysbench.core.estimate.allocator_settings import MIB
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.libraries import HOPPER_WORKSPACE, WORKSPACE, workspace_bytes
@@ -11,11 +12,15 @@ from sysbench.core.estimate.requests import held_by
 from sysbench.core.estimate.room import (
     ANY_CARD,
     Card,
+    card_elsewhere,
     card_here,
     lacking_bytes,
     room_of,
+    spare_bytes,
+    spec_elsewhere,
     verdict_of,
 )
+from sysbench.core.machine.cards import find_card
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import quick_prediction
 
@@ -35,6 +40,35 @@ def test_the_room_of_a_card_is_between_its_bounds(name: str, card: Card) -> None
     quoted, total, context = CARDS[name]
     room = room_of(SPEC, (quoted if card is ANY_CARD else total) * MIB, card)
     assert room.least < (total - context) * MIB < room.most
+
+
+@pytest.mark.parametrize(("key", "name"), [("h100", "H100"), ("a100-40gb", "A100")])
+def test_the_room_of_a_card_by_name_is_that_of_its_figures(key: str, name: str) -> None:
+    known, (_, total, context) = find_card(key), CARDS[name]
+    room = room_of(SPEC, known.memory_bytes, card_elsewhere(known))
+    assert room.least < (total - context) * MIB < room.most
+    assert room.capability == known.capability
+
+
+def test_a_spec_on_a_card_is_on_cuda_and_under_its_own_limit_where_that_is_less() -> None:
+    h100, spec = find_card("h100"), RunSpec()
+    assert spec_elsewhere(spec, h100) == spec.changed(device="cuda:0")
+    limited = spec.changed(memory_limit=24 * 2**30)
+    assert spec_elsewhere(limited, h100) == limited.changed(device="cuda:0")
+    beyond = spec.changed(memory_limit=100 * 2**30)
+    assert spec_elsewhere(beyond, h100) == spec.changed(device="cuda:0")
+    with pytest.raises(SpecError, match="h100 is a CUDA device"):
+        spec_elsewhere(spec.changed(device="cpu"), h100)
+
+
+@pytest.mark.parametrize("layers", [20, 60])
+def test_what_is_to_spare_has_the_sign_of_what_fits(layers: int) -> None:
+    h100 = find_card("h100")
+    spec = RunSpec(vocab=100, d_model=2048, d_ff=8192, layers=layers, heads=8, device="cuda:0")
+    room = room_of(spec, h100.memory_bytes, card_elsewhere(h100))
+    prediction = predict(spec, h100.capability)
+    fits = verdict_of(prediction, room) == "fits"
+    assert (spare_bytes(prediction, room) >= 0) == fits == (layers == 20)
 
 
 def test_a_limit_is_for_the_allocator_alone() -> None:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from sysbench.core.errors import SpecError
+from sysbench.core.formatting import format_count
 from sysbench.core.spec.models import find_model, model_presets
 
 PUBLISHED = {
@@ -61,3 +62,12 @@ def test_an_unknown_name_is_answered_with_all_names() -> None:
     with pytest.raises(SpecError) as caught:
         find_model("qqqqqqqqqqqqq")
     assert all(name in str(caught.value) for name in model_presets())
+
+
+@pytest.mark.parametrize("name", ["cs336-2025/2.7B", "cs336-2026/10B"])
+def test_a_note_on_a_name_of_fewer_parameters_has_the_right_figures(name: str) -> None:
+    preset = model_presets()[name]
+    size = preset.dimensions
+    third_matrix = size.layers * size.d_model * size.d_ff
+    assert preset.note.startswith(f"{format_count(size.parameters)} parameters: ")
+    assert f"third d_ff matrix adds {third_matrix / 1e9:.2f} G" in preset.note

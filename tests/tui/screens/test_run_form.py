@@ -129,6 +129,47 @@ async def test_a_model_of_the_user_s_is_typed_under_its_choice(app: SysbenchApp)
         assert not app.screen.query_one("#row-code").display
 
 
+async def test_a_card_changes_the_prediction_and_not_what_runs(app: SysbenchApp) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        await until(pilot, lambda: app.screen.query("#field-card"))
+        app.screen.query_one("#field-model", Choice).value = "cs336-2025/2.7B"
+        app.screen.query_one("#field-device", Input).value = "cpu"
+        app.screen.query_one("#field-context", Input).value = "2048"
+        await until(pilot, lambda: "2.7B" in screen_of(app).command())
+        await until(pilot, lambda: "context=2048" in screen_of(app).command())
+        command, spec = screen_of(app).command(), screen_of(app).filled.spec
+        here = text_of(app)
+        app.screen.query_one("#field-card", Choice).value = "h100"
+        await until(pilot, lambda: "For H100 80GB HBM3" in text_of(app))
+        text = " ".join(text_of(app).split())
+        assert "Start runs on this machine" in text
+        assert "H100 80GB HBM3: " in text and "of 79.6 GiB" in text
+        assert "Largest batch that fits: 0" in text
+        assert "is not sure to fit into 79.6 GiB" in text
+        assert (screen_of(app).command(), screen_of(app).filled.spec) == (command, spec)
+        assert "device=cpu" in command and "--card" not in command
+        screen_of(app).action_copy_estimate()
+        asked = "sysbench-tui estimate --card h100 cs336-2025/2.7B context=2048"
+        assert app.clipboard == asked
+        # Another spec in the form: the question stays.
+        screen_of(app).fill(RunSpec(device="cpu"), ["timing"])
+        await until(pilot, lambda: "✓ Fits H100 80GB HBM3" in text_of(app))
+        app.screen.query_one("#field-card", Choice).value = ""
+        await until(pilot, lambda: "H100" not in text_of(app))
+        assert "H100" not in here
+
+
+async def test_the_hint_of_a_model_is_the_note_on_its_name(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app.screen.query_one("#field-model", Choice).value = "cs336-2025/2.7B"
+        hint = app.screen.query_one("#hint", Static)
+        await until(pilot, lambda: "3.41 G parameters: SwiGLU" in str(hint.content))
+        app.screen.query_one("#field-model", Choice).value = "cs336-2025/large"
+        await until(pilot, lambda: "preset of a model size" in str(hint.content))
+
+
 async def test_a_larger_model_does_not_fit_and_says_so(app: SysbenchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()

@@ -18,7 +18,9 @@ from ....core.estimate.room import (
     Card,
     Room,
     Verdict,
+    lacking_bytes,
     room_of,
+    spare_bytes,
     verdict_of,
 )
 from ....core.estimate.savings import Savings
@@ -26,6 +28,7 @@ from ....core.formatting import format_bytes, format_count, percent, signed_perc
 from ....core.record.memory import LIBRARY_WORKSPACE
 from ....core.record.roof import Roof
 from ....core.runs.prediction_errors import error_note, this_machine
+from ....core.spec.models import model_presets
 from ....core.spec.spec import RunSpec
 from ....core.tables.context import model_line, settings_line
 from ....core.tables.estimate import (
@@ -138,7 +141,7 @@ NOT_PLAYED = "it goes by the order of all requests, which exact mode plays: ask 
 def estimate_lines(estimate: Estimate, width: int) -> Iterator[Line]:
     """The whole answer about one spec."""
     spec, prediction = estimate.spec, estimate.prediction
-    yield from _head(spec, width, prediction.parameters)
+    yield from _head(spec, estimate.card, width, prediction.parameters)
     works = {
         "forward": prediction.forward_flops,
         "backward": prediction.backward_flops,
@@ -171,25 +174,23 @@ def estimate_tables(estimate: Estimate) -> list[Table]:
     return tables
 
 
-def fit_lines(
-    spec: RunSpec, fit: Fit, capability: str | None, method: str, width: int
-) -> Iterator[Line]:
+def fit_lines(spec: RunSpec, fit: Fit, card: Card, method: str, width: int) -> Iterator[Line]:
     """The largest that fits, and the memory that the next one lacks."""
-    yield from _head(with_value(spec, fit.key, fit.largest) if fit.largest else spec, width)
+    yield from _head(with_value(spec, fit.key, fit.largest) if fit.largest else spec, card, width)
     table = fit_table(fit)
     yield from titled(table.title, table_lines(table, width, columns=("quantity", "value")))
     yield blank()
-    yield from prose(_fit_answer(fit), width, style="bold")
-    remarks = (*_fit_remarks(spec, fit), *_workspace_remarks(spec, capability))
+    yield from prose(_fit_answer(fit, card), width, style="bold")
+    remarks = (*_fit_remarks(spec, fit), *_workspace_remarks(spec, card.capability))
     for text in (*remarks, f"method: {method}"):
         yield from prose(text, width, style="dim")
 
 
 def grid_lines(
-    spec: RunSpec, cells: Sequence[Cell], capability: str | None, method: str, width: int
+    spec: RunSpec, cells: Sequence[Cell], card: Card, method: str, width: int
 ) -> Iterator[Line]:
     """One row for each cell."""
-    yield from _head(spec, width)
+    yield from _head(spec, card, width)
     table = grid_table(cells)
     shown = [name for name in table.columns if name != "note"]
     yield from titled(table.title, table_lines(table, width, columns=shown))
@@ -198,19 +199,19 @@ def grid_lines(
         yield from prose(f"–: {why}", width, style="dim")
     capacities = sorted({cell.capacity_bytes for cell in cells if cell.capacity_bytes})
     if len(capacities) == 1:
-        yield from prose(f"capacity: {format_bytes(capacities[0])}", width, style="dim")
+        yield from prose(f"capacity: {_capacity(capacities[0], card)}", width, style="dim")
     elif not capacities:
         text = f"{spec.device} does not report its memory: give it with --capacity"
         yield from prose(text, width, style="dim")
-    for text in (*_workspace_remarks(spec, capability), f"method: {method}"):
+    for text in (*_workspace_remarks(spec, card.capability), f"method: {method}"):
         yield from prose(text, width, style="dim")
 
 
 def savings_lines(
-    spec: RunSpec, savings: Savings, capability: str | None, method: str, width: int
+    spec: RunSpec, savings: Savings, card: Card, method: str, width: int
 ) -> Iterator[Line]:
     """The changes that save anything, and the one that saves most."""
-    yield from _head(spec, width)
+    yield from _head(spec, card, width)
     if savings.savings:
         table = savings_table(savings)
         yield from titled(table.title, table_lines(table, width, drop=("peak_phase",)))
@@ -219,7 +220,7 @@ def savings_lines(
     remarks = [f"not predicted: {why}" for why in dict.fromkeys(savings.unknown.values())]
     if len(savings.savings) > 1:
         remarks.append("each change is alone: what two save together is no sum of theirs")
-    for text in (*remarks, *_workspace_remarks(spec, capability), f"method: {method}"):
+    for text in (*remarks, *_workspace_remarks(spec, card.capability), f"method: {method}"):
         yield from prose(text, width, style="dim")
 
 
@@ -233,11 +234,15 @@ def _savings_answer(savings: Savings) -> str:
     return f"{key}={value} saves the most, {saved} of {peak}; its price: {most.price}."
 
 
-def _head(spec: RunSpec, width: int, parameters: int = 0) -> Iterator[Line]:
+def _head(spec: RunSpec, card: Card, width: int, parameters: int = 0) -> Iterator[Line]:
     settings = msgspec.to_builtins(spec)
     model = model_line(settings, parameters or spec.dimensions.parameters)
     yield from prose(model, width, hang=2, style="bold")
-    yield from prose(f"{settings_line(settings)} · {spec.device}", width, hang=2)
+    preset = model_presets().get(spec.model)
+    if preset is not None and preset.note:
+        yield from prose(f"{preset.name}: {preset.note}", width, hang=2, style="dim")
+    device = f"{card.name}, by --card" if card.name else spec.device
+    yield from prose(f"{settings_line(settings)} · {device}", width, hang=2)
 
 
 def _answer(estimate: Estimate) -> str:
@@ -248,7 +253,24 @@ def _answer(estimate: Estimate) -> str:
         return f"Whether it fits is not known: {estimate.missing()['capacity_bytes']}."
     assert estimate.verdict is not None
     share = percent((estimate.reserved_bytes or estimate.prediction.peak_bytes) / capacity)
-    return f"{VERDICTS[estimate.verdict]}: {share} of {format_bytes(capacity)}."
+    words = f"{VERDICTS[estimate.verdict]}: {share} of {_capacity(capacity, estimate.card)}"
+    return f"{words}, {_margin(estimate)}."
+
+
+def _capacity(capacity_bytes: int, card: Card) -> str:
+    """``79.6 GiB (H100 80GB HBM3)``, or the bytes alone where no card was asked for."""
+    size = format_bytes(capacity_bytes)
+    return f"{size} ({card.name})" if card.name else size
+
+
+def _margin(estimate: Estimate) -> str:
+    """What is left of the room, or what the step lacks of it."""
+    prediction, room = estimate.prediction, estimate.room
+    assert room is not None
+    if estimate.verdict == "fits":
+        return f"{format_bytes(spare_bytes(prediction, room))} to spare"
+    lacked = format_bytes(lacking_bytes(prediction, room, estimate.settings))
+    return f"it may lack {lacked}" if estimate.verdict == "close" else f"it needs {lacked} more"
 
 
 VERDICTS: dict[Verdict, str] = {
@@ -258,8 +280,8 @@ VERDICTS: dict[Verdict, str] = {
 }
 
 
-def _fit_answer(fit: Fit) -> str:
-    capacity = format_bytes(fit.capacity_bytes)
+def _fit_answer(fit: Fit, card: Card) -> str:
+    capacity = _capacity(fit.capacity_bytes, card)
     if not fit.largest:
         fits = "fits" if fit.beyond == fit.next else "is sure to fit"
         return f"Nothing {fits} in {capacity}: {_lacks(fit)}."
@@ -278,6 +300,8 @@ def _lacks(fit: Fit) -> str:
 
 
 def _fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
+    if not fit.largest:
+        yield "--savings, in place of --fit, says what one change each would save"
     if spec.device == "cpu":
         return
     yield (
@@ -367,6 +391,6 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
             f"estimated in {prediction.seconds:.2f} s, after {prediction.import_seconds:.2f} s "
             "for importing torch"
         )
-    past = error_note(this_machine(spec.device), spec)
+    past = None if estimate.card.name else error_note(this_machine(spec.device), spec)
     if past:
         yield past

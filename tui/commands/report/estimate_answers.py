@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -17,10 +18,18 @@ from ....core.estimate.allocator_settings import settings_of
 from ....core.estimate.closed_form import predict, why_no_workspace, why_not_predicted
 from ....core.estimate.exact import Estimator, ExactPrediction, why_not_played
 from ....core.estimate.grid import Predict, cells_of, fit, parse_axes
-from ....core.estimate.room import ANY_CARD, Card, card_here, room_of
+from ....core.estimate.room import (
+    ANY_CARD,
+    Card,
+    card_elsewhere,
+    card_here,
+    room_of,
+    spec_elsewhere,
+)
 from ....core.estimate.savings import savings_of
 from ....core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
-from ....core.formatting import parse_bytes
+from ....core.formatting import DECIMAL_UNITS, format_bytes, parse_size
+from ....core.machine.cards import KnownCard, find_card, sold_as
 from ....core.machine.devices import DeviceCapacity, device_capacity
 from ....core.machine.instructions import cpu_flags, onednn_instructions
 from ....core.machine.peaks import parse_peak, roof_of
@@ -41,7 +50,7 @@ from .estimate import (
     grid_lines,
     savings_lines,
 )
-from .layout import Line
+from .layout import Line, prose
 from .output import page_width, print_json, print_lines, write
 
 CLOSED_FORM = "closed form"
@@ -53,10 +62,12 @@ class Target:
 
     Attributes:
         capacity_bytes: Memory to fit into; None where it is not known.
+        notes: Sentences on how it was asked for.
     """
 
     capacity_bytes: int | None
     card: Card = ANY_CARD
+    notes: tuple[str, ...] = ()
 
 
 def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
@@ -67,18 +78,23 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
         WorkerFailed: Exact mode could not play the step.
     """
     spec = asked_spec(arguments)
+    known = None if arguments.card is None else find_card(arguments.card)
+    if known is not None:
+        spec = spec_elsewhere(spec, known)
     spec = resolved(spec) if spec.device == "auto" else located(spec)
     if spec.is_own and exact is None:
         with Estimator() as exact:
-            _answer(arguments, spec, exact)
+            _answer(arguments, spec, exact, known)
     else:
-        _answer(arguments, spec, exact)
+        _answer(arguments, spec, exact, known)
 
 
-def _answer(arguments: argparse.Namespace, spec: RunSpec, exact: Estimator | None) -> None:
+def _answer(
+    arguments: argparse.Namespace, spec: RunSpec, exact: Estimator | None, known: KnownCard | None
+) -> None:
     if not spec.has_model:
         raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
-    target = _target(arguments, spec)
+    target = _target(arguments, spec, known)
     capability = target.card.capability
     predict_one: Predict = partial(exact.predict if exact else predict, capability=capability)
     if arguments.fit:
@@ -91,11 +107,16 @@ def _answer(arguments: argparse.Namespace, spec: RunSpec, exact: Estimator | Non
         _one(arguments, spec, target, exact)
 
 
-def _target(arguments: argparse.Namespace, spec: RunSpec) -> Target:
+def _target(arguments: argparse.Namespace, spec: RunSpec, known: KnownCard | None) -> Target:
     """The device by the options, else the one that is here."""
     capability = _capability(arguments)
+    if known is not None:
+        if capability is not None:
+            raise SpecError("--capability", capability, f"not with --card: {known.key} has its own")
+        return Target(spec.memory_limit or known.memory_bytes, card_elsewhere(known))
     if arguments.capacity is not None:
-        return Target(_capacity(arguments.capacity), Card(capability=capability))
+        capacity, notes = _capacity(arguments.capacity), _capacity_notes(arguments, spec)
+        return Target(capacity, Card(capability=capability), tuple(notes))
     # Opening NVML can take a second.
     is_given = spec.memory_limit and capability
     here = DeviceCapacity(None) if is_given else device_capacity(spec.device)
@@ -106,12 +127,24 @@ def _target(arguments: argparse.Namespace, spec: RunSpec) -> Target:
 
 def _capacity(text: str) -> int:
     try:
-        capacity = parse_bytes(text)
+        capacity = parse_size(text)
     except ValueError as error:
         raise SpecError("--capacity", text, str(error)) from None
     if capacity < 1:
         raise SpecError("--capacity", text, "more than nothing, such as 24GiB")
     return capacity
+
+
+def _capacity_notes(arguments: argparse.Namespace, spec: RunSpec) -> Iterator[str]:
+    """What the size of ``--capacity`` is taken for, where people may mean another one."""
+    text: str = arguments.capacity
+    capacity = _capacity(text)
+    if text.strip()[-2:].upper() in DECIMAL_UNITS:
+        cards = [f"{card.key} {format_bytes(card.memory_bytes)}" for card in sold_as(capacity)]
+        more = f"; cards sold by it have more, for --card: {', '.join(cards)}" if cards else ""
+        yield f"{text.strip()} is taken as {capacity:,} bytes, {format_bytes(capacity)}{more}"
+    if spec.device == "cpu":
+        yield "predicted for the CPU; for a GPU that is not here say --card, or device=cuda"
 
 
 def _capability(arguments: argparse.Namespace) -> str | None:
@@ -127,7 +160,7 @@ def _one(
     why = (why_not_predicted(spec) if exact is None else why_not_played(spec)) or ""
     if why and exact is not None:
         raise SpecError("--exact", True, f"not for this spec: {why}")
-    roof, why_no_roof = (None, "") if exact is None else _roof(arguments, spec)
+    roof, why_no_roof = (None, "") if exact is None else _roof(arguments, spec, target.card)
     estimate = Estimate(
         spec=spec,
         prediction=(predict if exact is None else exact.predict)(spec, target.card.capability),
@@ -140,7 +173,7 @@ def _one(
         why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",
     )
     lines = estimate_lines(estimate, page_width())
-    _print(arguments, as_json(estimate), estimate_tables(estimate), lines)
+    _print(arguments, target, as_json(estimate), estimate_tables(estimate), lines)
 
 
 def _fit(
@@ -159,8 +192,9 @@ def _fit(
     if spec.is_own or arguments.exact:
         fitted = fit(spec, arguments.fit, capacity, predict_one, guess, settings, room)
     method = _method(arguments, spec)
-    lines = fit_lines(spec, fitted, target.card.capability, method, page_width())
-    _print(arguments, msgspec.to_builtins(fitted) | {"method": method}, [fit_table(fitted)], lines)
+    lines = fit_lines(spec, fitted, target.card, method, page_width())
+    document = msgspec.to_builtins(fitted) | {"method": method}
+    _print(arguments, target, document, [fit_table(fitted)], lines)
 
 
 def _table(
@@ -169,9 +203,10 @@ def _table(
     capacity, axes = target.capacity_bytes, parse_axes(arguments.table)
     cells = cells_of(spec, axes, capacity, predict_one, target.card)
     method = _method(arguments, spec)
-    document = {"capacity_bytes": capacity, "axes": axes, "cells": cells, "method": method}
-    lines = grid_lines(spec, cells, target.card.capability, method, page_width())
-    _print(arguments, document, [grid_table(cells)], lines)
+    document: dict[str, Any] = {"capacity_bytes": capacity, "axes": axes, "cells": cells}
+    document["method"] = method
+    lines = grid_lines(spec, cells, target.card, method, page_width())
+    _print(arguments, target, document, [grid_table(cells)], lines)
 
 
 def _savings(
@@ -179,23 +214,28 @@ def _savings(
 ) -> None:
     savings = savings_of(spec, predict_one)
     method = _method(arguments, spec)
-    lines = savings_lines(spec, savings, target.card.capability, method, page_width())
+    lines = savings_lines(spec, savings, target.card, method, page_width())
     document = msgspec.to_builtins(savings) | {"method": method}
-    _print(arguments, document, [savings_table(savings)], lines)
+    _print(arguments, target, document, [savings_table(savings)], lines)
 
 
 def _print(
-    arguments: argparse.Namespace, document: object, tables: Sequence[Table], lines: Iterator[Line]
+    arguments: argparse.Namespace,
+    target: Target,
+    document: dict[str, Any],
+    tables: Sequence[Table],
+    lines: Iterator[Line],
 ) -> None:
     if arguments.json:
-        print_json(document)
+        print_json(document | {"card": target.card.name or None})
     elif arguments.md:
         write("\n".join(map(table_as_markdown, tables)))
     elif arguments.csv:
         only = len(tables) == 1
         write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     else:
-        print_lines(lines)
+        notes = (prose(note, page_width(), style="dim") for note in target.notes)
+        print_lines(chain(lines, *notes))
 
 
 def _method(arguments: argparse.Namespace, spec: RunSpec) -> str:
@@ -203,9 +243,12 @@ def _method(arguments: argparse.Namespace, spec: RunSpec) -> str:
     return "exact: the step on meta tensors" if is_exact else CLOSED_FORM
 
 
-def _roof(arguments: argparse.Namespace, spec: RunSpec) -> tuple[Roof | None, str]:
+def _roof(arguments: argparse.Namespace, spec: RunSpec, card: Card) -> tuple[Roof | None, str]:
     given = parse_peak(arguments.peak) if arguments.peak else None
-    environment = {"device": {"name": this_machine(spec.device)}, **measured_facts(spec.device)}
+    environment: dict[str, Any] = {"device": {"name": card.name}}
+    if not card.name:
+        environment["device"]["name"] = this_machine(spec.device)
+        environment |= measured_facts(spec.device)
     peak_key = spec.precision_row.peak_key
     return roof_of(spec.device, spec.precision, peak_key, environment, given)
 

@@ -13,7 +13,15 @@ from ....core.estimate.closed_form import (
     why_no_workspace,
     why_not_predicted,
 )
-from ....core.estimate.room import Room, card_here, largest_peak, room_of
+from ....core.estimate.room import (
+    Room,
+    card_elsewhere,
+    card_here,
+    largest_peak,
+    room_of,
+    spec_elsewhere,
+)
+from ....core.machine.cards import KnownCard, find_card
 from ....core.machine.devices import DeviceCapacity, device_capacity, resolve_device
 from ....core.machine.environment import cpu_model
 from ....core.machine.instructions import cpu_flags, onednn_instructions
@@ -32,7 +40,9 @@ class DevicePrediction:
     """A spec's prediction, and what its device has room for.
 
     Attributes:
-        device: The device that ``device`` means here, or "" with the reason in `warnings`.
+        card: The card that need not be here, for which it is; None for this machine.
+        device: The device that ``device`` means here, or "" with the reason in `warnings`;
+            a CUDA device for a card.
         capacity_bytes: Memory that a run may fill; None when not known.
         room: What of it a step can have; None when capacity is not known.
         capability: Compute capability of the device; None when not known.
@@ -54,10 +64,22 @@ class DevicePrediction:
     past: str
     why_no_workspace: str
     warnings: list[str]
+    card: KnownCard | None = None
+
+    @property
+    def place(self) -> str:
+        """The card or device in words; empty where there is none."""
+        return self.card.name if self.card else self.device
 
 
-def predict_on_device(spec: RunSpec, sample: Sample | None) -> DevicePrediction:
-    """Predict a spec on this machine; ``auto`` is resolved to one of its devices."""
+def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> DevicePrediction:
+    """Predict a spec on this machine; ``auto`` is resolved to one of its devices.
+
+    Args:
+        card: Key of a card to predict for instead, wherever the spec would run.
+    """
+    if card:
+        return _predict_elsewhere(spec, find_card(card))
     device, memory, warnings = "", DeviceCapacity(None), []
     try:
         device = resolve_device(spec.device)
@@ -84,6 +106,31 @@ def predict_on_device(spec: RunSpec, sample: Sample | None) -> DevicePrediction:
         past=error_note(_machine(sample, device), spec) or "",
         why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",
         warnings=warnings,
+    )
+
+
+def _predict_elsewhere(spec: RunSpec, known: KnownCard) -> DevicePrediction:
+    """The prediction for a card; nothing of this machine is in it."""
+    on_card = spec_elsewhere(spec.changed(device="auto"), known)
+    why_unknown = why_not_predicted(on_card) or ""
+    capacity = on_card.memory_limit or known.memory_bytes
+    room = room_of(on_card, capacity, card_elsewhere(known))
+    capability = known.capability
+    return DevicePrediction(
+        spec=on_card,
+        prediction=predict(on_card, capability),
+        device=on_card.device,
+        capacity_bytes=capacity,
+        room=room,
+        capability=capability,
+        largest_batch=None
+        if why_unknown
+        else largest_batch(on_card, largest_peak(room), capability=capability),
+        why_unknown=why_unknown,
+        past="",
+        why_no_workspace="",
+        warnings=[],
+        card=known,
     )
 
 

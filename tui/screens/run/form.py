@@ -22,7 +22,7 @@ from ....core.spec.fields import field_named, group_keys, unused_keys
 from ....core.spec.models import CUSTOM, model_presets
 from ....core.spec.own_model import WAYS, is_own, model_setting
 from ....core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
-from ...text import short_count
+from ...text import amount, short_count
 from ...widgets.inputs.choice import Choice
 from ...widgets.inputs.path_suggester import PathSuggester
 from ...widgets.inputs.tick import Tick
@@ -35,9 +35,12 @@ FIRST: tuple[Group, ...] = (
     ("", group_keys("work")),
     ("", (*UPDATE, "passes")),
 )
+CARD, HERE = "card", ""
+"""The row of the card to predict for, and its value for this machine."""
+
 LATER: tuple[Group, ...] = (
     ("when to stop", group_keys("stop")),
-    ("machine", group_keys("machine")),
+    ("machine", (*group_keys("machine"), CARD)),
 )
 """Rows that may be mounted after the first frame."""
 
@@ -53,16 +56,23 @@ ON_DEMAND = {
 
 CODE_HELP = f"the function or class that makes it: {WAYS}"
 
+CARD_HELP = "predict for this card instead; what runs and where stays as it is"
+
 PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory are instrumented"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """The form's present content: a spec and passes, or by field why there is none."""
+    """The form's present content: a spec and passes, or by field why there is none.
+
+    Attributes:
+        card: Key of the card to predict for; empty for this machine.
+    """
 
     spec: RunSpec | None
     passes: list[PassName]
     errors: dict[str, str]
+    card: str = HERE
 
 
 def field_text(name: str, value: Any) -> str:
@@ -95,7 +105,7 @@ def _is_default(texts: dict[str, str], name: str) -> bool:
     return texts[name] == field_text(name, getattr(RunSpec(), name))
 
 
-def checked(texts: dict[str, str], passes: list[PassName]) -> Filled:
+def checked(texts: dict[str, str], passes: list[PassName], card: str = HERE) -> Filled:
     """Parse every field in use by itself, then all of them together."""
     errors: dict[str, str] = {}
     values: dict[str, Any] = {}
@@ -112,7 +122,15 @@ def checked(texts: dict[str, str], passes: list[PassName]) -> Filled:
             errors[error.field] = error.allowed
     if not passes:
         errors["passes"] = "tick at least one"
-    return Filled(spec=spec, passes=passes, errors=errors)
+    return Filled(spec=spec, passes=passes, errors=errors, card=card)
+
+
+def _card_choice(card: str) -> Choice:
+    # Mounted after the first frame, so its imports come then.
+    from ....core.machine.cards import known_cards
+
+    cards = [(f"{key}  {amount(known.memory_bytes)}", key) for key, known in known_cards().items()]
+    return Choice(CARD, [("this machine", HERE), *cards], card, id=f"field-{CARD}")
 
 
 def _control(field: Field, text: str) -> Choice | Input:
@@ -127,6 +145,12 @@ def _control(field: Field, text: str) -> Choice | Input:
     if field.choices:
         return Choice(field.name, [(choice, choice) for choice in field.choices], text, id=name)
     return Input(text, compact=True, id=name, select_on_focus=True)
+
+
+def _model_help(model: str) -> str:
+    """The note of a preset whose name says something else, or what the field means."""
+    preset = model_presets().get(model)
+    return preset.note if preset and preset.note else field_named("model").help
 
 
 def _choice_of(model: str) -> str:
@@ -167,6 +191,7 @@ class SpecForm(VerticalScroll, can_focus=False):
     def __init__(self, spec: RunSpec) -> None:
         super().__init__()
         self.texts = field_texts(spec)
+        self.card = HERE
         self._due = False
 
     def compose(self) -> ComposeResult:
@@ -181,6 +206,8 @@ class SpecForm(VerticalScroll, can_focus=False):
     def _row(self, name: str) -> FieldRow:
         if name == "passes":
             return FieldRow(name, Horizontal(*map(Tick, DEFAULT_PASSES)), PASSES_HELP)
+        if name == CARD:
+            return FieldRow(name, _card_choice(self.card), CARD_HELP)
         if name == CODE:
             code = Input(self._code, suggester=PathSuggester(), compact=True, id=f"field-{CODE}")
             return FieldRow(name, code, CODE_HELP)
@@ -194,6 +221,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         """Show this spec and these passes."""
         self.texts = field_texts(spec)
         shown = self.texts | {"model": _choice_of(self.texts["model"]), CODE: self._code}
+        shown[CARD] = self.card  # the question stays, the spec is another
         for row in self.query(FieldRow):
             if isinstance(row.control, Choice | Input):
                 row.control.value = shown[row.field]
@@ -206,7 +234,9 @@ class SpecForm(VerticalScroll, can_focus=False):
     def _edited(self, event: Input.Changed | Choice.Changed) -> None:
         control = event.input if isinstance(event, Input.Changed) else event.choice
         name = str(control.id).removeprefix("field-")
-        if name == CODE:
+        if name == CARD:
+            self.card = control.value
+        elif name == CODE:
             if is_own(self.texts["model"]):
                 self.texts["model"] = _as_code(control.value)
         elif name == "model" and control.value == YOURS:
@@ -259,11 +289,13 @@ class SpecForm(VerticalScroll, can_focus=False):
             for row in self.query(FieldRow):
                 if row.field in names:
                     row.display = wanted[value]
+        rows["model"].help = _model_help(self.texts["model"])
         unused = unused_keys(self.texts)
         for name in UPDATE:
             rows[name].disabled = name in unused
         ticked = {tick.label for tick in self.query(Tick) if tick.value}
-        filled = checked(self.texts, [name for name in DEFAULT_PASSES if name in ticked])
+        passes = [name for name in DEFAULT_PASSES if name in ticked]
+        filled = checked(self.texts, passes, self.card)
         for row in self.query(FieldRow):
             await self._complain(row, filled.errors.get(row.field, ""))
         self.post_message(self.Edited(filled))

@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ....core.formatting import signed_percent
+from ....core.spec.command_line import command_line
 from ...text import amount, operations, shape
 from ...widgets.charts.traces import bar, gauge
 
@@ -73,6 +74,7 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
     if spec.is_own:
         return _own_lines(predicted, width)
     lines: list[Content | str] = [
+        *_card_lines(predicted),
         Content.assemble((f"{spec.dimensions.parameters:,}", "bold"), " parameters"),
         *(Content.styled(line, "$foreground 60%") for line in flow(shape(spec), width)),
         *map(
@@ -105,7 +107,27 @@ def _own_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
     """Of a model of the user's: nothing is known before its code runs, in exact mode's process."""
     text = "Parameters, FLOPs and peak: the exact prediction plays the step of this code"
     lines = [*textwrap.wrap(text, max(20, width)), *flow(shape(predicted.spec), width)]
-    return [*map(Content, lines), *(Content(f"! {text}") for text in predicted.warnings)]
+    return [
+        *_card_lines(predicted),
+        *map(Content, lines),
+        *(Content(f"! {text}") for text in predicted.warnings),
+    ]
+
+
+def _card_lines(predicted: DevicePrediction) -> list[Content]:
+    """Whose prediction it is, where it is not this machine's."""
+    if predicted.card is None:
+        return []
+    name = predicted.card.name
+    return [Content.assemble(("For ", ""), (name, "bold $warning"), "; Start runs on this machine")]
+
+
+def estimate_command(spec: RunSpec, card: str) -> str:
+    """The command that predicts a spec, for a card where one is chosen."""
+    if not card:
+        return command_line(spec).replace(" run", " estimate", 1)
+    words = command_line(spec.changed(device="auto"))
+    return words.replace(" run", f" estimate --card {card}", 1)
 
 
 def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
@@ -188,28 +210,29 @@ def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
 
 
 def _verdict(predicted: DevicePrediction) -> Content:
-    from ....core.estimate.room import is_room
+    from ....core.estimate.room import is_room, spare_bytes
 
     peak, room = predicted.prediction.peak_bytes, predicted.room
     if predicted.why_unknown:
         return Content("Fits: n/a, the peak is not predicted.")
     if room is None:
         return Content(
-            f"Fits: n/a, the capacity of {predicted.device or 'the device'} is not known."
+            f"Fits: n/a, the capacity of {predicted.place or 'the device'} is not known."
         )
     if is_room(peak, room):
         return Content.assemble(
             ("✓ Fits", "bold $success"),
-            f" {predicted.device}, {amount(room.least - peak)} to spare.",
+            f" {predicted.place}, {amount(spare_bytes(predicted.prediction, room))} to spare.",
         )
     if peak <= room.most:
         return Content.assemble(
             ("? Too close to tell", "bold $warning"),
-            f" on {predicted.device}: the driver and the allocator's fragments need some of the "
+            f" on {predicted.place}: the driver and the allocator's fragments need some of the "
             f"{amount(room.most - peak)} that are left.",
         )
     over = amount(peak - room.most)
+    may_run = "" if predicted.card else " It may still run; out of memory is a result."
     return Content.assemble(
         ("✗ Does not fit", "bold $error"),
-        f" {predicted.device}: {over} too much. It may still run; out of memory is a result.",
+        f" {predicted.place}: {over} too much.{may_run}",
     )

@@ -10,6 +10,7 @@ from textual import getters, on, work
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import DescendantFocus
+from textual.widget import Widget
 from textual.widgets import Button, Static
 from textual.worker import get_current_worker
 
@@ -24,7 +25,7 @@ from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.key_bar import KeyBar
 from ..base import WorkScreen
 from .form import FieldRow, Filled, SpecForm
-from .prediction import PredictionView, exact_text
+from .prediction import PredictionView, estimate_command, exact_text
 
 if TYPE_CHECKING:
     from ....core.estimate.exact import Estimator
@@ -86,15 +87,22 @@ class RunScreen(WorkScreen):
         spec = self.filled.spec
         self.query_one("#start", Button).disabled = bool(self.filled.errors)
         self.prediction.show(
-            predict_on_device(spec, self.app.session.strip.latest) if spec else None,
+            predict_on_device(spec, self.app.session.strip.latest, self.filled.card)
+            if spec
+            else None,
             self.filled.errors,
         )
         self.command_view.show(self.command())
+        self._hint(self.focused)  # what a field means can go by its value
 
     @on(DescendantFocus)
     def _show_hint(self, event: DescendantFocus) -> None:
         """The help of the focused field, where the eye is."""
-        row = next((node for node in event.widget.ancestors if isinstance(node, FieldRow)), None)
+        self._hint(event.widget)
+
+    def _hint(self, focused: Widget | None) -> None:
+        around = focused.ancestors if focused is not None else ()
+        row = next((node for node in around if isinstance(node, FieldRow)), None)
         self.query_one("#hint", Static).update(row.help if row else "", layout=False)
 
     def command(self) -> str:
@@ -102,6 +110,14 @@ class RunScreen(WorkScreen):
             return "sysbench-tui run …  (the form is not complete)"
         python = os.environ.get(PYTHON_VARIABLE, "")
         return command_line(self.filled.spec, self.filled.passes, python=python)
+
+    def action_copy_estimate(self) -> None:
+        """Copy the command that predicts the form's spec for the chosen card, or for here."""
+        if self.filled.spec is None:
+            self.notify("Only a valid form can be predicted.", severity="error", markup=False)
+            return
+        self.app.copy_to_clipboard(estimate_command(self.filled.spec, self.filled.card))
+        self.notify("Copied the estimate command.", markup=False, timeout=2)
 
     def explanations(self) -> list[str]:
         return ["prediction.parameters", "prediction.flops", "prediction.peak"]
@@ -201,6 +217,11 @@ class RunScreen(WorkScreen):
         commands = [
             ("run: Start", "start what the form says, detached", self.action_start),
             ("run: Exact prediction", "the step on meta tensors, seconds", self.action_exact),
+            (
+                "run: Copy estimate command",
+                "the prediction of this form, for the shell",
+                self.action_copy_estimate,
+            ),
             ("run: Save profile", "keep the form under a name", self.action_save),
             ("run: Load profile", "fill the form from a saved one", self.action_load),
         ]

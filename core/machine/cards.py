@@ -1,0 +1,102 @@
+"""Cards that a prediction can be for though they are not here, from the shipped table of GPUs.
+
+No torch, and no look at this machine.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from ..errors import SpecError
+from ..formatting import BINARY_UNITS
+from .peaks import VENDOR, gpus
+
+FAMILY = re.compile(r"^(GeForce|Tesla)\s+", re.IGNORECASE)
+SOLD_AS = 1.08
+"""Most that a card's bytes exceed the decimal gigabytes that it is sold by: 80 GB are 85.9e9."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCard:
+    """A card of the table.
+
+    Attributes:
+        key: Name by which people choose it, such as ``h100``.
+        name: What its driver calls it, without the vendor.
+        capability: Compute capability, such as ``9.0``.
+        memory_bytes: All of its memory, as NVML counts it.
+        driver_bytes: What CUDA does not have of that; None where nobody has published it.
+        source: Where the figures are from.
+    """
+
+    key: str
+    name: str
+    capability: str
+    memory_bytes: int
+    driver_bytes: int | None
+    source: str
+
+
+@cache
+def known_cards() -> dict[str, KnownCard]:
+    """The cards by key, those with the most memory first."""
+    mib = BINARY_UNITS["MiB"]
+    found = [
+        KnownCard(
+            key=key,
+            name=card.name,
+            capability=gpu.capability,
+            memory_bytes=card.nvml_mib * mib,
+            driver_bytes=None if card.cuda_mib is None else (card.nvml_mib - card.cuda_mib) * mib,
+            source=card.source,
+        )
+        for gpu in gpus().values()
+        for key, card in gpu.cards.items()
+    ]
+    return {card.key: card for card in sorted(found, key=lambda card: -card.memory_bytes)}
+
+
+def find_card(text: str) -> KnownCard:
+    """The card of that key, or of the name that its driver gives it.
+
+    Case, spaces, hyphens and the vendor do not matter: ``RTX 4090`` is ``rtx4090``.
+
+    Raises:
+        SpecError: None of that name; names those that are meant perhaps, and all that are known.
+    """
+    cards, wanted = known_cards(), _plain(text)
+    for card in cards.values():
+        if wanted in (_plain(card.key), _plain(card.name)):
+            return card
+    raise SpecError("--card", text, f"{_hint(wanted)}known: {', '.join(cards)}")
+
+
+def sold_as(capacity_bytes: int) -> list[KnownCard]:
+    """Cards that are sold by that many decimal bytes, such as 80e9, and have up to 8 % more."""
+    return [
+        card
+        for card in known_cards().values()
+        if capacity_bytes <= card.memory_bytes <= SOLD_AS * capacity_bytes
+    ]
+
+
+def _hint(wanted: str) -> str:
+    """What a text may mean instead; empty for no idea."""
+    keys = {_plain(key): key for key in known_cards()}
+    meant = [key for plain, key in keys.items() if wanted and plain.startswith(wanted)]
+    if meant:
+        return f"say which: {' or '.join(meant)}; "
+    rows = {_plain(name) for key, gpu in gpus().items() for name in (key, *gpu.names)}
+    if wanted and any(row.startswith(wanted) for row in rows):
+        return "what that GPU reports as its memory is not in the table: say --capacity; "
+    close = difflib.get_close_matches(wanted, keys, n=1, cutoff=0.5)
+    return f"did you mean {keys[close[0]]!r}? " if close else ""
+
+
+def _plain(text: str) -> str:
+    """A name without vendor, case and what stands between its parts."""
+    bare = FAMILY.sub("", VENDOR.sub("", text.strip()))
+    return re.sub(r"[\s_-]+", "", bare).casefold()
