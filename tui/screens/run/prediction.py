@@ -73,8 +73,12 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
     spec, prediction = predicted.spec, predicted.prediction
     if spec.is_own:
         return _own_lines(predicted, width)
+    answer: list[Content | str] = [_verdict(predicted)]
+    if predicted.largest_batch is not None:
+        answer.append(f"Largest batch that fits: {predicted.largest_batch:,}")
+    asked = [*_card_lines(predicted), *answer, ""] if predicted.card else []
     lines: list[Content | str] = [
-        *_card_lines(predicted),
+        *asked,
         Content.assemble((f"{spec.dimensions.parameters:,}", "bold"), " parameters"),
         *(Content.styled(line, "$foreground 60%") for line in flow(shape(spec), width)),
         *map(
@@ -89,11 +93,9 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
         ),
         "",
         *_memory_lines(predicted, width),
-        "",
-        _verdict(predicted),
     ]
-    if predicted.largest_batch is not None:
-        lines.append(f"Largest batch that fits: {predicted.largest_batch:,}")
+    if not predicted.card:
+        lines += ["", *answer]
     if predicted.why_no_workspace:
         text = f"Library workspace: {predicted.why_no_workspace}"
         lines.append(Content.styled(text, "$foreground 60%"))
