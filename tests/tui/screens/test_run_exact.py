@@ -28,7 +28,7 @@ async def test_the_exact_figure_appears_beside_the_closed_form_until_the_form_ch
         assert "Predicted peak" in text_of(app)
         await app.workers.wait_for_complete()
         await pilot.pause()
-        assert "exact: 32.8 MiB in backward (loss), closed form +0.0 %" in text_of(app)
+        assert "exact: 32.8 MiB in backward (loss), closed form +0.0 %; fits cpu" in text_of(app)
         screen.query_one("#field-batch", Input).value = "8"
         await pilot.pause()
         assert "exact:" not in text_of(app)

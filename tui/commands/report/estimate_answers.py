@@ -227,7 +227,7 @@ def _print(
     lines: Iterator[Line],
 ) -> None:
     if arguments.json:
-        print_json(document | {"card": target.card.name or None})
+        print_json(document | ({"card": target.card.name} if target.card.name else {}))
     elif arguments.md:
         write("\n".join(map(table_as_markdown, tables)))
     elif arguments.csv:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -144,6 +145,18 @@ def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
         f"exact: {amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}), "
         f"closed form {signed_percent(over)}"
     )
+
+
+def exact_verdict(predicted: DevicePrediction, exact: Prediction) -> str:
+    """Whether exact mode's step fits, which plays the allocator: ``; does not fit cuda:0``."""
+    from ....core.estimate.allocator_settings import settings_of
+    from ....core.estimate.room import verdict_of
+
+    if predicted.room is None:
+        return ""
+    verdict = verdict_of(exact, predicted.room, settings_of(os.environ))
+    words = {"fits": "fits", "close": "too close to tell on", "over": "does not fit"}[verdict]
+    return f"; {words} {predicted.place}"
 
 
 def grid_lines(predicted: DevicePrediction, width: int) -> list[Content]:

@@ -25,7 +25,7 @@ from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.key_bar import KeyBar
 from ..base import WorkScreen
 from .form import FieldRow, Filled, SpecForm
-from .prediction import PredictionView, estimate_command, exact_text
+from .prediction import PredictionView, estimate_command, exact_text, exact_verdict
 
 if TYPE_CHECKING:
     from ....core.estimate.exact import Estimator
@@ -173,6 +173,7 @@ class RunScreen(WorkScreen):
             with estimator:
                 exact = estimator.predict(located(spec), predicted.capability)
             text = exact_text(spec, predicted.prediction, exact)
+            text += exact_verdict(predicted, exact)
         except SysbenchError as error:
             text = f"exact: {error}"
         if not get_current_worker().is_cancelled:
