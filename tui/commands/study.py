@@ -208,6 +208,8 @@ def _run(arguments: argparse.Namespace) -> int:
         print_json(study_as_json(report))
     else:
         print_lines(study_lines(report, page_width()))
+    if reason == "finished" and all(cell.refused for cell in cells):
+        return UNFILLED  # there is nothing in the tables
     return {"finished": 0, "cancelled": CANCELLED}.get(reason, UNFILLED)
 
 

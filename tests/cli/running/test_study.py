@@ -50,6 +50,17 @@ def test_a_forecast_has_all_rounds_and_tells_how_many_a_comparison_takes(
     assert told.count("precision=bf16 · step=forward ") == 1
 
 
+def test_a_study_whose_every_cell_is_refused_fails(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = '[[tables]]\nname = "t"\ncolumns = [{ name = "N", value = "parameters" }]\n'
+    study = tmp_path / "odd.toml"
+    study.write_text(f'title = "odd"\n[fixed]\nd_model = 63\n[axes]\nbatch = [1, 2]\n{table}')
+    assert main(["study", str(study)]) == 1
+    assert "refused" in capsys.readouterr().out
+    assert not (home / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
