@@ -100,13 +100,15 @@ class OwnWorkload(SteppedWorkload):
             SpecError: For the first one.
         """
         spec, parts = self.spec, self.parts
-        for key in SIZES:
-            if getattr(spec, key) and key not in parts.takes:
-                raise SpecError(
-                    key,
-                    getattr(spec, key),
-                    f"0: neither the factory nor its batch() has an argument named {key}",
-                )
+        unheeded = [key for key in SIZES if getattr(spec, key) and key not in parts.takes]
+        if unheeded:
+            zeros = " ".join(f"{key}=0" for key in unheeded)
+            names = "an argument named" if len(unheeded) == 1 else "arguments named"
+            allowed = (
+                f"write {zeros}: neither the factory nor its batch() has {names} "
+                f"{' and '.join(unheeded)}"
+            )
+            raise SpecError(unheeded[0], getattr(spec, unheeded[0]), allowed)
         brings = parts.optimizer is not None or parts.step is not None
         if spec.step == "train" and brings != (spec.optimizer == "custom"):
             allowed = "custom: the model brings its own" if brings else "a name: it brings none"

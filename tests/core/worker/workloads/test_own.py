@@ -233,7 +233,7 @@ def test_a_module_alone_is_trained_on_token_ids(own: Callable[..., RunSpec]) -> 
 def test_a_batch_takes_the_sizes_it_names_and_no_other_is_ignored(
     own: Callable[..., RunSpec],
 ) -> None:
-    with pytest.raises(SpecError, match="context = 8: 0: neither the factory nor its batch"):
+    with pytest.raises(SpecError, match="context = 8: write context=0: neither the factory nor"):
         make_workload(own("images"))
     workload, _ = stepped(own("images", context=0, precision="bf16-pure"))
     assert workload.facts["inputs"] == ["bfloat16 (2, 3, 8, 8)"]
