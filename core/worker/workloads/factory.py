@@ -95,14 +95,20 @@ def _imported(source: Source, path: Path) -> ModuleType:
         if Path(str(module.__file__)).resolve() != path:
             raise ModelError(f"{source.place} is {module.__file__} here, not {path}")
         return module
-    name = path.stem if path.stem not in sys.modules else f"own_{path.stem}"
-    if getattr(sys.modules.get(name), "__file__", None) == str(path):
-        return sys.modules[name]
+    names = (path.stem, f"own_{path.stem}")
+    for name in names:
+        if getattr(sys.modules.get(name), "__file__", None) == str(path):
+            return sys.modules[name]
+    name = names[path.stem in sys.modules]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickles look their module up
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

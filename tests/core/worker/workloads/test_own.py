@@ -21,6 +21,7 @@ from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.boot import measured
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.passes import memory, timing, trace
+from sysbench.core.worker.workloads.factory import import_factory
 from sysbench.core.worker.workloads.own import CROSS_ENTROPY, MEAN_SQUARE, OwnWorkload
 from sysbench.core.worker.workloads.transformer import make_workload
 
@@ -228,6 +229,24 @@ def test_a_module_alone_is_trained_on_token_ids(own: Callable[..., RunSpec]) -> 
     workload.step(lambda phase: None)
     assert first is not None and workload.loss_value() != first
     assert all(parameter.grad is None for parameter in workload.model.parameters())
+
+
+def test_the_code_of_a_file_runs_once_in_a_process(
+    own: Callable[..., RunSpec], folder: Path
+) -> None:
+    """What it registers, such as operators of torch.library, can be registered only once."""
+    (folder / "registers.py").write_text(
+        "import torch\n"
+        'OPERATORS = torch.library.Library("of_a_user", "DEF")\n'
+        "def make():\n    return torch.nn.Linear(4, 4)\n"
+    )
+    spec = own("make", file="registers.py", batch=0, context=0)
+    assert import_factory(spec) is import_factory(spec)
+    (folder / "fails.py").write_text("def make(): ...\nraise OSError('not today')\n")
+    failing = own("make", file="fails.py")
+    for _ in range(2):  # half of a module is none
+        with pytest.raises(OSError, match="not today"):
+            import_factory(failing)
 
 
 def test_a_batch_takes_the_sizes_it_names_and_no_other_is_ignored(
