@@ -69,7 +69,9 @@ class DryRunOwnWorkload(own.OwnWorkload):
         # By autocast on CUDA these layers lose their fused paths, and by that on the CPU not.
         is_cast = spec.on_cuda and autocast_dtype(spec) is not None
         layers = nullcontext() if is_cast else fused_layers.taken()
-        with layers, functions(autocast_dtype(spec), spec.attention_row), values:
+        # On the CPU what the user's code makes without a device is where the model is.
+        default = nullcontext() if spec.on_cuda else torch.device("meta")
+        with default, layers, functions(autocast_dtype(spec), spec.attention_row), values:
             yield
 
 

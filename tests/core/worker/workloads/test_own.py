@@ -102,6 +102,21 @@ class Grouped(nn.Module):
         self.table, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
 
 
+def of_the_default_device(width=16):
+    class Positions(nn.Module):
+        def forward(self, ids):
+            return torch.arange(ids.shape[1]) + torch.zeros(ids.shape[0], 1, dtype=torch.long)
+
+    def loss(model, ids):
+        return nn.functional.cross_entropy(model(ids).flatten(0, 1), torch.zeros(ids.numel()).long())
+
+    model = nn.Sequential(Positions(), nn.Embedding(50, width), nn.Linear(width, 50))
+    def batch(batch, context):
+        return torch.zeros(batch, context, dtype=torch.long)
+
+    return SimpleNamespace(model=model, batch=batch, loss=loss)
+
+
 def images(side=8):
     def batch(batch):
         return torch.randn(batch, 3, side, side)
@@ -247,6 +262,14 @@ def test_the_code_of_a_file_runs_once_in_a_process(
     for _ in range(2):  # half of a module is none
         with pytest.raises(OSError, match="not today"):
             import_factory(failing)
+
+
+def test_tensors_that_a_step_makes_without_a_device_are_played(
+    own: Callable[..., RunSpec],
+) -> None:
+    spec = own("of_the_default_device", context=50, batch=4)
+    logits = 4 * 50 * 50 * 4
+    assert exact_prediction(canonical_spec(spec)).peak_bytes > logits
 
 
 def test_a_batch_takes_the_sizes_it_names_and_no_other_is_ignored(
