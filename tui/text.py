@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
 
 from ..core import formatting as quantities
 from ..core.formatting import UNKNOWN, format_bytes, format_count
 from ..core.spec.own_model import argument_words
 from ..core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 from ..core.tables.context import bare_attention, ranks_words
+from .cutting import cut_off
 
 if TYPE_CHECKING:
     from ..core.inspection.inspection import Inspection
@@ -114,32 +117,65 @@ DECODING_WORDS = {
     "merge": "merging",
 }
 
+SIZES = ("batch", "context")
+"""Sizes are read with the subject, whatever most runs have."""
+
 STAGE_MARKS = {"compile": "compile", "warmup": "warm", "measure": "measure"}
 """The stages worth a mark under a time axis; each pass is marked by its name."""
 
 
 def headline(spec: Mapping[str, Any]) -> str:
     """The settings that decide a number: ``tiny · B4 · ctx 128 · fp32 · naive · train``."""
+    return " · ".join(text for _, text in _settings(spec))
+
+
+def _settings(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Pairs of a spec's key and its words, the subject first."""
     workload = spec.get("workload", "transformer")
     if workload in NUMERIC_WORKLOADS:
-        return f"{workload} · {spec.get('device', '?')}"
+        return [("workload", str(workload)), ("device", str(spec.get("device", "?")))]
     parts = [
-        bare_attention(spec) if workload == "attention" else str(spec.get("model", "?")),
-        *([] if spec.get("batch") == 0 else [f"B{spec.get('batch', '?')}"]),
-        *([] if spec.get("context") == 0 else [f"ctx {spec.get('context', '?')}"]),
-        str(spec.get("precision", "?")),
-        str(spec.get("attention", "?")),
-        str(spec.get("step", "?")),
+        ("model", bare_attention(spec) if workload == "attention" else str(spec.get("model", "?"))),
+        *([] if spec.get("batch") == 0 else [("batch", f"B{spec.get('batch', '?')}")]),
+        *([] if spec.get("context") == 0 else [("context", f"ctx {spec.get('context', '?')}")]),
+        *((key, str(spec.get(key, "?"))) for key in ("precision", "attention", "step")),
     ]
     if spec.get("step") == "train":
-        parts.append(str(spec.get("optimizer", "?")))
+        parts.append(("optimizer", str(spec.get("optimizer", "?"))))
     if spec.get("compile", "off") != "off":
-        parts.append(f"compile {spec['compile']}")
+        parts.append(("compile", f"compile {spec['compile']}"))
     if spec.get("memory_limit"):
-        parts.append(f"limit {amount(spec['memory_limit'])}")
+        parts.append(("memory_limit", f"limit {amount(spec['memory_limit'])}"))
     if spec.get("checkpoint"):
-        parts.append(f"checkpoint {spec['checkpoint']}")
-    return " · ".join([*parts, *ranks_words(spec)])
+        parts.append(("checkpoint", f"checkpoint {spec['checkpoint']}"))
+    return [*parts, *(("ranks", text) for text in ranks_words(spec))]
+
+
+def fitted_headline(spec: Mapping[str, Any], room: int, told: Collection[str] = ()) -> str:
+    """The headline in so many cells: what says least is given up first, and marked by ``…``.
+
+    Args:
+        spec: The settings.
+        room: Cells.
+        told: Keys whose values stand elsewhere on the line; they go first. Then those go that are
+            as every run has them, then the others from the end. The subject stays to the last.
+    """
+    parts = _settings(spec)
+    usual = RunSpec()
+
+    def says(place: int) -> tuple[int, int]:
+        key, _ = parts[place]
+        is_usual = key not in SIZES and spec.get(key) == getattr(usual, key, object())
+        return (0 if key in told else 1 if is_usual else 2, -place)
+
+    left_out: set[int] = set()
+    for place in [*sorted(range(1, len(parts)), key=says), 0]:
+        kept = [text for at, (_, text) in enumerate(parts) if at not in left_out]
+        line = " · ".join([*kept, "…"] if left_out else kept)
+        if cell_len(line) <= room:
+            return line
+        left_out.add(place)
+    return cut_off(line, room)
 
 
 def shape(spec: RunSpec) -> list[str]:

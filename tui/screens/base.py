@@ -18,7 +18,19 @@ if TYPE_CHECKING:
     from ..app import SysbenchApp
 
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
-HEIGHTS = [(0, "-short"), (36, "-tall")]
+SHORT = 30
+"""Below this height legends and notes are folded away, for the sake of rows and plots."""
+HEIGHTS = [(0, "-short"), (SHORT, "-middling"), (36, "-tall")]
+TINY = 20
+"""Below this height also the command and the row in full are folded away."""
+UNFOLDED = "-unfolded"
+"""Class of a short screen that shows legends and notes all the same."""
+
+
+def unfold_binding(*, is_shown: bool) -> Binding:
+    """The key of what is folded; the footer has it where more than the command is."""
+    about = "Legends, notes, the whole command; or more rows"
+    return Binding("L", "unfold", "More", show=is_shown, id="unfold", tooltip=about)
 
 
 class WorkScreen(Screen[None]):
@@ -31,6 +43,7 @@ class WorkScreen(Screen[None]):
             "y", "copy", "Copy", id="copy", tooltip="Copy the table as Markdown, or the command"
         ),
         Binding("question_mark", "explain", "Explain", id="explain", tooltip="Where it comes from"),
+        unfold_binding(is_shown=False),
     ]
 
     if TYPE_CHECKING:
@@ -44,6 +57,13 @@ class WorkScreen(Screen[None]):
 
     def on_resize(self, event: Resize) -> None:
         self.query_one(KeyBar).compact = event.size.width < 100
+        self.set_class(event.size.height < TINY, "-tiny")
+        self.refresh_bindings()  # the key of what is folded
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "unfold":
+            return self.size.height < SHORT
+        return super().check_action(action, parameters)
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         self._light(event.widget)
@@ -92,6 +112,10 @@ class WorkScreen(Screen[None]):
         from .dialogs.explain import ExplainScreen
 
         self.app.push_screen(ExplainScreen(self.explanations()))
+
+    def action_unfold(self) -> None:
+        """Show legends, notes and the whole command on a short screen, or fold them away."""
+        self.toggle_class(UNFOLDED)
 
     def action_copy_command(self) -> None:
         self.app.copy_to_clipboard(self.command())

@@ -50,7 +50,7 @@ async def compared(pilot: Pilot[None], app: SysbenchApp, pair: Pair) -> CompareS
 
 
 def text_of(screen: CompareScreen, selector: str) -> str:
-    return str(screen.query_one(selector, Static).content)
+    return str(screen.query_one(selector).render())
 
 
 def all_text(screen: CompareScreen) -> str:

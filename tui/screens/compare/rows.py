@@ -18,13 +18,11 @@ from ....core.formatting import counted
 from ....core.tables.cells import literal
 from ....core.tables.table import Column
 from ...text import amount
+from ...widgets.charts.drawing import Folding
 from ...widgets.tables.difference_view import ChangeBranch, DifferenceView
 from .text import QUIET
 
-TALL = 36
-"""From this height on the summary has all its lines."""
-SHORT_LINES = 2
-"""Most lines of one sentence of the summary below that height."""
+READING = "Reading both runs …"
 NOT_TESTED = "one traced process each: not tested"
 
 
@@ -47,7 +45,7 @@ class RowsView(Vertical):
         self.notes: list[str] = []
 
     def compose(self) -> ComposeResult:
-        yield Static("Reading both runs …", id="summary", markup=False)
+        yield Folding(id="summary")
         box = Input(placeholder="words that must occur; esc clears", compact=True, id="filter")
         box.display = False
         yield box
@@ -84,24 +82,22 @@ class RowsView(Vertical):
         else:
             self.table.border_title = f"{self._title} · rows add up to {change_words(root)}"
             self.table.show_difference(root, perturbed=perturbed)
-        self._paint()
+        self.query_one("#summary", Folding).show(self._summary)
 
-    def on_resize(self) -> None:
-        self._paint()
+    def on_mount(self) -> None:
+        self.query_one("#summary", Folding).show(lambda width, height: Content(READING))
 
-    def _paint(self) -> None:
-        width = self.size.width - 4
-        if width < 20 or not self.sentences:
-            return
-        if self.screen.size.height >= TALL:
-            lines = _wrapped([*self.sentences, *self.details], width)
-            lines += [line.stylize(QUIET) for line in _wrapped(self.notes, width)]
-        else:
-            mark = f"  ! {counted(len(self.notes), 'note')}: ?" if self.notes else ""
-            lines = _cut(self.sentences[:1], width, SHORT_LINES)
-            lines += _cut(self.sentences[1:], width - len(mark))
-            lines[-1] += Content.styled(mark, QUIET)
-        self.query_one("#summary", Static).update(Content("\n").join(lines))
+    def _summary(self, width: int, height: int) -> Content:
+        """All sentences and notes; where they do not fit, as much as does, with a mark."""
+        lines = _wrapped([*self.sentences, *self.details], width)
+        lines += [line.stylize(QUIET) for line in _wrapped(self.notes, width)]
+        if len(lines) > height:
+            mark = f" … ! {counted(len(self.notes), 'note')}: ?" if self.notes else " … ?"
+            rest = " ".join(str(line).strip() for line in lines[height - 1 :])
+            # Between two words: half a figure is another figure.
+            last = textwrap.wrap(rest, max(width - len(mark), 1))[0]
+            lines = [*lines[: height - 1], Content(last) + Content.styled(mark, QUIET)]
+        return Content("\n").join(lines)
 
     def in_full(self) -> str:
         """The summary and its notes, for `?`."""
@@ -165,17 +161,6 @@ def _wrapped(sentences: Sequence[str], width: int) -> list[Content]:
         for text in sentences
         for line in textwrap.wrap(literal(text), width, subsequent_indent="  ")
     ]
-
-
-def _cut(sentences: Sequence[str], width: int, most: int = 1) -> list[Content]:
-    """At most so many lines of each sentence."""
-    lines: list[Content] = []
-    for text in sentences:
-        wrapped = textwrap.wrap(literal(text), width, subsequent_indent="  ")
-        if len(wrapped) > most:
-            wrapped = [*wrapped[: most - 1], f"{wrapped[most - 1][: width - 1]}…"]
-        lines += map(Content, wrapped)
-    return lines
 
 
 def change_words(root: TimeNode | ByteNode) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from textual import getters, on, work
@@ -12,7 +13,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
-from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Static
 
@@ -29,13 +29,14 @@ from ...live.pair_watch import PairWatch, Reading
 from ...text import elapsed, significant
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.tab_bar import KEYS, TabBar
+from ...widgets.charts.drawing import Drawing
 from ...widgets.tables.difference_view import BYTE_COLUMNS, TIME_COLUMNS
-from ..base import WorkScreen
+from ..base import WorkScreen, unfold_binding
 from ..dialogs.ask import Answer, AskScreen
 from .differs import DiffersView
 from .rows import NOT_TESTED, RowsView, show_difference
 from .start import ask_to_measure
-from .text import ended_line, side_line, subject_line
+from .text import ended_line, side_lines, subject_line
 from .verdict import VerdictView
 
 VIEWS = {
@@ -70,6 +71,7 @@ class CompareScreen(WorkScreen):
             )
             for key, (name, about) in zip(KEYS, VIEWS.items(), strict=False)
         ),
+        unfold_binding(is_shown=True),
         Binding("b", "measure", "A/B", id="compare.measure", tooltip="Measure both in turn"),
         Binding("x", "stop", "Stop", id="compare.stop", tooltip="End the experiment; asks"),
         Binding("g", "go_on", "Go on", id="compare.resume", tooltip="Go on with the experiment"),
@@ -102,8 +104,8 @@ class CompareScreen(WorkScreen):
         self._matched: tuple[object, ...] = ()
 
     def body(self) -> ComposeResult:
-        yield Static(id="heading", markup=False)
-        yield Static(id="sides", markup=False)
+        yield Drawing(id="heading")
+        yield Drawing(id="sides")
         yield Static(id="state", markup=False)
         yield TabBar(tuple(VIEWS))
         with Container(id="place"):
@@ -129,8 +131,9 @@ class CompareScreen(WorkScreen):
         if pair is None or (self.pair_watch is not None and self.pair_watch.pair == pair):
             return
         self.pair_watch, self.reading, self._matched = PairWatch(pair), None, ()
-        self.query_one("#heading", Static).update("")
-        self.query_one("#sides", Static).update(f"A {pair.a.id}\nB {pair.b.id}")
+        ids = Content(f"A {pair.a.id}\nB {pair.b.id}")
+        self.query_one("#heading", Drawing).show(lambda width, height: Content(""))
+        self.query_one("#sides", Drawing).show(lambda width, height: ids)
         self.query_one("#state", Static).display = False
         self.action_view("verdict")
         self.paint()
@@ -159,7 +162,8 @@ class CompareScreen(WorkScreen):
         if message.watch is not self.pair_watch:
             return
         if message.reading is None:
-            self.query_one("#heading", Static).update(Content(f"✗ {message.problem}"))
+            problem = Content(f"✗ {message.problem}")
+            self.query_one("#heading", Drawing).show(lambda width, height: problem)
             return
         self.reading = message.reading
         self.pair_watch.directory = message.reading.directory
@@ -169,19 +173,14 @@ class CompareScreen(WorkScreen):
         self.refresh_bindings()
 
     def _show(self, reading: Reading) -> None:
-        width = self.size.width - 2
-        heading = subject_line(reading.a, known_factors(reading), width)
-        self.query_one("#heading", Static).update(heading)
-        sides = [side_line("A", reading.a, width), side_line("B", reading.b, width)]
-        self.query_one("#sides", Static).update(Content("\n").join(sides))
+        factors = known_factors(reading)
+        self.query_one("#heading", Drawing).show(
+            lambda width, height: subject_line(reading.a, factors, width)
+        )
+        self.query_one("#sides", Drawing).show(partial(side_lines, reading.a, reading.b))
         self.query_one(VerdictView).show(reading)
         self.query_one(DiffersView).show(reading.comparison)
         self.query_one(CommandLine).show(self.command())
-
-    def on_resize(self, event: Resize) -> None:
-        super().on_resize(event)
-        if self.reading is not None:
-            self._show(self.reading)
 
     def _match(self) -> None:
         """Match the rows of both runs once; a round that was added changes none of them."""

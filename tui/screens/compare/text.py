@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from textual.content import Content
 
 from ....core.analysis.compare import Factor
@@ -18,7 +19,7 @@ from ....core.runs.ab.report import Report
 from ....core.tables.cells import literal, one_figure
 from ...text import (
     amount,
-    headline,
+    fitted_headline,
     interval,
     milliseconds,
     outcome_glyph,
@@ -62,24 +63,50 @@ def side_line(letter: str, record: Record, width: int) -> Content:
     """One side: the run, its median with the interval and what that is of, its peak."""
     name = record.id if width >= WIDE else shortened(record.id, max(12, width - 56))
     line = Content.assemble((f"{letter} ", "bold $accent"), literal(name))
+    line += Content("  ") + _median(record) + Content.styled(f" {_of(record)}".rstrip(), QUIET)
+    if record.memory is not None:
+        line += Content.assemble(("  peak ", QUIET), amount(record.memory.peak_allocated_bytes))
+    return line
+
+
+def side_lines(a: Record, b: Record, width: int, height: int) -> Content:
+    """Both sides, each with its run and its peak where there are two lines."""
+    if height < 2:
+        return brief_sides(a, b)
+    return Content("\n").join([side_line("A", a, width), side_line("B", b, width)])
+
+
+def _median(record: Record) -> Content:
+    """The median with its interval, or why there is none."""
     timing = record.timing
     if timing is None:
         ended = "" if record.status == "running" else f"{outcome_text(record.status)}, "
-        line += Content.assemble("  ", (f"{outcome_glyph(record.status)} {ended}no timing", QUIET))
-    elif is_null(device_name(record.environment)):
-        line += Content.assemble("  ", (f"{WORDS}: no times", "bold $error"))
-    else:
-        counting = sum(row.counts for row in timing.rounds)
-        among = timing.interval_of == "rounds"
-        of = f"between {counting} processes" if among else "inside 1 process"
-        line += Content.assemble(
-            "  ",
-            (milliseconds(timing.step.median_ms), "bold"),
-            f" {interval(timing.step.half_width)} ",
-        )
-        line += Content.styled(of, QUIET)
-    if record.memory is not None:
-        line += Content.assemble(("  peak ", QUIET), amount(record.memory.peak_allocated_bytes))
+        return Content.styled(f"{outcome_glyph(record.status)} {ended}no timing", QUIET)
+    if is_null(device_name(record.environment)):
+        return Content.styled(f"{WORDS}: no times", "bold $error")
+    width = interval(timing.step.half_width)
+    return Content.assemble((milliseconds(timing.step.median_ms), "bold"), f" {width}")
+
+
+def _of(record: Record) -> str:
+    """What the interval is of; empty where there is none."""
+    timing = record.timing
+    if timing is None or is_null(device_name(record.environment)):
+        return ""
+    counting = sum(row.counts for row in timing.rounds)
+    among = timing.interval_of == "rounds"
+    return f"between {counting} processes" if among else "inside 1 process"
+
+
+def brief_sides(a: Record, b: Record) -> Content:
+    """Both sides in one line: their medians, and what an interval is of."""
+    line, told = Content(""), [_of(a), _of(b)]
+    for letter, record, of in zip("AB", (a, b), told, strict=True):
+        line += Content.assemble((f"{letter} ", "bold $accent"), _median(record))
+        # The same of both is said once, behind the second.
+        if of and (letter == "B" or len(set(told)) > 1):
+            line += Content.styled(f" {of}", QUIET)
+        line += Content("   ")
     return line
 
 
@@ -92,14 +119,12 @@ def factor_words(factors: Sequence[Factor]) -> str:
 
 
 def subject_line(a: Record, factors: Sequence[Factor], width: int) -> Content:
-    """A's settings, cut before those in which B differs."""
+    """A's settings, and those in which B differs; where room lacks, A's without the latter."""
     how, what = "  B has ", literal(factor_words(factors))
     if not factors:
         how, what = "  B is the same spec", ""
-    room = max(width - len(how) - len(what), 24)
-    settings = headline(a.spec)
-    if len(settings) > room:
-        settings = f"{settings[: room - 1]}…"
+    room = max(width - cell_len(how) - cell_len(what), 24)
+    settings = fitted_headline(a.spec, room, [factor.name for factor in factors])
     return Content.assemble((settings, "bold"), (how, QUIET), what)
 
 

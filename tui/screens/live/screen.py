@@ -20,7 +20,7 @@ from ...live.run_watch import LiveView, RunWatch
 from ...text import (
     STAGE_WORDS,
     elapsed,
-    headline,
+    fitted_headline,
     interval,
     milliseconds,
     outcome_glyph,
@@ -60,7 +60,7 @@ class LiveScreen(WorkScreen):
         self._lines_shown = 0
 
     def body(self) -> ComposeResult:
-        yield Static(id="heading", markup=False)
+        yield Drawing(id="heading")
         yield Static(id="passes", markup=False)
         with Horizontal(id="panels"):
             with Vertical(id="steps", classes="panel") as steps:
@@ -111,7 +111,10 @@ class LiveScreen(WorkScreen):
         self._shown, self._lines_shown = watch, 0
         self._steps_shown, self._samples_shown = (), None
         self.plot.show([])
-        self._set("#heading", Content(headline(msgspec.to_builtins(watch.run.header().spec))))
+        spec = msgspec.to_builtins(watch.run.header().spec)
+        self.query_one("#heading", Drawing).show(
+            lambda width, height: Content(fitted_headline(spec, width))
+        )
         self.query_one(CommandLine).show(self.command())
 
     def _set(self, selector: str, text: Content) -> None:

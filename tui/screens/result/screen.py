@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import PurePath
 from typing import Any, ClassVar
 
@@ -10,7 +11,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
-from textual.widgets import Static
 
 from ....core.errors import SysbenchError
 from ....core.machine.null_gpu import WORDS, is_null
@@ -18,9 +18,10 @@ from ....core.record.environment import device_name
 from ....core.record.record import Record
 from ....core.runs.records import load_record
 from ....core.spec.command_line import command_line
-from ...text import day_and_time, headline, outcome_glyph, outcome_text
+from ...text import day_and_time, fitted_headline, outcome_glyph, outcome_text
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.tab_bar import KEYS, TabBar
+from ...widgets.charts.drawing import Drawing
 from .registry import STYLES, TABS, USUAL_TABS, Tab
 from .tabbed import TabbedScreen
 
@@ -49,7 +50,7 @@ class ResultScreen(TabbedScreen):
     ]
 
     def body(self) -> ComposeResult:
-        yield Static(id="heading", markup=False)
+        yield Drawing(id="heading")
         yield TabBar(USUAL_TABS)
         yield Container(id="place")
         yield CommandLine()
@@ -77,11 +78,12 @@ class ResultScreen(TabbedScreen):
         try:
             self.record = load_record(run)
         except SysbenchError as error:
-            self.query_one("#heading", Static).update(Content(f"✗ {error}"))
+            problem = Content(f"✗ {error}")
+            self.query_one("#heading", Drawing).show(lambda width, height: problem)
             return
         self.bar.names = tuple(tab.name for tab in TABS.values() if _has(self.record, tab))
         self.bar.refresh()
-        self.query_one("#heading", Static).update(heading(self.record))
+        self.query_one("#heading", Drawing).show(partial(_heading, self.record))
         self.query_one(CommandLine).show(self.command())
         await self.action_tab(USUAL_TABS[0])
 
@@ -123,13 +125,21 @@ def _has(record: Record, tab: Tab) -> bool:
     return not tab.is_rare or record.pass_named(tab.name) is not None
 
 
-def heading(record: Record) -> Content:
-    """The outcome, the settings and the time of the run."""
+def heading(record: Record, width: int) -> Content:
+    """The outcome, the settings that there is room for, and where that is all, time and id."""
     style = "$success" if record.status == "finished" else "$warning"
     null = is_null(device_name(record.environment))
-    return Content.assemble(
+    line = Content.assemble(
         (f"{outcome_glyph(record.status)} {outcome_text(record.status)}  ", style),
         (f"{WORDS}: no times  " if null else "", "bold $error"),
-        (headline(record.spec), "bold"),
-        (f"  {day_and_time(record.created_ns)}  {record.id}", "$foreground 60%"),
     )
+    line += Content.styled(fitted_headline(record.spec, width - line.cell_length), "bold")
+    for further in (f"  {day_and_time(record.created_ns)}", f"  {record.id}"):
+        if line.cell_length + len(further) > width:
+            break
+        line += Content.styled(further, "$foreground 60%")
+    return line
+
+
+def _heading(record: Record, width: int, height: int) -> Content:
+    return heading(record, width)

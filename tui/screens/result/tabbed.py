@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import getters, on
+from textual.binding import BindingType
 from textual.containers import Container
 
 from ....core.record.record import Record
 from ....core.runs.directory import RunDirectory
 from ...loading import load_class
 from ...widgets.bars.tab_bar import TabBar
-from ..base import WorkScreen
+from ..base import WorkScreen, unfold_binding
 from .registry import TABS
 from .tab import ResultTab
 
@@ -20,6 +21,7 @@ from .tab import ResultTab
 class TabbedScreen(WorkScreen):
     """Shows a record in the container ``#place``. A tab is built when it is first shown."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [unfold_binding(is_shown=True)]
     AREA = ""
     """The area of the palette's commands."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from textual.content import Content
-from textual.widgets import Static
 
 from ...text import percent
 from ...theme import Swatch
+from .drawing import Folding
 
 ROOMY = 100
 """From this width on the legend has amounts next to the shares."""
@@ -64,28 +64,27 @@ def stack_lines(parts: Sequence[Part], width: int, legend_rows: int) -> list[Con
     return [*lines, row]
 
 
-class StackBar(Static):
-    """The bar and legend of some parts."""
+class StackBar(Folding):
+    """A line with the sum, the bar of the parts, and its legend in the rows that are left."""
 
-    DEFAULT_CSS = """
-    StackBar { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }
-    """
-
-    def __init__(self, legend_rows: int = 2, *, id: str | None = None) -> None:
-        super().__init__(id=id, markup=False)
-        self._legend_rows = legend_rows
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
         self.parts: Sequence[Part] = ()
-        self._head = Content("")
 
-    def show(self, head: Content, parts: Sequence[Part]) -> None:
-        """Show these parts under a line with their sum."""
-        self._head, self.parts = head, parts
-        self._paint()
+    def show_parts(
+        self, head: Content, parts: Sequence[Part], *, brief: Callable[[int], Content]
+    ) -> None:
+        """Show these parts under a line with their sum; without room for a legend
+        under ``brief``, made for so many cells."""
+        self.parts = parts
 
-    def on_resize(self) -> None:
-        self._paint()
+        def draw(width: int, height: int) -> Content:
+            if not parts:
+                return Content("")
+            legend_rows = height - 2
+            lines = [head, *stack_lines(parts, width, legend_rows)]
+            if legend_rows < 1:
+                lines = [brief(width), *lines[1:2]]
+            return Content("\n").join(lines[:height])
 
-    def _paint(self) -> None:
-        if self.parts and self.size.width:
-            lines = stack_lines(self.parts, self.size.width, self._legend_rows)
-            self.update(Content("\n").join([self._head, *lines]))
+        self.show(draw)

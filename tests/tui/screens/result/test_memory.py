@@ -94,4 +94,4 @@ async def test_without_another_run_the_picker_says_so(
         assert not app.screen.query(OptionList)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, ResultScreen))
-        assert tab.view == "ledger"
+        assert tab.view == "timeline"

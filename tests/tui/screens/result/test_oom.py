@@ -10,7 +10,9 @@ from textual.widgets import Static
 
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.base import SHORT
 from sysbench.tui.screens.result.tabs.memory import MemoryTab
+from sysbench.tui.widgets.bars.tab_bar import ViewBar
 from sysbench.tui.widgets.charts.timeline import TimelineView
 from sysbench.tui.widgets.tables.facts import Facts
 
@@ -55,11 +57,13 @@ async def test_the_memory_tab_goes_up_to_the_refusal(app: SysbenchApp, run: RunD
         for size in SIZES:
             await pilot.resize_terminal(*size)
             await pilot.pause()
+            views = [*found.query_one(ViewBar).names]
+            assert views == ["timeline", *found.tables][size[1] >= SHORT :]
             seen = []
-            for _ in found.tables:
+            for _ in views:
                 seen.append(found.view)
                 await pilot.press("v")
-            assert seen == [*found.tables]
+            assert seen == views
         await pilot.press("d")
         await pilot.pause()
         assert found.is_attached

@@ -165,6 +165,7 @@ async def test_memory_tables_turn(app: SysbenchApp, own_run: RunDirectory) -> No
     async with app.run_test(size=(80, 24)) as pilot:
         tab = await open_tab(pilot, app, own_run, "memory")
         assert isinstance(tab, MemoryTab)
+        await pilot.press("w")
         seen = []
         for _ in tab.tables:
             seen.append(tab.table.id)

@@ -62,7 +62,7 @@ class CompileTab(ViewsTab):
             yield self.blank()
             return
         yield Static(badge(block), classes="head", markup=False)
-        yield StackBar(legend_rows=1)
+        yield StackBar()
         yield Static(id="worth", markup=False)
         if block.breaks or block.recompiled or block.eager_parts or block.cudagraph_skips:
             gaps = TableView(flexible="reason", order=GAPS_ORDER, id="gaps")
@@ -94,7 +94,8 @@ class CompileTab(ViewsTab):
         code.border_title = "Code"
         code.display = self.app.size.height >= TALL
         bar = self.query_one(StackBar)
-        bar.show(seconds_line(block), seconds_parts(block))
+        head = seconds_line(block)
+        bar.show_parts(head, seconds_parts(block), brief=lambda width: head)
         bar.display = block.extent != "none"
         for gaps in self.query("#gaps").results(TableView):
             gaps.show(gaps_table(block))

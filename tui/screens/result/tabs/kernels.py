@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
@@ -38,6 +39,7 @@ from ....widgets.tables.tree_view import TreeView
 from ..views import View, ViewsTab, view_bindings
 from .kernels_text import (
     AnswersView,
+    brief_line,
     category_looks,
     category_parts,
     node_text,
@@ -56,8 +58,6 @@ ORDER = {
     ),
 }
 """Columns of a file's tables on screen: names before figures that a narrow one has no room for."""
-TALL = 36
-"""From this height on the bar's legend has all its lines."""
 
 
 class RooflineView(RooflinePlot, can_focus=True):
@@ -97,7 +97,7 @@ class KernelsTab(ViewsTab):
         self.detailed: Kernels | None = None
         self.note = ""
         yield Static(self._badge(kernels), id="badge", markup=False)
-        yield StackBar(legend_rows=3 if self.app.size.height >= TALL else 1)
+        yield StackBar()
         widgets = [*self.declare(self._views(kernels))]
         yield ViewBar([*self.views])
         yield self.filter_box()
@@ -156,7 +156,10 @@ class KernelsTab(ViewsTab):
         kernels = self.record.kernels
         if kernels is None:
             return
-        self.query_one(StackBar).show(sum_line(kernels), category_parts(kernels, self.looks))
+        parts = category_parts(kernels, self.looks)
+        timing = self.record.timing
+        brief = partial(brief_line, kernels, timing.step.median_ms if timing else None)
+        self.query_one(StackBar).show_parts(sum_line(kernels), parts, brief=brief)
         plot, words = self.query_one(RooflineView), roof_words(kernels.roof, _why_no_roof(kernels))
         plot.border_title = "Roofline"
         plot.show(roof_points(kernels), kernels.roof, words)

@@ -16,8 +16,21 @@ from .....core.tables.cells import literal
 from .....core.tables.kernels import averaged, category_table, question_table
 from .....core.tables.table import Table
 from .....core.tables.tree import layer_words
-from .....core.tables.trust import is_perturbed, mark_perturbed
-from ....text import amount, milliseconds, operations, percent, significant
+from .....core.tables.trust import (
+    coverage_warning,
+    coverage_words,
+    is_perturbed,
+    mark_perturbed,
+)
+from ....cutting import cut_off
+from ....text import (
+    amount,
+    milliseconds,
+    operations,
+    percent,
+    signed_percent,
+    significant,
+)
 from ....theme import IDLE, Swatch, swatch
 from ....widgets.charts.stack_bar import Part
 from ....widgets.tables.facts import hanging
@@ -47,6 +60,10 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
 
 def sum_line(kernels: Kernels) -> Content:
     """The sum of the parts, marked where tracing perturbed it too much."""
+    return _sum(kernels) + Content(f" = the parts below{averaged(kernels)}")
+
+
+def _sum(kernels: Kernels) -> Content:
     step = milliseconds(kernels.step_ms)
     perturbed = is_perturbed(kernels)
     return Content.assemble(
@@ -55,8 +72,25 @@ def sum_line(kernels: Kernels) -> Content:
             mark_perturbed(step) if perturbed else step,
             "bold $warning" if perturbed else "bold $accent",
         ),
-        f" = the parts below{averaged(kernels)}",
     )
+
+
+def brief_line(kernels: Kernels, bare_ms: float | None, width: int) -> Content:
+    """The sum and what it is worth in one line; what makes it too little takes its place."""
+    if warning := coverage_warning(kernels):
+        return Content.styled(cut_off(f"! {warning}", width), "bold $warning")
+    line, (covered, *words) = _sum(kernels), coverage_words(kernels)
+    if bare_ms is not None and kernels.perturbation is not None:
+        line += Content(f" ({signed_percent(kernels.perturbation - 1)})")
+        words = [f"bare {milliseconds(bare_ms)}", *words]
+    words = [covered.removesuffix(f" of the {kernels.whole}"), *words]
+    for number, text in enumerate(words):
+        left = width - line.cell_length - len(text) - 3
+        # A figure is left out whole: half of one is another figure.
+        if left < (2 if number + 1 < len(words) else 0):
+            return line + Content.styled(" …", QUIET)
+        line += Content.styled(f" · {text}", QUIET)
+    return line
 
 
 def row_text(table: Table, index: int, *, perturbed: bool) -> str:

@@ -9,6 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
 from textual.widgets import Static
 
 from .....core.analysis.memory.difference import memory_difference
@@ -18,18 +19,25 @@ from .....core.runs.records import load_record
 from .....core.tables.cells import cells_as_text, heading
 from .....core.tables.memory import difference_tables
 from .....core.tables.table import Table
+from ....text import amount
 from ....widgets.bars.tab_bar import ViewBar
 from ....widgets.charts.timeline import TimelineView
 from ....widgets.tables.table_view import TableView
+from ...base import SHORT
 from ..views import View, ViewsTab, show_table, view_bindings
 from .memory_view import MemoryView, cursor_text, memory_view_of
 
 ROOMY = 150
+NARROWEST = 60
+"""Below this width the timeline has it all: no room for what lives at its cursor."""
+LIVE = "Live bytes"
 FLEXIBLE = {
     **dict.fromkeys(("stacks", "largest", "Δ stacks"), "stack"),
     **dict.fromkeys(("modules", "Δ modules"), "module"),
     "resident": "meaning",
 }
+TIMELINE = "timeline"
+"""The view of what is above the tables, on a screen without room for both."""
 DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 
@@ -40,6 +48,9 @@ class MemoryTab(ViewsTab):
         *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
         Binding("d", "against", "Against", id="memory.against", tooltip="Against another run"),
     ]
+
+    _chosen = TIMELINE
+    """The view that was asked for; one beside it may be shown instead."""
 
     @property
     def is_blank(self) -> bool:
@@ -56,48 +67,85 @@ class MemoryTab(ViewsTab):
             yield self.blank()
             return
         tables = dict(shown.tables)
-        widgets = self.declare(_view(name, table, table.title) for name, table in tables.items())
+        views = [_view(name, table, table.title) for name, table in tables.items()]
+        above = self._timeline(shown)
+        timeline = View(
+            name=TIMELINE, widget=above, markdown=views[0].markdown, copied=views[0].name
+        )
+        _, *widgets = self.declare([timeline, *views])
         yield Static(shown.head, classes="head", markup=False)
         with Horizontal(id="upper"):
             with Vertical(classes="panel", id="timeline") as panel:
-                panel.border_title = "Live bytes"
+                panel.border_title = LIVE
                 panel.border_subtitle = f"← → move · k {shown.mark}"
-                if shown.timeline is not None:
-                    yield TimelineView(shown.timeline, shown.mark_ms)
-                else:
-                    yield Static(f"No timeline: {shown.no_timeline}.", markup=False)
+                yield above
             with Vertical(classes="panel", id="cursor") as panel:
                 panel.border_title = "At the cursor"
                 yield Static(id="at-cursor", markup=False)
-        yield ViewBar([*self.views])
+        yield ViewBar([*tables])
         with Horizontal(id="tables"):
             yield from widgets
         yield self.detail_line()
 
+    def _timeline(self, shown: MemoryView) -> Widget:
+        if shown.timeline is None:
+            return Static(f"No timeline: {shown.no_timeline}.", markup=False)
+        return TimelineView(shown.timeline, shown.mark_ms)
+
     def start_focus(self) -> None:
         for timeline in self.query(TimelineView):
-            timeline.focus()
-            return
+            if self._is_above_shown:
+                timeline.focus()
+                return
         super().start_focus()
 
+    @property
+    def _is_short(self) -> bool:
+        return self.app.size.height < SHORT
+
+    @property
+    def _is_above_shown(self) -> bool:
+        return bool(self.query_one("#upper").display)
+
     def turn_to(self, name: str) -> None:
-        """Show a table; it takes the focus from the one before, else the timeline keeps it."""
+        """Show a view. It takes the focus from a table; the timeline keeps it while in sight."""
         had_focus = self.active.has_focus
         self.show_view(name)
-        if had_focus:
+        if had_focus or self._is_short:
             self.active.focus()
 
     def show_view(self, name: str) -> None:
-        """Show one table; where there is room, the ledger next to the others."""
-        first, *others = self.views
-        roomy = self.app.size.width >= ROOMY
-        super().show_view(others[0] if roomy and others and name == first else name)
-        if roomy:
+        """Show one table; where there is room, the ledger next to the others.
+
+        On a short screen the timeline is a view of its own: half of each is of no use.
+        """
+        self._chosen = name
+        is_short = self._is_short
+        _, first, *others = self.views
+        above = is_short and name == TIMELINE
+        table = first if name == TIMELINE else name
+        beside = self.app.size.width >= ROOMY and bool(others)
+        if not above and beside and table == first:
+            table = others[0]
+        self.query_one("#cursor").display = self.app.size.width >= NARROWEST
+        for bar in self.query(ViewBar):
+            bar.names = [*self.views][not is_short :]
+            bar.refresh()
+        super().show_view(TIMELINE if above else table)
+        self.query_one("#upper").display = above or not is_short
+        self.query_one("#tables").display = not above
+        self.views[TIMELINE].widget.display = True
+        if beside:
             self.views[first].widget.display = True
 
     def on_resize(self) -> None:
-        if self.views:
-            self.show_view(self.view)
+        if not self.views:
+            return
+        focused = self.screen.focused
+        self.show_view(self._chosen)
+        around = [] if focused is None else focused.ancestors_with_self
+        if self in around and not all(node.display for node in around):
+            self.start_focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "against":
@@ -146,15 +194,17 @@ class MemoryTab(ViewsTab):
                 view = self.views[name] = _view(name, table, f"{table.title} · A is {run_id}")
                 await self.query_one("#tables").mount(view.widget)
                 show_table(view)
-        bar = self.query_one(ViewBar)
-        bar.names = [*self.views]
-        bar.refresh()
         self.show_view(next(name for name in DIFFERENCES if name in self.views))
         self.active.focus()
 
     @on(TimelineView.Moved)
     def _show_cursor(self, event: TimelineView.Moved) -> None:
         timeline = self.query_one(TimelineView)
+        panel = self.query_one("#timeline")
+        panel.border_title = LIVE
+        if not self.query_one("#cursor").display:
+            live = timeline.timeline.live_bytes[event.sample]
+            panel.border_title = f"{LIVE} · {amount(live)} at ▲"
         room = self.query_one("#cursor").content_size.width
         text = cursor_text(timeline, event.sample, room)
         self.query_one("#at-cursor", Static).update(text)

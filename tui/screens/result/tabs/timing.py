@@ -15,6 +15,7 @@ from .....core.tables.cells import cells_as_text
 from .....core.tables.table import Table
 from .....core.tables.timing import known_words, rounds_table, speed_table, timing_table
 from ....text import interval, milliseconds, significant
+from ....widgets.charts.drawing import Drawing
 from ....widgets.charts.plot import Plot
 from ....widgets.charts.traces import bar
 from ....widgets.tables.facts import Facts, Pair
@@ -44,13 +45,9 @@ class TimingTab(ResultTab):
             return
         with VerticalScroll():
             yield Static(headline_of(timing), classes="head", markup=False)
-            with Horizontal(classes="side"):
-                with Vertical(classes="panel", id="samples") as samples:
-                    samples.border_title = f"Steps, ms{_of_round(timing)}"
-                    yield Plot(axis=lambda value: significant(value, 3))
-                with Vertical(classes="panel", id="spread") as spread:
-                    spread.border_title = "Distribution, ms"
-                    yield Static(Content("\n").join(histogram(timing.samples_ms)), markup=False)
+            with Vertical(classes="panel", id="samples") as samples:
+                samples.border_title = f"Steps, ms{_of_round(timing)}"
+                yield Plot(axis=lambda value: significant(value, 3))
             table = TableView(order=COLUMNS, id="phases-table")
             table.add_class("own-height")
             yield table
@@ -60,6 +57,9 @@ class TimingTab(ResultTab):
                 rounds.add_class("own-height")
                 yield rounds
             with Horizontal(classes="side"):
+                with Vertical(classes="panel", id="spread") as spread:
+                    spread.border_title = "Distribution, ms"
+                    yield Drawing(id="histogram")
                 speed = speed_table(timing, self.record.telemetry)
                 yield Facts("Speed, and how the steps were chosen", _pairs(speed))
 
@@ -70,6 +70,9 @@ class TimingTab(ResultTab):
         warm = timing.warmup_ms[1:]
         marks = [(0, "warm-up"), (len(warm), "measured")] if warm else [(0, "measured")]
         self.query_one(Plot).show([*warm, *timing.samples_ms], marks=marks, split=len(warm))
+        self.query_one("#histogram", Drawing).show(
+            lambda width, height: Content("\n").join(histogram(timing.samples_ms, width))
+        )
         self.query_one("#phases-table", TableView).show(timing_table(timing))
         if timing.rounds:
             self.query_one("#rounds-table", TableView).show(rounds_table(timing))
@@ -103,7 +106,7 @@ def _outliers(step: Spread) -> str:
     return f"  {len(step.outliers)} outliers, kept" if step.outliers else ""
 
 
-def histogram(samples: Sequence[float], bins: int = BINS, width: int = 24) -> list[Content]:
+def histogram(samples: Sequence[float], width: int, bins: int = BINS) -> list[Content]:
     """One row for each bin, from the fastest step to the slowest, with counts."""
     low, high = min(samples), max(samples)
     step = (high - low) / bins or 1.0
@@ -113,10 +116,11 @@ def histogram(samples: Sequence[float], bins: int = BINS, width: int = 24) -> li
     largest = max(counts)
     edges = [significant(low + step * number, 4) for number in range(bins)]
     margin = max(map(len, edges))
+    room = max(width - margin - len(f"  {largest}"), 1)
     return [
         Content.assemble(
             (f"{edge:>{margin}} ", "$foreground 60%"),
-            (bar(count / largest, width), "$accent"),
+            (bar(count / largest, room), "$accent"),
             f" {count or ''}",
         )
         for edge, count in zip(edges, counts, strict=True)
