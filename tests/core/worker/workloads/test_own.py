@@ -108,7 +108,8 @@ def of_the_default_device(width=16):
             return torch.arange(ids.shape[1]) + torch.zeros(ids.shape[0], 1, dtype=torch.long)
 
     def loss(model, ids):
-        return nn.functional.cross_entropy(model(ids).flatten(0, 1), torch.zeros(ids.numel()).long())
+        targets = torch.zeros(ids.numel(), dtype=torch.long)
+        return nn.functional.cross_entropy(model(ids).flatten(0, 1), targets)
 
     model = nn.Sequential(Positions(), nn.Embedding(50, width), nn.Linear(width, 50))
     def batch(batch, context):
