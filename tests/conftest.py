@@ -89,6 +89,8 @@ def sysbench_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home of the test's own, for this process and those it starts."""
     home = tmp_path / "home"
     monkeypatch.setenv(HOME_VARIABLE, str(home))
+    # A report on a terminal of a test's would wait for somebody to leave the pager.
+    monkeypatch.setenv("PAGER", "cat")
     return home
 
 

@@ -102,6 +102,8 @@ def written(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
         main(["export", RUN, ending, "-o", str(path)])
         return path.read_text()
     section = ["--section", stem] if stem else []
-    main(["show", RUN, *section, *(["--json"] if ending == "json" else [])])
+    # Then a section in a pipe was as wide as its longest name; that is --wide now.
+    wide = ["--wide"] if stem and ending == "txt" else []
+    main(["show", RUN, *section, *wide, *(["--json"] if ending == "json" else [])])
     captured = capsys.readouterr()
     return captured.out + captured.err

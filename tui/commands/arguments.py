@@ -19,6 +19,10 @@ PYTHON_HELP = (
     "$SYSBENCH_PYTHON, else this program's own; an active virtual environment if only it has torch)"
 )
 EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
+READING_CODES = (
+    "exit codes: 0 done, whatever it says; 1 a file cannot be read or written, 2 bad input,\n"
+    "130 interrupted"
+)
 GATE_CODES = (
     "exit codes of a gate: 0 same or better, 3 a regression, 4 not decidable, 1 a run failed\n"
     "or cannot be read, 2 bad input, 130 cancelled"
@@ -54,6 +58,34 @@ def add_table_formats(parser: argparse.ArgumentParser) -> None:
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--md", action="store_true", help="the tables in Markdown")
     printed.add_argument("--csv", action="store_true", help="the tables as CSV, not rounded")
+
+
+def add_wide(parser: argparse.ArgumentParser, tables: str) -> None:
+    """Add ``--wide``, with the tables that it widens."""
+    parser.add_argument(
+        "--wide",
+        action="store_true",
+        help=f"cut no name of {tables}; else they fit the terminal, or in a pipe 120 columns",
+    )
+
+
+def refuse_wide_report(arguments: argparse.Namespace) -> None:
+    """Refuse ``--wide`` for a report, whose tables are cut to the page on purpose.
+
+    Raises:
+        SpecError: It was given without a section.
+    """
+    if arguments.wide and arguments.section is None:
+        raise SpecError("--wide", "given", "belongs to --section NAME: its tables are in full")
+
+
+def add_no_pager(parser: argparse.ArgumentParser) -> None:
+    """Add ``--no-pager``, for `report.output.print_paged`."""
+    parser.add_argument(
+        "--no-pager",
+        action="store_true",
+        help="on a terminal: print what is longer than it, instead of opening $PAGER, or less",
+    )
 
 
 def foreign_file(run: str) -> Path | None:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import SpecError
 from .arguments import (
-    GATE_CODES,
     RUN_HELP,
+    add_no_pager,
     add_table_formats,
     count,
     examples,
     share_above_zero,
     share_of_one,
 )
-from .report.output import page_width, print_json, print_lines, say, write
+from .report.output import page_width, print_json, print_paged, say, write
 
 if TYPE_CHECKING:
     from ...core.analysis.compare import Comparison
@@ -38,17 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "verdict rests on processes, not on steps: `run --repeat` measures several, `ab` measures\n"
         "both specs in turn. Each side is a run, or a file that `inspect` reads."
     )
-    lines = examples(
+    parser.epilog = examples(
         ("sysbench-tui compare 1204 1211", "parts of ids are enough"),
         ("sysbench-tui compare 1204 1211 --depth 4 --min 0.1%", "down to the kernels"),
         ("sysbench-tui compare before.json.gz after.json.gz", "two traces of anyone"),
         ("sysbench-tui compare 1204 trace.json.gz --json | jq .difference.summary", ""),
         ("sysbench-tui compare 1204 1211 --gate 3%", "for a script: may B be 3 % slower?"),
     )
-    parser.epilog = f"{lines}\n\n{GATE_CODES}"
     parser.add_argument("a", metavar="A", help=f"{RUN_HELP}; or a file")
     parser.add_argument("b", metavar="B", help="the run or file that is compared against A")
     add_table_formats(parser)
+    add_no_pager(parser)
     parser.add_argument(
         "--depth",
         type=count,
@@ -112,7 +112,8 @@ def main(arguments: argparse.Namespace) -> int:
         only = len(tables) == 1
         write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     else:
-        print_lines(_lines(comparison, (a, b), cut, page_width()))
+        lines = _lines(comparison, (a, b), cut, page_width())
+        print_paged(lines, page=not arguments.no_pager)
     if gate is None:
         return 0
     if not arguments.json:

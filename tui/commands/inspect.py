@@ -13,12 +13,15 @@ from ...core.machine.peaks import parse_peak
 from ...core.tables.sections import INSPECTED, SECTIONS
 from .arguments import (
     add_file_choice,
+    add_no_pager,
     add_table_formats,
     add_tree_options,
+    add_wide,
     examples,
+    refuse_wide_report,
     size_bytes,
 )
-from .report.output import page_width, print_json, print_lines, write
+from .report.output import page_width, print_json, print_paged, write
 
 if TYPE_CHECKING:
     from ...core.inspection.inspection import Inspection
@@ -51,24 +54,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Of a folder with a trace, export or snapshot of each rank of a job, the ranks side by\n"
         "side: their clocks are aligned by the collectives that they have in common."
     )
-    parser.epilog = (
-        examples(
-            ("sysbench-tui inspect trace.json.gz", ""),
-            ("sysbench-tui inspect trace.json.gz --section tree --depth 4", ""),
-            ("sysbench-tui inspect trace.json.gz --section steps", ""),
-            ("sysbench-tui inspect trace.json.gz --steps 2-5", ""),
-            ("sysbench-tui inspect trace.json.gz --section roofline --peak 989.4,3350", ""),
-            ("sysbench-tui inspect snapshot.pickle --json | jq .memory.ledger", ""),
-            ("sysbench-tui inspect report.sqlite --section kernels --csv > kernels.csv", ""),
-            ("sysbench-tui inspect run.json.gz --capture capture.json.gz", "of CUDA graphs"),
-            ("sysbench-tui inspect traces/ --merged all.json.gz", ""),
-            ("sysbench-tui export trace.json.gz csv", "a CSV file for each table"),
-        )
-        + "\n\nexit codes: 0 shown, 2 not readable or no such section, 130 cancelled"
+    parser.epilog = examples(
+        ("sysbench-tui inspect trace.json.gz", ""),
+        ("sysbench-tui inspect trace.json.gz --section tree --depth 4", ""),
+        ("sysbench-tui inspect trace.json.gz --section steps", ""),
+        ("sysbench-tui inspect trace.json.gz --steps 2-5", ""),
+        ("sysbench-tui inspect trace.json.gz --section roofline --peak 989.4,3350", ""),
+        ("sysbench-tui inspect snapshot.pickle --json | jq .memory.ledger", ""),
+        ("sysbench-tui inspect report.sqlite --section kernels --csv > kernels.csv", ""),
+        ("sysbench-tui inspect run.json.gz --capture capture.json.gz", "of CUDA graphs"),
+        ("sysbench-tui inspect traces/ --merged all.json.gz", ""),
+        ("sysbench-tui export trace.json.gz csv", "a CSV file for each table"),
     )
     parser.add_argument("file", metavar="FILE", help="the file, or a folder of ranks; only read")
     parser.add_argument("--section", choices=(*OF_FILES, RANKS), help="print only this, in full")
     add_table_formats(parser)
+    add_wide(parser, "a section")
+    add_no_pager(parser)
     parser.add_argument(
         "--peak",
         metavar="TFLOPS[,GB/S]",
@@ -105,6 +107,7 @@ def main(arguments: argparse.Namespace) -> int:
     from .report.kernel_sections import tree_of, tree_options
     from .report.sections import section_as_json, section_lines
 
+    refuse_wide_report(arguments)
     if Path(arguments.file).is_dir():
         return _show_folder(arguments)
     for flag, given in (
@@ -150,11 +153,11 @@ def main(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         print_json(section_as_json(run, record, section, options) if section else inspection)
     elif section:
-        width, page = page_width(cut=False), page_width()
+        width, page = page_width(in_full=True, wide=arguments.wide), page_width()
         lines = section_lines(run, record, section, width, page, options)
-        print_lines(dropwhile(lambda line: not line, lines))
+        print_paged(dropwhile(lambda line: not line, lines), page=not arguments.no_pager)
     else:
-        print_lines(inspection_lines(inspection, page_width()))
+        print_paged(inspection_lines(inspection, page_width()), page=not arguments.no_pager)
     return 0
 
 
@@ -199,13 +202,11 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         print_json(getattr(ranks, "rows" if section == RANKS else section) if section else ranks)
     elif section:
-        print_lines(
-            dropwhile(
-                lambda line: not line, ranks_section_lines(ranks, section, page_width(cut=False))
-            )
-        )
+        width = page_width(in_full=True, wide=arguments.wide)
+        lines = dropwhile(lambda line: not line, ranks_section_lines(ranks, section, width))
+        print_paged(lines, page=not arguments.no_pager)
     else:
-        print_lines(ranks_lines(ranks, page_width()))
+        print_paged(ranks_lines(ranks, page_width()), page=not arguments.no_pager)
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...core.machine.null_gpu import MARK
 from ...core.runs.directory import runs_folder
 from ...core.tables.table import Table, select
-from .arguments import count, examples
+from .arguments import add_wide, count, examples
 from .report.output import page_width, print_json, print_lines, say
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="show runs with all these words")
     parser.add_argument("-n", "--limit", type=count, metavar="N", help="show the newest N")
+    add_wide(parser, "the list, and leave no column out")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -46,7 +47,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(entries)
     elif entries:
-        print_lines(table_lines(table_of(entries), page_width(cut=False), drop=_DROP))
+        print_lines(
+            table_lines(
+                table_of(entries), page_width(in_full=True, wide=arguments.wide), drop=_DROP
+            )
+        )
     else:
         matching = f" matching {' '.join(arguments.words)!r}" if arguments.words else ""
         say(f"no runs{matching} under {runs_folder()}; `sysbench-tui run` makes one")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
-from .arguments import EXIT_CODES, PYTHON_HELP, WORDS, examples
+from .arguments import EXIT_CODES, GATE_CODES, PYTHON_HELP, READING_CODES, WORDS, examples
 
 
 class CommandModule(Protocol):
@@ -36,12 +36,14 @@ class Command:
         module: Path of its module in this folder, such as ``ab.command``; empty: the name, with
             ``_`` for ``-``.
         has_workers: It starts processes that import torch, and takes ``--python``.
+        exit_codes: What its exit code says, for its help.
     """
 
     name: str
     summary: str
     module: str = ""
     has_workers: bool = False
+    exit_codes: str = READING_CODES
 
     def load(self) -> CommandModule:
         """Import the module."""
@@ -49,11 +51,17 @@ class Command:
         return cast(CommandModule, import_module(f".{path}", __package__))
 
 
+STUDY_CODES = "exit codes: 0 every cell has its value, 1 some have none, 2 bad input, 130 cancelled"
+OPTIONAL_GATE_CODES = f"without a gate 0 for any verdict;\n{GATE_CODES}"
+
 COMMANDS = {
     command.name: command
     for command in (
         Command(
-            "run", "measure a spec: one fresh process per pass, then the tables", has_workers=True
+            "run",
+            "measure a spec: one fresh process per pass, then the tables",
+            has_workers=True,
+            exit_codes=EXIT_CODES,
         ),
         Command(
             "estimate",
@@ -64,15 +72,21 @@ COMMANDS = {
             "study",
             "fill the table of an experiment: a grid of runs, stopped and resumed at will",
             has_workers=True,
+            exit_codes=STUDY_CODES,
         ),
         Command("list", "all runs of this machine, newest first"),
         Command("show", "the report of a run, or one section in full"),
-        Command("compare", "two runs side by side: faster, slower, same, or not decidable"),
+        Command(
+            "compare",
+            "two runs side by side: faster, slower, same, or not decidable",
+            exit_codes=OPTIONAL_GATE_CODES,
+        ),
         Command(
             "ab",
             "two specs measured in turn until one is faster, or the difference is too small",
             module="ab.command",
             has_workers=True,
+            exit_codes=OPTIONAL_GATE_CODES,
         ),
         Command("baseline", "keep a run's record to judge later runs against", "gate.baseline"),
         Command(
@@ -80,18 +94,26 @@ COMMANDS = {
             "judge a run against a baseline: an exit code for CI",
             module="gate.gate",
             has_workers=True,
+            exit_codes=GATE_CODES,
         ),
         Command("export", "carry a run's artifacts and tables away"),
         Command("serve", "show a run's page in the browser of your own machine"),
         Command(
-            "inspect", "anyone's chrome trace, memory snapshot or nsys export, with our tables"
+            "inspect",
+            "anyone's chrome trace, memory snapshot or nsys export, with our tables",
+            exit_codes="exit codes: 0 shown, 2 not readable or no such section, 130 cancelled",
         ),
-        Command("attach", "follow a live run until it ends, then print its report"),
+        Command(
+            "attach",
+            "follow a live run until it ends, then print its report",
+            exit_codes="exit codes: those of the run, 130 when it was left running",
+        ),
         Command("stop", "end a live run; what it has measured is kept"),
         Command(
             "doctor",
             "what is here, what is missing, and what each missing thing costs",
             has_workers=True,
+            exit_codes=EXIT_CODES,
         ),
     )
 }
@@ -99,12 +121,23 @@ COMMANDS = {
 
 
 class _Version(argparse.Action):
-    """Prints the version; the 50 ms that metadata takes are spent only here."""
+    """Prints the versions of this program and of the torch that its workers would import.
+
+    The 50 ms that metadata takes are spent only here, and torch is looked up, not imported.
+    """
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
 
-        print(f"sysbench-tui {version('sysbench-tui')}")
+        from ...core.errors import InterpreterError
+        from ...core.machine.devices import torch_facts
+
+        try:
+            found = torch_facts()["version"]
+            torch = f"torch {found}" if found else "without torch"
+        except InterpreterError as error:
+            torch = f"torch unknown: {error}"
+        print(f"sysbench-tui {version('sysbench-tui')} ({torch})")
         parser.exit()
 
 
@@ -142,7 +175,9 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
         )
         + f"\n{EXIT_CODES}",
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="print the versions, torch's too"
+    )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for command in COMMANDS.values():
         subparser = subparsers.add_parser(
@@ -155,4 +190,5 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
             subparser.add_argument("--python", metavar="PATH", help=PYTHON_HELP)
         if command.name == chosen:
             command.load().add_arguments(subparser)
+            subparser.epilog = f"{subparser.epilog}\n\n{command.exit_codes}"
     return parser

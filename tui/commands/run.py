@@ -9,7 +9,7 @@ from ...core.record.blocks import DEFAULT_PASSES, STEP_PASSES
 from ...core.runs.directory import create_run
 from ...core.runs.launch import start_detached
 from ...core.spec.passes import MOST_ROUNDS
-from .arguments import EXIT_CODES, examples
+from .arguments import examples
 from .report.output import print_json, say
 from .spec_arguments import add_spec_arguments, chosen_passes, chosen_spec, spec_keys
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui run --json > record.json", "for scripts"),
         ("sysbench-tui run --detach", "return at once; `attach last` follows it"),
     )
-    parser.epilog = f"{lines}\n\n{spec_keys()}\n\n{EXIT_CODES}"
+    parser.epilog = f"{lines}\n\n{spec_keys()}"
     add_spec_arguments(parser)
     parser.add_argument(
         "--passes",

@@ -10,30 +10,35 @@ from ...core.runs.directory import find_run
 from ...core.tables.sections import SECTIONS
 from .arguments import (
     add_file_choice,
+    add_no_pager,
     add_run_argument,
     add_tree_options,
+    add_wide,
     examples,
     foreign_file,
     refuse_file_choice,
+    refuse_wide_report,
 )
-from .report.output import page_width, print_json, print_lines
+from .report.output import page_width, print_json, print_paged
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run, the section, and the options of the tree."""
     parser.description = (
-        "Print what a run found. A section in full has every row; into a pipe its names\n"
-        "are not cut. In place of a run a file that `inspect` reads."
+        "Print what a run found. A section in full has every row, and with --wide whole names.\n"
+        "In place of a run a file that `inspect` reads."
     )
     parser.epilog = examples(
         ("sysbench-tui show last", ""),
-        ("sysbench-tui show last --section kernels | grep softmax", ""),
+        ("sysbench-tui show last --section kernels --wide | grep softmax", ""),
         ("sysbench-tui show last --section tree --depth 4 --min-share 1%", ""),
         ("sysbench-tui show last --section tree --match 'attention.*exp'", ""),
         ("sysbench-tui show 20261121-1204 --json", "the record"),
     )
     add_run_argument(parser)
     parser.add_argument("--section", choices=SECTIONS, help="print only this, in full")
+    add_wide(parser, "a section")
+    add_no_pager(parser)
     add_file_choice(parser)
     add_tree_options(parser)
 
@@ -48,6 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
     if foreign_file(arguments.run):
         return _show_file(arguments)
     refuse_file_choice(arguments)
+    refuse_wide_report(arguments)
     options = tree_options(arguments)
     run = find_run(arguments.run)
     record = load_record(run)
@@ -55,11 +61,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(section_as_json(run, record, section, options) if section else record)
     elif section:
-        width, page = page_width(cut=False), page_width()
+        width, page = page_width(in_full=True, wide=arguments.wide), page_width()
         lines = section_lines(run, record, section, width, page, options)
-        print_lines(dropwhile(lambda line: not line, lines))
+        print_paged(dropwhile(lambda line: not line, lines), page=not arguments.no_pager)
     else:
-        print_lines(full_report(run, record, page_width()))
+        print_paged(full_report(run, record, page_width()), page=not arguments.no_pager)
     return 0
 
 

@@ -82,10 +82,10 @@ def test_report_fits_the_width_without_control_characters(
     assert "void k<float" in text
 
 
-def test_section_in_a_pipe_keeps_every_row_and_whole_names(
+def test_wide_section_in_a_pipe_keeps_every_row_and_whole_names(
     gpu_run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = printed(capsys, "show", "last", "--section", "kernels")
+    text = printed(capsys, "show", "last", "--section", "kernels", "--wide")
     assert r'void k<float, 4>(int*) | [bold]"x",\n=1+1\x1b[31m' in text
     assert sum("kernel_" in line for line in text.splitlines()) == 40
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -70,6 +71,7 @@ def test_every_command_explains_itself_with_an_example(
     text = capsys.readouterr().out
     assert "--json" in text
     assert f"examples:\n  sysbench-tui {command}" in text
+    assert "\nexit codes" in text and "130" in text
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +93,11 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
         main(["--version"])
     assert exit_info.value.code == 0
-    assert capsys.readouterr().out.startswith("sysbench-tui 0.")
+    assert re.fullmatch(r"sysbench-tui 0\.\S+ \(torch \d\S+\)\n", capsys.readouterr().out)
+
+
+def test_version_tells_that_of_torch_without_importing_it() -> None:
+    assert not (HEAVY - {"psutil", "pynvml"}) & modules_after("--version")
 
 
 def test_workstation_without_a_terminal_says_what_to_do(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....core.analysis.verdict.verdict import SMALLEST
 from ....core.errors import SpecError
-from ..arguments import GATE_CODES, add_settings, examples, share_above_zero, share_of_one
+from ..arguments import add_settings, examples, share_above_zero, share_of_one
 from ..report.output import print_json, say
 
 if TYPE_CHECKING:
@@ -24,14 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "The plan and the progress go to stderr, the report to stdout. What was measured is kept:\n"
         "both sides are ordinary runs, and an experiment that was stopped goes on with --resume."
     )
-    lines = examples(
+    parser.epilog = examples(
         ("sysbench-tui ab eager.toml compiled.toml", "two files"),
         ("sysbench-tui ab last --set-b compile=default", "the newest run's spec, one change"),
         ("sysbench-tui ab tiny", "A against A: what the machine's noise does"),
         ("sysbench-tui ab base.toml new.toml --gate 3% --md", "for a pull request"),
         ("sysbench-tui ab --resume last", "go on with what was stopped or killed"),
     )
-    parser.epilog = f"{lines}\n\nwithout a gate 0 for any verdict;\n{GATE_CODES}"
     spec_help = "a TOML file, a saved profile, a model, or a run (its id, a part of it, `last`)"
     parser.add_argument(
         "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured anew"

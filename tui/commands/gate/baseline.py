@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ....core.runs.directory import find_run
-from ..arguments import EXIT_CODES, RUN_HELP, examples
+from ..arguments import RUN_HELP, examples
 from ..report.output import page_width, print_json, print_lines, say
 
 
@@ -16,14 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Keep a copy of a run's record, with its rounds, under a name. A baseline outlives its\n"
         "run, and with --file it is a file that a repository or a CI cache can hold."
     )
-    lines = examples(
+    parser.epilog = examples(
         ("sysbench-tui baseline save main last", "the newest run is now the baseline `main`"),
         ("sysbench-tui baseline save main last --force", "in place of an older one"),
         ("sysbench-tui baseline save main last --file gate.json", "as a file of your own"),
         ("sysbench-tui baseline list", ""),
         ("sysbench-tui gate main", "measure its spec again and judge"),
     )
-    parser.epilog = f"{lines}\n\n{EXIT_CODES}"
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
     save = _action(actions, "save", "copy a run's record under a name", named=True)
     save.add_argument("run", metavar="RUN", help=RUN_HELP)

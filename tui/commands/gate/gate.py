@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....core.runs.directory import find_run
-from ..arguments import GATE_CODES, RUN_HELP, examples, share_above_zero, share_of_one
+from ..arguments import RUN_HELP, examples, share_above_zero, share_of_one
 from ..report.output import page_width, print_json, print_lines, write
 
 if TYPE_CHECKING:
@@ -26,14 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "baseline's spec is measured anew, each round in a fresh process. A baseline of another\n"
         "machine or spec is not comparable, and said to be so."
     )
-    lines = examples(
+    parser.epilog = examples(
         ("sysbench-tui gate main", "measure 6 rounds and judge them"),
         ("sysbench-tui gate main --margin 2% --repeat 12", "a smaller margin takes more rounds"),
         ("sysbench-tui gate main last", "judge a run that is there"),
         ("sysbench-tui gate main --file gate.json --md", "for a pull request"),
         ("sysbench-tui gate main --across torch", "after an upgrade of torch"),
     )
-    parser.epilog = f"{lines}\n\n{GATE_CODES}"
     parser.add_argument("name", metavar="NAME", help="the baseline, see `sysbench-tui baseline`")
     parser.add_argument(
         "run", metavar="RUN", nargs="?", help=f"{RUN_HELP} (default: measure the spec anew)"

@@ -14,11 +14,15 @@ import msgspec
 from ....core.tables.cells import literal
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from .layout import Line
 
 PIPE_WIDTH = 100
+FULL_PIPE_WIDTH = 120
+"""Columns in a pipe of tables that are shown in full."""
 UNCUT = 10_000
-"""Width of a page on which nothing is cut: a pipe's, for a section in full."""
+"""Width of a page on which nothing is cut."""
 
 
 def write(text: str) -> None:
@@ -64,30 +68,58 @@ def say(*texts: object, to_stderr: bool = False) -> None:
         print(literal(str(text)), file=sys.stderr if to_stderr else sys.stdout)
 
 
-def page_width(*, cut: bool = True) -> int:
-    """Columns to fill: the terminal's; in a pipe ``$COLUMNS`` or 100, or all if not ``cut``."""
+def page_width(*, in_full: bool = False, wide: bool = False) -> int:
+    """Columns to fill: the terminal's; in a pipe ``$COLUMNS``, or 100, or 120 for tables in full.
+
+    Args:
+        in_full: The page is of tables that are shown in full.
+        wide: They are not cut at all.
+    """
+    if wide:
+        return UNCUT
     if sys.stdout.isatty():
         return shutil.get_terminal_size((PIPE_WIDTH, 24)).columns
-    if not cut:
-        return UNCUT
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdigit() and int(columns) >= 40 else PIPE_WIDTH
+    if columns.isdigit() and int(columns) >= 40:
+        return int(columns)
+    return FULL_PIPE_WIDTH if in_full else PIPE_WIDTH
 
 
 def print_lines(lines: Iterable[Line]) -> None:
     """Print lines, with their styles on a terminal, else as plain text."""
     if sys.stdout.isatty():
-        _print_styled(lines)
+        _print_styled(_console(), lines)
         return
     for line in lines:
         write(literal("".join(text for text, _ in line).rstrip()) + "\n")
 
 
-def _print_styled(lines: Iterable[Line]) -> None:
+def print_paged(lines: Iterable[Line], *, page: bool) -> None:
+    """Print lines; on a terminal that is shorter than they are through the pager, as git does.
+
+    Args:
+        page: Whether a pager may be opened.
+    """
+    if not (page and sys.stdout.isatty()):
+        print_lines(lines)
+        return
+    from ..shell.pager import show
+
+    console = _console()
+    with console.capture() as captured:
+        _print_styled(console, lines)
+    show(captured.get())
+
+
+def _console() -> Console:
     from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def _print_styled(console: Console, lines: Iterable[Line]) -> None:
     from rich.text import Text
 
-    console = Console(highlight=False, markup=False, emoji=False)
     for line in lines:
         # Nothing is wrapped or cut here: tables fit already, and commands are for copying.
         console.print(

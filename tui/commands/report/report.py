@@ -82,7 +82,9 @@ def report_lines(record: Record, width: int) -> Iterator[Line]:
 
 def full_table(table: Table, width: int, drop: Sequence[str] = ()) -> Iterator[Line]:
     """All rows and all columns that fit."""
-    yield from titled(literal(table.title), table_lines(table, width, drop=drop))
+    yield blank()
+    yield from prose(literal(table.title), width, style="bold")
+    yield from table_lines(table, width, drop=drop)
 
 
 def finding_lines(finding: Finding, width: int) -> Iterator[Line]:
