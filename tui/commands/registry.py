@@ -8,7 +8,7 @@ nor numpy.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
@@ -115,6 +115,11 @@ COMMANDS = {
             has_workers=True,
             exit_codes=EXIT_CODES,
         ),
+        Command(
+            "completions",
+            "complete commands, runs and keys in bash, zsh or fish",
+            "shell.completions",
+        ),
     )
 }
 """By name, in the order of the help."""
@@ -149,7 +154,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     """
     # No option before the command takes a value, so the first other word is the command.
     chosen = next((word for word in words if not word.startswith("-")), "")
-    parser = _parser(chosen)
+    parser = _parser({chosen})
     arguments, rest = parser.parse_known_args(words)
     # argparse takes words up to the first option only.
     later = [word for word in rest if not word.startswith("-") and hasattr(arguments, WORDS)]
@@ -160,8 +165,13 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def _parser(chosen: str) -> argparse.ArgumentParser:
-    """The parser with every command's summary, and the arguments of the chosen one only."""
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser with the arguments of every command, whose modules it imports."""
+    return _parser(COMMANDS)
+
+
+def _parser(chosen: Container[str]) -> argparse.ArgumentParser:
+    """The parser with every command's summary, and the arguments of the chosen ones only."""
     parser = argparse.ArgumentParser(
         prog="sysbench-tui",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -188,7 +198,7 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
         subparser.add_argument("--json", action="store_true", help="one JSON document on stdout")
         if command.has_workers:
             subparser.add_argument("--python", metavar="PATH", help=PYTHON_HELP)
-        if command.name == chosen:
+        if command.name in chosen:
             command.load().add_arguments(subparser)
             subparser.epilog = f"{subparser.epilog}\n\n{command.exit_codes}"
     return parser

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from ...spec.fields import field_named
 from ...spec.files import NAME
 from ...spec.models import find_model
 from ...spec.own_model import is_own
-from ...storage import home
 from .layouts import read_layouts
+from .places import study_files as study_files
 from .reader import Problems, Section, read_toml
 from .study import Axis, Point, Study, Variant
 
@@ -65,18 +64,6 @@ def load_study(name: str | Path) -> Study:
     )
     problems.check()
     return study
-
-
-def study_files() -> dict[str, Path]:
-    """File of every study by its name; the user's studies take precedence over the shipped."""
-    shipped = Path(str(resources.files("sysbench.profiles") / "studies"))
-    folders = (shipped, home() / "studies")
-    return {
-        path.stem: path
-        for folder in folders
-        if folder.is_dir()
-        for path in sorted(folder.glob("*.toml"))
-    }
 
 
 def find_study_file(name: str | Path) -> Path:

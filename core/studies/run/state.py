@@ -23,7 +23,6 @@ from ...runs.directory import RunDirectory, is_run_id, runs_folder
 from ...runs.records import load_record
 from ...storage import (
     UNREADABLE_JSON,
-    home,
     lock_holder,
     make_folder,
     open_to_append,
@@ -31,6 +30,8 @@ from ...storage import (
     read_regular,
     write_atomically,
 )
+from ..file.places import begun_studies
+from ..file.places import studies_folder as studies_folder
 from ..file.study import Study
 from .grid import Cell
 
@@ -185,17 +186,9 @@ def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
     return directory
 
 
-def studies_folder(root: Path | None = None) -> Path:
-    """Folder of the studies' directories and of the user's files."""
-    return (root or home()) / "studies"
-
-
 def list_studies(root: Path | None = None) -> list[StudyDirectory]:
     """Every study that was begun, the newest first."""
-    folder = studies_folder(root)
-    paths = folder.glob("*/study.json") if folder.is_dir() else ()
-    newest = sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    return [StudyDirectory(path.parent) for path in newest]
+    return [StudyDirectory(path) for path in begun_studies(root)]
 
 
 def find_study(name: str, root: Path | None = None) -> StudyDirectory:

@@ -1,4 +1,7 @@
-"""Output to stdout: one JSON document, or lines that suit a terminal or a pipe."""
+"""Output to stdout: one JSON document, or lines that suit a terminal or a pipe.
+
+Every command imports this at its start: what knows the tables is imported where it prints them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
 import msgspec
-
-from ....core.tables.cells import literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,6 +65,8 @@ def _json_literal(line: str) -> str:
 
 def say(*texts: object, to_stderr: bool = False) -> None:
     """Print one line each, with names of runs and files literal."""
+    from ....core.tables.cells import literal
+
     for text in texts:
         print(literal(str(text)), file=sys.stderr if to_stderr else sys.stdout)
 
@@ -90,6 +93,8 @@ def print_lines(lines: Iterable[Line]) -> None:
     if sys.stdout.isatty():
         _print_styled(_console(), lines)
         return
+    from ....core.tables.cells import literal
+
     for line in lines:
         write(literal("".join(text for text, _ in line).rstrip()) + "\n")
 
@@ -119,6 +124,8 @@ def _console() -> Console:
 
 def _print_styled(console: Console, lines: Iterable[Line]) -> None:
     from rich.text import Text
+
+    from ....core.tables.cells import literal
 
     for line in lines:
         # Nothing is wrapped or cut here: tables fit already, and commands are for copying.
