@@ -13,7 +13,7 @@ GPU_CHECK ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n )))
 
 .DEFAULT_GOAL := run
-.PHONY: run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm api screenshots wheels clean
+.PHONY: run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm api man screenshots wheels clean
 
 run: $(VENV)/.installed  ## open the workstation; without a terminal, measure the default profile
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
@@ -54,6 +54,9 @@ test-slurm: $(VENV)/.installed-test  ## studies on a Slurm of two nodes on the l
 
 api: $(VENV)/.installed  ## docs/api.md from the docstrings of sysbench.core
 	@$(BIN)/python -P docs/make_api.py
+
+man: $(VENV)/.installed  ## the manual page, from the parser of the command line
+	@$(BIN)/python -P docs/make_man.py build/sysbench-tui.1
 
 screenshots: $(VENV)/.installed-test  ## pictures of the real app on a real run, for the README
 	@$(BIN)/python -P docs/screenshots.py

@@ -20,7 +20,8 @@ from ...errors import DamagedFileError, NotFoundError, SpecError, SysbenchError
 from ...record.environment import machine
 from ...record.record import SCHEMA, Record
 from ...spec.spec import RunSpec, parse_spec
-from ...storage import UNREADABLE_JSON, home, make_folder, read_json, write_atomically
+from ...storage import UNREADABLE_JSON, make_folder, read_json, write_atomically
+from .places import baselines_folder as baselines_folder
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NAME_ALLOWED = "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
@@ -79,11 +80,6 @@ def check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise SpecError("NAME", name, NAME_ALLOWED)
     return name
-
-
-def baselines_folder(root: Path | None = None) -> Path:
-    """The folder that holds the baselines."""
-    return (root or home()) / "baselines"
 
 
 def baseline_path(name: str, root: Path | None = None) -> Path:

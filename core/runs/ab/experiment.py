@@ -24,13 +24,14 @@ from ...spec.passes import check_passes
 from ...spec.spec import RunSpec
 from ...storage import (
     UNREADABLE_JSON,
-    home,
     lock_holder,
     make_folder,
     read_json,
     write_atomically,
 )
 from ..directory import RunDirectory, create_run, find_run, is_run_id, runs_folder
+from .places import experiment_folders
+from .places import experiments_folder as experiments_folder
 from .plan import Plan
 
 T = TypeVar("T")
@@ -169,11 +170,6 @@ class ExperimentDirectory:
         return self.pid() is not None
 
 
-def experiments_folder(root: Path | None = None) -> Path:
-    """The folder that holds all experiments."""
-    return (root or home()) / "experiments"
-
-
 def create_experiment(
     spec_a: RunSpec,
     spec_b: RunSpec,
@@ -233,11 +229,7 @@ def create_experiment(
 
 def list_experiments(root: Path | None = None) -> list[ExperimentDirectory]:
     """All experiments, newest first."""
-    folder = experiments_folder(root)
-    if not folder.is_dir():
-        return []
-    paths = [path for path in folder.iterdir() if (path / "experiment.json").is_file()]
-    return [ExperimentDirectory(path) for path in sorted(paths, reverse=True)]
+    return [ExperimentDirectory(path) for path in experiment_folders(root)]
 
 
 def find_experiment(text: str, root: Path | None = None) -> ExperimentDirectory:

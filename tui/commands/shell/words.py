@@ -31,9 +31,9 @@ def _runs(begin: str) -> Iterator[str]:
 
 
 def _experiments(begin: str) -> Iterator[str]:
-    from ....core.runs.ab.experiment import list_experiments
+    from ....core.runs.ab.places import experiment_folders
 
-    found = [directory.id for directory in list_experiments()]
+    found = [path.name for path in experiment_folders()]
     yield from ("last",)[: len(found)]
     yield from found
 
@@ -110,7 +110,7 @@ def _studies_begun(begin: str) -> Iterator[str]:
 
 
 def _baselines(begin: str) -> Iterable[str]:
-    from ....core.runs.ab.baseline import baselines_folder
+    from ....core.runs.ab.places import baselines_folder
 
     return sorted(path.stem for path in baselines_folder().glob("*.json"))
 

@@ -1,0 +1,28 @@
+"""Where experiments and baselines lie.
+
+Imports no more than it needs, for whoever wants names only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...storage import home
+
+
+def experiments_folder(root: Path | None = None) -> Path:
+    """The folder that holds all experiments."""
+    return (root or home()) / "experiments"
+
+
+def experiment_folders(root: Path | None = None) -> list[Path]:
+    """The folder of each experiment, newest first."""
+    folder = experiments_folder(root)
+    if not folder.is_dir():
+        return []
+    return sorted((path.parent for path in folder.glob("*/experiment.json")), reverse=True)
+
+
+def baselines_folder(root: Path | None = None) -> Path:
+    """The folder that holds the baselines."""
+    return (root or home()) / "baselines"
