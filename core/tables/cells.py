@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from operator import itemgetter
 
 from ..formatting import UNKNOWN, format_bytes, format_count, percent, signed_percent
 from ..spec.fields import FIELDS
-from .table import QUANTITY, Cell, Table, is_number
+from .table import QUANTITY, Cell, Row, Table, is_number
 
 DASH = "–"
 KEYED = ("spec", "environment")
@@ -69,23 +72,53 @@ def unit_of(table: Table, column: str) -> str:
 def cells_as_text(table: Table) -> list[list[str]]:
     """The rows as text. Numbers of one unit share their decimals; in a table of quantities
     the unit is the row's, not the column's."""
+    return [*map(row_writer(table), table.rows)]
+
+
+def columns_of(table: Table) -> dict[str, tuple[Cell, ...]]:
+    """The cells of every column by its name, top to bottom."""
+    places = enumerate(table.columns)
+    return {name: tuple(map(itemgetter(place), table.rows)) for place, name in places}
+
+
+def row_writer(
+    table: Table, columns: Mapping[str, Sequence[Cell]] | None = None
+) -> Callable[[Row], list[str]]:
+    """A function that writes rows of this table as `cells_as_text` does.
+
+    What the rows share is found here, once: of a long table only the rows in view are written.
+
+    Args:
+        table: The table.
+        columns: Its `columns_of`, where they are known.
+    """
     if table.columns[0] == QUANTITY:
         keyed = table.name in KEYED
-        return [_quantity_row(table.columns, row, keyed=keyed) for row in table.rows]
+        return lambda row: _quantity_row(table.columns, row, keyed=keyed)
+    columns = columns_of(table) if columns is None else columns
+    units = [unit_of(table, name) for name in table.columns]
     largest: dict[str, float] = defaultdict(float)
-    units = {name: unit_of(table, name) for name in table.columns}
-    for name, unit in units.items():
-        numbers = [abs(cell) for cell in table.column(name) if is_number(cell)]
+    for unit, cells in zip(units, columns.values(), strict=True):
         scale = unit.removeprefix(SIGNED)  # a change has the decimals of what changed
-        largest[scale] = max([largest[scale], *numbers])
+        largest[scale] = max(chain([largest[scale]], map(abs, _numbers(cells))))
     formats = table.formats or ("",) * len(table.columns)
-    columns = [
-        [_formatted(cell, written) for cell in table.column(name)]
+    writers = [
+        partial(_formatted, written=written)
         if written
-        else _texts(units[name], table.column(name), largest[units[name].removeprefix(SIGNED)])
-        for name, written in zip(table.columns, formats, strict=True)
+        else _writer(unit, cells, largest[unit.removeprefix(SIGNED)])
+        for unit, cells, written in zip(units, columns.values(), formats, strict=True)
     ]
-    return [list(row) for row in zip(*columns, strict=True)]
+    return lambda row: [write(cell) for write, cell in zip(writers, row, strict=True)]
+
+
+def _numbers(cells: Sequence[Cell]) -> Iterable[float]:
+    """The numbers of a column; of the usual kinds without a look at each cell's type."""
+    kinds = set(map(type, cells)) - {type(None)}
+    if kinds <= {str, bool}:
+        return ()
+    if kinds <= {int, float}:
+        return [cell for cell in cells if cell is not None]  # type: ignore[misc]
+    return filter(is_number, cells)
 
 
 def _formatted(cell: Cell, written: str) -> str:
@@ -106,8 +139,13 @@ def is_numeric(table: Table, column: str) -> bool:
     """True for a column of numbers, which is set flush right; of texts that sort as numbers too."""
     if column in table.sort_keys:
         return True
-    cells = [cell for cell in table.column(column) if cell is not None]
-    return bool(cells) and all(map(is_number, cells))
+    return holds_numbers(table.column(column))
+
+
+def holds_numbers(cells: Iterable[Cell]) -> bool:
+    """True for cells that are numbers or unknown, at least one a number."""
+    kinds = set(map(type, cells)) - {type(None)}
+    return bool(kinds) and bool not in kinds and all(issubclass(k, int | float) for k in kinds)
 
 
 def one_figure(key: str, value: Cell) -> str:
@@ -128,10 +166,11 @@ def _visible(char: str) -> str:
     return repr(char)[1:-1]
 
 
-def _texts(unit: str, cells: Sequence[Cell], largest: float) -> list[str]:
-    if any(isinstance(cell, str | bool) for cell in cells):
-        return ["" if cell is None else _word(cell) for cell in cells]
-    return [_number(unit, cell, largest) if is_number(cell) else DASH for cell in cells]
+def _writer(unit: str, cells: Sequence[Cell], largest: float) -> Callable[[Cell], str]:
+    """How the cells of a column are written."""
+    if any(issubclass(kind, str | bool) for kind in set(map(type, cells))):
+        return lambda cell: "" if cell is None else _word(cell)
+    return lambda cell: _number(unit, cell, largest) if is_number(cell) else DASH
 
 
 def _word(cell: str | float | bool) -> str:

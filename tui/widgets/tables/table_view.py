@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, cast
 
 import msgspec
 from rich.text import Text
 from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
+from textual.widgets.data_table import RowKey
 
 from ....core.export.text_formats import table_as_markdown
-from ....core.tables.cells import cells_as_text, heading_of, is_numeric
-from ....core.tables.table import Cell, Table
-from ...cutting import told_apart
+from ....core.tables.cells import columns_of, heading_of, holds_numbers, literal, row_writer
+from ....core.tables.table import Cell, Row, Table
+from ...cutting import cut_off, told_apart
+from .virtual_rows import VirtualRows
 
-LIMIT = 500
-"""Most rows shown at once: they are formatted on the interface's thread."""
+MEASURED = 1000
+"""Most rows whose texts are all made to find a column's width; of more these are looked at, and the
+extremes of each column."""
+TOLD_APART = 2000
+"""Most different texts of a column that are compared to cut them where they differ."""
 
 FLEXIBLE_LEAST, FLEXIBLE_MOST, FLEXIBLE_SHARE = 22, 90, 0.28
 CELL_PADDING = 2
@@ -34,12 +39,21 @@ def sort_key(value: Cell) -> tuple[int, float, str]:
     return (1, float(value), "")
 
 
-def _is_blank(table: Table, column: str, blanks: Sequence[Cell]) -> bool:
-    """Whether the column is blank in every row."""
-    return bool(table.rows) and all(cell in blanks for cell in table.column(column))
+def _extremes(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells that are likely the widest of a column."""
+    if holds_numbers(cells):
+        known = [cell for cell in cells if cell is not None]
+        numbers = cast(list[float], known)
+        return [max(numbers), min(numbers)]
+    texts = set(cells) - {None}
+    return [max(texts, key=lambda text: len(str(text)))] if texts else []
 
 
-class TableView(DataTable[Text]):
+def _unwritten(row: Row) -> list[str]:
+    return [str(cell) for cell in row]
+
+
+class TableView(VirtualRows):
     """Shows a `Table`. All cells are literal text. Row keys are indices of ``table.rows``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -75,44 +89,76 @@ class TableView(DataTable[Text]):
         self._flexible = flexible
         self._order = order
         self._words: list[str] = []
-        self._texts: list[list[str]] = []
+        self._write: Callable[[Row], list[str]] = _unwritten
+        self._cells_in: dict[str, tuple[Cell, ...]] = {}
+        self._numeric: set[str] = set()
+        self._widest: dict[str, int] = {}
+        """Cells of the widest text seen in each column."""
+        self._haystack: list[str] = []
+        """The rows as the filter looks through them, made when it is used."""
+        self._matching: Sequence[int] = ()
         self._shape: list[tuple[str, int]] = []
 
-    def show(self, table: Table, *, sort: str = "", descending: bool = True) -> None:
-        """Show this table; without ``sort`` its rows stay in their order."""
+    def show(
+        self, table: Table, *, sort: str = "", descending: bool = True, select: int | None = None
+    ) -> None:
+        """Show this table.
+
+        Args:
+            table: The table.
+            sort: Column to sort by; without one the rows stay in their order.
+            descending: Whether the largest come first.
+            select: Row to put the cursor on; None leaves it on the row of the number it is on.
+        """
+        before = self.selected if select is None else select
         self.table = table
         self.sort_column, self.descending = sort, descending
-        self._texts = cells_as_text(table)
-        self._fill()
+        self._cells_in = columns_of(table)
+        self._write, self._haystack = row_writer(table, self._cells_in), []
+        self._numeric = {
+            name
+            for name, cells in self._cells_in.items()
+            if name in table.sort_keys or holds_numbers(cells)
+        }
+        self._widest = self._measured()
+        self._fill(before)
 
     def filter(self, text: str) -> None:
         """Show only rows in which every word of the text occurs."""
         self._words = text.lower().split()
-        self._fill()
+        self._fill(self.selected)
 
     @property
-    def matching(self) -> list[int]:
+    def matching(self) -> Sequence[int]:
         """Indices of the rows that pass the filter, in the order of the sort."""
+        return self._matching
+
+    def _found(self) -> Sequence[int]:
+        """`matching`, found anew."""
         if self.table is None:
-            return []
-        matching = [
-            index
-            for index, texts in enumerate(self._texts)
-            if all(word in " ".join(texts).lower() for word in self._words)
-        ]
-        if self.sort_column in self.table.columns:
-            column = self.table.column(self.sort_column)
+            return ()
+        matching: Sequence[int] = range(len(self.table.rows))
+        if self._words:
+            self._haystack = self._haystack or [
+                " ".join(self._write(row)).lower() for row in self.table.rows
+            ]
+            matching = [
+                index
+                for index, text in enumerate(self._haystack)
+                if all(word in text for word in self._words)
+            ]
+        if self.sort_column in self._cells_in:
+            column = self._cells_in[self.sort_column]
             cells = self.table.sort_keys.get(self.sort_column, column)
-            matching.sort(key=lambda index: sort_key(cells[index]), reverse=self.descending)
+            return sorted(
+                matching, key=lambda index: sort_key(cells[index]), reverse=self.descending
+            )
         return matching
 
     @property
     def selected(self) -> int | None:
         """Index into ``table.rows`` of the row under the cursor."""
-        if not self.row_count:
-            return None
-        key, _ = self.coordinate_to_cell_key(self.cursor_coordinate)
-        return int(str(key.value))
+        return self._matching[self.cursor_row] if self.row_count else None
 
     def markdown(self) -> str:
         """The rows in view, all columns, as Markdown."""
@@ -131,7 +177,28 @@ class TableView(DataTable[Text]):
 
     def on_resize(self, event: events.Resize) -> None:
         if self._shape and self._shape != self._fitting():
-            self._fill()
+            self._fill(self.selected)
+
+    def _measured(self) -> dict[str, int]:
+        """Cells of the widest text of each column, as far as it is known without making all."""
+        assert self.table is not None
+        rows = self.table.rows
+        looked_at: Iterable[int] = range(len(rows))
+        if len(rows) > MEASURED:
+            chosen = set(range(0, len(rows), len(rows) // MEASURED))
+            for cells in self._cells_in.values():
+                chosen |= {cells.index(cell) for cell in _extremes(cells)}
+            looked_at = chosen
+        widest = dict.fromkeys(self.table.columns, 0)
+        for place in looked_at:
+            for name, text in zip(self.table.columns, self._write(rows[place]), strict=True):
+                widest[name] = max(widest[name], len(text))
+        return widest
+
+    def _is_blank(self, column: str, blanks: Sequence[Cell]) -> bool:
+        """Whether the column is blank in every row."""
+        cells = self._cells_in[column]
+        return bool(cells) and all(cell in blanks for cell in cells)
 
     def _fitting(self) -> list[tuple[str, int]]:
         """The columns that fit, with their widths."""
@@ -143,12 +210,11 @@ class TableView(DataTable[Text]):
         # A blank column gives its room to others. A column of unknowns goes only where an order
         # of importance is given: there are more columns than fit.
         blanks: tuple[Cell, ...] = ("", None) if self._order else ("",)
-        names = [name for name in names if not _is_blank(table, name, blanks)]
+        names = [name for name in names if not self._is_blank(name, blanks)]
         widths: dict[str, int] = {}
         for name in names:
-            place = table.index(name)
-            widest = max((len(texts[place]) for texts in self._texts), default=0)
-            widths[name] = max(len(heading_of(table, name)) + 2, widest + self.extra_cells(name))
+            widest = self._widest[name] + self.extra_cells(name)
+            widths[name] = max(len(heading_of(table, name)) + 2, widest)
         if self._flexible in widths:
             wanted = widths[self._flexible]
             least = max(FLEXIBLE_LEAST, int(room * self.FLEXIBLE_SHARE))
@@ -158,7 +224,7 @@ class TableView(DataTable[Text]):
         for name in names:
             left = room - used - CELL_PADDING
             if widths[name] > left and shown:
-                if left < CUT_LEAST or is_numeric(table, name):
+                if left < CUT_LEAST or name in self._numeric:
                     break
                 widths[name] = left
             used += widths[name] + CELL_PADDING
@@ -169,46 +235,74 @@ class TableView(DataTable[Text]):
             shown = [(name, limit if name == self._flexible else width) for name, width in shown]
         return shown
 
-    def _fill(self) -> None:
-        """Build the visible rows anew; the cursor stays on its row."""
+    def _fill(self, select: int | None = None) -> None:
+        """Show the rows anew, the cursor on that row where it is in view, else on the first."""
         table = self.table
         if table is None:
             return
-        before = self.selected
         self._shape = self._fitting()
         self.clear(columns=True)
         for name, width in self._shape:
             arrow = ("▼" if self.descending else "▲") if name == self.sort_column else ""
-            justify = "right" if is_numeric(table, name) else "left"
+            justify = "right" if name in self._numeric else "left"
             label = Text(
                 heading_of(table, name) + arrow, justify="right" if justify == "right" else "left"
             )
             self.add_column(label, key=name, width=width)
+        self._matching = self._found()
         places = [(name, table.index(name), width) for name, width in self._shape]
-        numeric = {name for name, _ in self._shape if is_numeric(table, name)}
-        matching = self.matching
-        cut = {
-            name: told_apart([self._texts[index][place] for index in matching[:LIMIT]], width)
-            for name, place, width in places
-            if name == self._flexible
-        }
-        for number, index in enumerate(matching[:LIMIT]):
+        short = self._told_apart()
+
+        def cells_of(index: int) -> list[Text]:
+            """The cells of a row."""
+            texts = self._write(table.rows[index])
             cells = []
             for name, place, width in places:
-                text = cut[name][number] if name in cut else self._texts[index][place]
+                text = texts[place]
+                if name in self._numeric:
+                    self._note_width(name, text)
+                if name == self._flexible:
+                    text = short.get(text) or cut_off(text, width)
                 cell = self.cell(name, index, text)
-                if name in numeric:
+                if name in self._numeric:
                     cell.justify = "right"
                 cell.truncate(width, overflow="ellipsis")
                 cell.no_wrap = True
                 cells.append(cell)
-            self.add_row(*cells, key=str(index))
-        hidden = len(matching) - LIMIT
-        self.border_subtitle = (
-            f"{hidden} more rows, filter to see them" if hidden > 0 else self.note
-        )
-        if before is not None and str(before) in {key.value for key in self.rows}:
-            self.move_cursor(row=self.get_row_index(str(before)))
+            return cells
+
+        self.set_rows(self._matching, cells_of)
+        self.border_subtitle = self.note
+        place = self._row_locations.get(RowKey(str(select))) if select is not None else None
+        if place:
+            self.move_cursor(row=place)
+        elif self.row_count:
+            self._highlight_row(0)
+
+    def _told_apart(self) -> dict[str, str]:
+        """The texts of the flexible column, cut where they differ from each other."""
+        width = dict(self._shape).get(self._flexible)
+        if self.table is None or width is None:
+            return {}
+        if len(self._matching) <= TOLD_APART:
+            place = self.table.index(self._flexible)
+            texts = [self._write(self.table.rows[index])[place] for index in self._matching]
+        else:
+            cells = set(self._cells_in[self._flexible])
+            texts = [literal(cell) for cell in cells if isinstance(cell, str)]
+        if len(texts) > TOLD_APART:
+            return {}
+        return dict(zip(texts, told_apart(texts, width), strict=True))
+
+    def _note_width(self, name: str, text: str) -> None:
+        """Widen the column after this paint if a number has no room in it: none is ever cut."""
+        if len(text) > self._widest[name]:
+            self._widest[name] = len(text)
+            self.call_after_refresh(self._widen)
+
+    def _widen(self) -> None:
+        if self._shape != self._fitting():
+            self._fill(self.selected)
 
     def action_sort_next(self) -> None:
         """Sort by the next visible column."""
@@ -217,9 +311,17 @@ class TableView(DataTable[Text]):
         self._sort_by(names[index % len(names)])
 
     def action_sort_turn(self) -> None:
-        """Reverse the order."""
+        """Reverse the order, and go to the first row of it."""
         self.descending = not self.descending
         self._fill()
+
+    def action_scroll_home(self) -> None:
+        """Go to the first row: the columns always fit."""
+        self.action_scroll_top()
+
+    def action_scroll_end(self) -> None:
+        """Go to the last row."""
+        self.action_scroll_bottom()
 
     @on(DataTable.HeaderSelected)
     def _header_clicked(self, event: DataTable.HeaderSelected) -> None:
@@ -230,6 +332,5 @@ class TableView(DataTable[Text]):
             self._sort_by(name)
 
     def _sort_by(self, name: str) -> None:
-        assert self.table is not None
-        self.sort_column, self.descending = name, is_numeric(self.table, name)
+        self.sort_column, self.descending = name, name in self._numeric
         self._fill()

@@ -1,0 +1,111 @@
+"""Tables on the screen: every row can be reached, and a sort is read from its top."""
+
+from __future__ import annotations
+
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+
+from sysbench.core.tables.table import Table
+from sysbench.tui.widgets.tables.table_view import TableView
+
+MANY = 100_000
+
+
+class OneTable(App[None]):
+    """A table alone."""
+
+    def __init__(self, view: TableView) -> None:
+        super().__init__()
+        self.view = view
+
+    def compose(self) -> ComposeResult:
+        yield self.view
+
+
+def kernels(count: int) -> Table:
+    """Calls fall and times rise with the row's number."""
+    rows = tuple((f"kernel {row}", float(row), count - row) for row in range(count))
+    return Table(name="t", title="", columns=("name", "median_ms", "calls"), rows=rows)
+
+
+def top(view: TableView) -> str:
+    return str(view.get_row_at(0)[0])
+
+
+def drawn(view: TableView) -> str:
+    """What is on the screen."""
+    return "\n".join(view.render_line(y).text for y in range(view.size.height))
+
+
+async def shown(pilot: Pilot[None], view: TableView, table: Table) -> None:
+    view.show(table)
+    await pilot.pause()
+
+
+async def test_every_row_of_a_long_table_is_reached_by_keys() -> None:
+    view = TableView(flexible="name")
+    async with OneTable(view).run_test(size=(80, 12)) as pilot:
+        await shown(pilot, view, kernels(MANY))
+        assert view.row_count == MANY
+        await pilot.press("end")
+        await pilot.pause()
+        assert view.selected == MANY - 1
+        assert f"kernel {MANY - 1}" in drawn(view)
+        await pilot.press("pageup", "up")
+        assert view.selected is not None and MANY - 20 < view.selected < MANY - 5
+        await pilot.press("home")
+        await pilot.pause()
+        assert view.selected == 0
+        assert "kernel 0 " in drawn(view)
+
+
+async def test_a_sort_begins_at_its_first_row() -> None:
+    view = TableView(flexible="name")
+    async with OneTable(view).run_test(size=(80, 12)) as pilot:
+        await shown(pilot, view, kernels(600))
+        await pilot.press("end", "s", "s")  # by name, then by time
+        await pilot.pause()
+        assert (view.sort_column, view.selected, top(view)) == ("median_ms", 599, "kernel 599")
+        assert "kernel 599" in drawn(view)
+        await pilot.press("end", "S")
+        await pilot.pause()
+        assert (view.selected, top(view)) == (0, "kernel 0")
+        # A click on the head of a column does as the keys do.
+        await pilot.press("end")
+        await pilot.click(TableView, offset=(view.size.width // 2, 0))
+        await pilot.pause()
+        assert view.cursor_row == 0
+
+
+async def test_a_filter_looks_at_every_row_and_keeps_the_cursor_on_its_own() -> None:
+    view = TableView(flexible="name")
+    async with OneTable(view).run_test(size=(80, 12)) as pilot:
+        await shown(pilot, view, kernels(3000))
+        view.filter("kernel 2,99")  # in the times of the last rows, and the calls of the first
+        assert [*view.matching] == [*range(1, 11), *range(2990, 3000)]
+        await pilot.press("end", "up")
+        assert view.selected == 2998
+        view.filter("")
+        assert (view.selected, view.row_count) == (2998, 3000)
+        view.filter("no such")
+        assert (view.selected, view.row_count) == (None, 0)
+
+
+async def test_a_number_that_no_sample_had_is_not_cut() -> None:
+    """Widths of a long table are of a sample: a wider number among the rows in view widens it."""
+    rows = [(f"kernel {row}", 1.0) for row in range(5000)]
+    rows[7] = ("kernel 7", 0.0001)  # written as the bound <0.001, wider than 1.000
+    table = Table(name="t", title="", columns=("name", "median_ms"), rows=(*rows, ("z", 0.0)))
+    view = TableView(flexible="name")
+    async with OneTable(view).run_test(size=(40, 12)) as pilot:
+        await shown(pilot, view, table)
+        await pilot.pause()
+        assert "<0.001" in drawn(view)
+
+
+async def test_control_characters_of_a_long_table_are_visible() -> None:
+    rows = tuple((f"\x1b[2J{row}", row) for row in range(5000))
+    view = TableView(flexible="name")
+    async with OneTable(view).run_test(size=(40, 12)) as pilot:
+        await shown(pilot, view, Table(name="t", title="", columns=("name", "n"), rows=rows))
+        assert r"\x1b[2J0" in drawn(view)

@@ -1,0 +1,184 @@
+"""A `DataTable` of any length: a row is made when it is looked at.
+
+Textual's own keeps an object a row and measures each on the interface's thread: ten seconds for
+100,000 of them. The containers in which it looks rows up are replaced here by ones that answer from
+an order of row numbers and a function that makes the cells of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Self, SupportsIndex, overload
+
+from rich.text import Text
+from textual._two_way_dict import TwoWayDict
+from textual.geometry import Region
+from textual.widgets import DataTable
+from textual.widgets.data_table import ColumnKey, Row, RowKey
+
+HEIGHT = 1
+"""Lines of every row."""
+
+
+class _Places(TwoWayDict[RowKey, int]):
+    """Row numbers, which are the keys, to places in the table and back."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        super().__init__({})
+        self.order = order
+        self._place_of: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __contains__(self, key: object) -> bool:
+        return self._place(key) is not None
+
+    def get(self, key: RowKey) -> int | None:
+        return self._place(key)
+
+    def get_key(self, value: int) -> RowKey | None:
+        return RowKey(str(self.order[value])) if 0 <= value < len(self.order) else None
+
+    def _place(self, key: object) -> int | None:
+        text = key.value if isinstance(key, RowKey) else key
+        if not isinstance(text, str) or not text.isdecimal():  # the key of the header
+            return None
+        if isinstance(self.order, range):  # as the table has them: no need to look
+            return int(text) if int(text) in self.order else None
+        if self.order and not self._place_of:
+            self._place_of = {number: place for place, number in enumerate(self.order)}
+        return self._place_of.get(int(text))
+
+
+class _Rows(dict[RowKey, Row]):
+    """What is known of each row: its height."""
+
+    def __init__(self, places: _Places) -> None:
+        super().__init__()
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __missing__(self, key: RowKey) -> Row:
+        if key not in self._places:
+            raise KeyError(key)
+        return Row(key, HEIGHT)
+
+    def get(self, key: RowKey, default: object = None) -> Row | None:  # type: ignore[override]
+        return self[key] if key in self._places else None
+
+
+class _Cells(dict[RowKey, dict[ColumnKey, Text]]):
+    """The cells of each row, made when they are asked for."""
+
+    def __init__(self, places: _Places, cells_of: Callable[[int], dict[ColumnKey, Text]]) -> None:
+        super().__init__()
+        self._places = places
+        self._cells_of = cells_of
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __missing__(self, key: RowKey) -> dict[ColumnKey, Text]:
+        text = key.value if isinstance(key, RowKey) else key
+        return self._cells_of(int(str(text)))
+
+    def get(self, key: RowKey, default: object = None) -> dict[ColumnKey, Text]:
+        return self[key]
+
+
+class _Lines(list[tuple[RowKey, int]]):
+    """The row in each line, and the line within it."""
+
+    def __init__(self, places: _Places) -> None:
+        super().__init__()
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> tuple[RowKey, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[RowKey, int]]: ...
+    def __getitem__(
+        self, index: SupportsIndex | slice
+    ) -> tuple[RowKey, int] | list[tuple[RowKey, int]]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(len(self))[index]]
+        key = self._places.get_key(int(index))
+        if key is None:
+            raise IndexError(index)
+        return key, 0
+
+
+class _InOrder(list[Row]):
+    """The rows from the top: only their heights are asked for, which are all alike."""
+
+    def __init__(self, places: _Places) -> None:
+        super().__init__()
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [Row(RowKey(), HEIGHT)] * len(range(len(self))[index])
+        key = self._places.get_key(int(index))
+        if key is None:
+            raise IndexError(index)
+        return Row(key, HEIGHT)
+
+
+class VirtualRows(DataTable[Text]):
+    """A table of lines whose cells are made for the rows in view only."""
+
+    _places = _Places(())
+
+    def clear(self, columns: bool = False) -> Self:
+        """Take all rows away, with ``columns`` the columns too."""
+        self._places = _Places(())
+        self.rows, self._data = {}, {}
+        return super().clear(columns)
+
+    def set_rows(self, order: Sequence[int], cells_of: Callable[[int], Sequence[Text]]) -> None:
+        """Put rows into a table that was cleared and has its columns.
+
+        Args:
+            order: Numbers of the rows from the top, each once; their keys are these as text.
+            cells_of: Makes the cells of the row of that number, one a column.
+        """
+        keys = [column.key for column in self.ordered_columns]
+        self._places = _Places(order)
+        self.rows = _Rows(self._places)
+        self._row_locations = self._places
+        self._data = _Cells(
+            self._places, lambda number: dict(zip(keys, cells_of(number), strict=True))
+        )
+        self._require_update_dimensions = True
+        self._update_count += 1
+        self.check_idle()
+
+    @property
+    def ordered_rows(self) -> list[Row]:
+        """The rows from the top."""
+        return _InOrder(self._places)
+
+    @property
+    def _y_offsets(self) -> list[tuple[RowKey, int]]:
+        return _Lines(self._places)
+
+    def _get_row_region(self, row_index: int) -> Region:
+        """Where a row is, without the sum over all that are above it."""
+        if not self.is_valid_row_index(row_index):
+            return Region(0, 0, 0, 0)
+        width = sum(column.get_render_width(self) for column in self.columns.values())
+        top = row_index * HEIGHT + (self.header_height if self.show_header else 0)
+        return Region(0, top, max(self.size.width, width), HEIGHT)
