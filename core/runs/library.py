@@ -19,13 +19,14 @@ from ..machine.null_gpu import is_null
 from ..record.environment import device_name
 from ..record.record import Record
 from ..spec.fields import FIELDS
-from ..spec.spec import subject
+from ..spec.spec import RunSpec, subject
 from ..storage import UNREADABLE_JSON, home, make_folder
 from .directory import RunDirectory, find_run, list_runs
+from .keeping.labels import label_known, label_version
 from .records import load_record
 
 BUSY_SECONDS = 10.0
-ENTRY_FORMAT = 3
+ENTRY_FORMAT = 4
 """Counts the changes of `Entry`: rows of an older one are made anew."""
 
 
@@ -35,7 +36,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     ``ci_low_ms`` and ``ci_high_ms`` are the ends of the median's 95 % interval, ``half_width``
     half of it as a share; null values were not measured. ``rounds`` is the number of processes
     that these are of: with one the interval is inside it, with none no timing counts. ``live`` is
-    true while a supervisor works on the run.
+    true while a supervisor works on the run. ``settings`` has the other keys of the spec that are
+    not at their default, ``name`` and ``note`` are a person's.
     """
 
     id: str
@@ -61,6 +63,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None
     passes: list[str]
     rounds: int = 0
+    settings: dict[str, Any] = {}
+    name: str = ""
+    note: str = ""
 
     @property
     def is_null(self) -> bool:
@@ -146,7 +151,10 @@ class Library:
 
     def _index(self, database: sqlite3.Connection, run: RunDirectory, version: str) -> None:
         try:
-            entry = entry_of(load_record(run))
+            label = label_known(run.path)
+            entry = msgspec.structs.replace(
+                entry_of(load_record(run)), name=label.name, note=label.note
+            )
         except (DamagedFileError, OSError) as error:
             # A folder that never was a run, or that a crash left before it began, is no loss.
             if _may_be_run(run):
@@ -227,18 +235,26 @@ def entry_of(record: Record) -> Entry:
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
         passes=[pass_record.name for pass_record in record.passes],
         rounds=rounds_counted(record.timing),
+        settings={
+            key: value
+            for key, value in spec.items()
+            if key not in SPEC_COLUMNS and value != _DEFAULTS.get(key)
+        },
     )
 
 
+_DEFAULTS: dict[str, Any] = msgspec.to_builtins(RunSpec())
+
+
 def _version(run: RunDirectory) -> str:
-    """Changes with the record, and with another file in its place."""
+    """Changes with the record and the label, and with another file in their place."""
     try:
         file = run.record_path.stat()
     except OSError:  # there is none, or this user may not look
         return f"{ENTRY_FORMAT}:none"
     # A copy may keep the time, and an editor the size.
     facts = (file.st_mtime_ns, file.st_ctime_ns, file.st_size, file.st_ino)
-    return f"{ENTRY_FORMAT}:{facts}"
+    return f"{ENTRY_FORMAT}:{facts}{label_version(run.path)}"
 
 
 def _may_be_run(run: RunDirectory) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from textual.pilot import Pilot
 from sysbench.core.analysis.verdict.records import verdict_of
 from sysbench.core.runs.ab.experiment import Ended
 from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.keeping.labels import Label, write_label
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.pair_watch import Pair, pair_of
@@ -39,6 +41,8 @@ SPEC = RunSpec(
     device="cpu",
     memory_limit=24 * 2**30,
 )
+
+OOM = {"status": "oom", "timing": None}
 
 Compare = Callable[..., bool]
 
@@ -114,8 +118,27 @@ def test_result_screen(
 
 @at_both_sizes
 def test_library_screen(
-    snap_compare: Compare, app: SysbenchApp, frozen_run: RunDirectory, size: tuple[int, int]
+    snap_compare: Compare,
+    app: SysbenchApp,
+    frozen_run: RunDirectory,
+    size: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    record = frozen_run.record()
+    made: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
+        (9, {"compile": "default"}, {}),
+        (50, {"batch": 8, "memory_limit": 160 * 2**20}, OOM),
+    ]
+    for minutes, settings, ended in made:
+        run = RunDirectory(frozen_run.path.with_name(f"20261121-12{minutes:02}00-tiny-cpu1"))
+        run.path.mkdir()
+        created_ns = record.created_ns + minutes * 60 * 10**9
+        changed = {"created_ns": created_ns, "spec": record.spec | settings, **ended}
+        run.write_record(msgspec.structs.replace(record, **changed))
+    write_label(frozen_run.path, Label(name="eager", note="the first of the day"))
+    now_ns = record.created_ns + 100 * 60 * 10**9
+    monkeypatch.setattr("sysbench.tui.run_text.now_ns", lambda: now_ns)
+
     async def show(pilot: Pilot[None]) -> None:
         await pilot.press("f5")
         await until(pilot, lambda: app.session.strip.latest and app.screen.query("RunsTable"))

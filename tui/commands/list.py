@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Dropped from the right; the model's name is in the id as well.
 _DROP = (
-    *("created", "device", "model", "parameters", "compile", "optimizer", "attention"),
+    *("note", "created", "device", "model", "parameters", "compile", "optimizer", "attention"),
     *("step", "peak_bytes", "precision", "ctx", "B"),
 )
 
@@ -31,10 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui list", ""),
         ("sysbench-tui list large bf16", "only these"),
         ("sysbench-tui list --json | jq '.[0].median_ms'", ""),
+        ("sysbench-tui list --trash", "runs that `rm` or the Library deleted"),
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="show runs with all these words")
     parser.add_argument("-n", "--limit", type=count, metavar="N", help="show the newest N")
     add_wide(parser, "the list, and leave no column out")
+    parser.add_argument("--trash", action="store_true", help="list the deleted runs instead")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -42,6 +44,8 @@ def main(arguments: argparse.Namespace) -> int:
     from ...core.runs.library import Library
     from .report.layout import table_lines
 
+    if arguments.trash:
+        return _list_trash(arguments)
     library = Library()
     entries = library.entries(" ".join(arguments.words))[: arguments.limit]
     if arguments.json:
@@ -60,29 +64,60 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _list_trash(arguments: argparse.Namespace) -> int:
+    """List the deleted runs, the one deleted last first."""
+    from ...core.runs.keeping.trash import list_trash, trash_folder
+    from .report.layout import table_lines
+
+    found = [
+        trashed
+        for trashed in list_trash()
+        if all(word.lower() in trashed.id.lower() for word in arguments.words)
+    ][: arguments.limit]
+    if arguments.json:
+        print_json(found)
+    elif found:
+        rows = tuple((trashed.id, _minute(trashed.deleted_ns)) for trashed in found)
+        table = Table(name="trash", title="Deleted runs", columns=("id", "deleted"), rows=rows)
+        print_lines(table_lines(table, page_width(in_full=True, wide=arguments.wide)))
+    else:
+        say(f"no deleted runs under {trash_folder()}")
+    return 0
+
+
+def _minute(t_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(t_ns / 1e9))
+
+
 def table_of(entries: list[Entry]) -> Table:
     """One row for each run, with every setting that decides its numbers."""
     columns = (
-        *("id", "status", "median_ms", "half_width_share", "rounds", "peak_bytes", "B", "ctx"),
+        *("id", "name", "status", "median_ms", "half_width_share", "rounds"),
+        *("peak_bytes", "B", "ctx"),
         *("precision", "step", "attention", "optimizer", "compile", "model", "parameters"),
-        *("device", "created"),
+        *("device", "created", "note"),
     )
     table = Table(name="runs", title="Runs", columns=columns, rows=tuple(map(_row, entries)))
-    if all(entry.rounds < 2 for entry in entries):
-        return select(table, [name for name in columns if name != "rounds"])
-    return table
+    unused = {
+        "rounds": all(entry.rounds < 2 for entry in entries),
+        "name": not any(entry.name for entry in entries),
+        "note": not any(entry.note for entry in entries),
+    }
+    return select(table, [name for name in columns if not unused.get(name)])
 
 
 def _row(entry: Entry) -> tuple[str | int | float | None, ...]:
-    status = "live" if entry.live else entry.status
+    from ..run_text import state_text
+
+    status = state_text(entry)
     times = (entry.median_ms, entry.half_width)
     if entry.is_null:
         status, times = f"{status} {MARK}", (None, None)
-    created = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created_ns / 1e9))
+    created = _minute(entry.created_ns)
     return (
-        *(entry.id, status, *times, entry.rounds),
+        *(entry.id, entry.name, status, *times, entry.rounds),
         entry.peak_bytes,
         *(str(entry.batch), str(entry.context), entry.precision, entry.step, entry.attention),
         *(entry.optimizer, entry.compile, entry.model, entry.parameters),
-        *(entry.device_name, created),
+        *(entry.device_name, created, entry.note),
     )

@@ -109,6 +109,7 @@ COMMANDS = {
             exit_codes="exit codes: those of the run, 130 when it was left running",
         ),
         Command("stop", "end a live run; what it has measured is kept"),
+        Command("rm", "delete runs: to the trash, from which they come back", "keeping.rm"),
         Command(
             "doctor",
             "what is here, what is missing, and what each missing thing costs",

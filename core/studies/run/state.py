@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -189,6 +190,16 @@ def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
 def list_studies(root: Path | None = None) -> list[StudyDirectory]:
     """Every study that was begun, the newest first."""
     return [StudyDirectory(path) for path in begun_studies(root)]
+
+
+def studies_with(run_id: str, root: Path | None = None) -> list[StudyDirectory]:
+    """The studies that have this run in a cell; of one that cannot be read it is not known."""
+    found = []
+    for directory in list_studies(root):
+        with suppress(DamagedFileError):
+            if any(entry.run == run_id for entry in directory.entries().values()):
+                found.append(directory)
+    return found
 
 
 def find_study(name: str, root: Path | None = None) -> StudyDirectory:

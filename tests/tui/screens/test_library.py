@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.widgets import Input, Static
@@ -10,12 +11,17 @@ from textual.widgets import Input, Static
 from sysbench.core.analysis.compare import compare
 from sysbench.core.analysis.verdict.records import verdict_of
 from sysbench.core.record.record import Record
+from sysbench.core.runs.ab.baseline import save_baseline
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.library import Entry, entry_of
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import locked
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.commands.list import table_of
-from sysbench.tui.screens.library.screen import LibraryScreen, comparison, step_time
+from sysbench.tui.run_text import age
+from sysbench.tui.screens.dialogs.ask import AskScreen
+from sysbench.tui.screens.library.screen import LibraryScreen
+from sysbench.tui.screens.library.text import comparison, runs_table, shared_text, step_time
 from sysbench.tui.screens.result.screen import ResultScreen
 
 from ... import factories
@@ -145,3 +151,95 @@ async def test_filter_as_you_type_then_open(
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, ResultScreen))
         await until(pilot, lambda: app.shown is not None and app.shown.id == wanted.id)
+
+
+async def test_a_run_is_named_deleted_and_brought_back(
+    app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        library = app.screen
+        assert isinstance(library, LibraryScreen)
+        await until(pilot, lambda: len(library.entries) == 2)
+        first = library.selected
+        assert first is not None and not library.check_action("undo", ())
+        await pilot.press("n")
+        await until(pilot, lambda: app.screen is not library)
+        await pilot.press(*"before", "enter")
+        await until(pilot, lambda: app.screen is library)
+        await until(pilot, lambda: "before" in str(library.table.get_row_at(0)[1]))
+
+        await pilot.press("x")
+        await until(pilot, lambda: len(library.entries) == 1)
+        assert first.id not in [entry.id for entry in library.entries]
+        assert library.selected is not None and library.check_action("undo", ())
+        await pilot.press("u")
+        await until(pilot, lambda: len(library.entries) == 2)
+        assert library.selected is not None and library.selected.id == first.id
+        assert library.selected.name == "before"
+
+        # The one that is looked at stays so when another one comes or goes.
+        await pilot.press("down", "s")
+        await pilot.pause()
+        kept = library.selected
+        (other,) = [entry.id for entry in library.entries if entry.id != kept.id]
+        library._delete(other)
+        assert library.selected is not None and library.selected.id == kept.id
+
+
+async def test_a_run_that_others_need_is_deleted_only_when_told(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    save_baseline("main", own_run.record())
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        library = app.screen
+        assert isinstance(library, LibraryScreen)
+        await until(pilot, lambda: library.entries)
+        await pilot.press("x")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        assert "baseline main" in str(app.screen.query_one(Static).content)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is library)
+        assert own_run.path.exists()
+        with locked(own_run.lock_path):  # live
+            library._reload()
+            await pilot.press("x")
+            await until(pilot, lambda: app.screen is not library)
+            await pilot.press("x")
+            await until(pilot, lambda: app._notifications)
+        assert own_run.path.exists()
+
+
+def test_a_row_tells_only_what_differs_among_the_runs_in_view() -> None:
+    compiled = msgspec.structs.replace(ENTRY, id="b", compile="default")
+    limited = msgspec.structs.replace(ENTRY, id="c", settings={"memory_limit": 160 * 2**20})
+    entries = [ENTRY, compiled, limited]
+    assert runs_table(entries, []).column("spec") == [
+        *("eager", "compile default", "eager · limit 160 MiB"),
+    ]
+    assert shared_text(entries).startswith("all: tiny · B4 · ctx 128 · fp32 · naive · train")
+    (alone,) = runs_table([limited], []).column("spec")
+    assert str(alone).startswith("tiny · B4 · ctx 128") and str(alone).endswith("limit 160 MiB")
+    assert shared_text([limited]) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(3, "just now"), (60, "1 min ago"), (7199, "1 h ago"), (90_000, "1 d ago")],
+)
+def test_ages_are_counted_in_one_unit(
+    seconds: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sysbench.tui.run_text.now_ns", lambda: seconds * 10**9)
+    assert age(0) == text
+    assert age(10**9 * 10**6)[:4] == "1970"  # a clock that was set back
+
+
+def test_a_state_has_one_word_on_screens_and_in_the_list() -> None:
+    for status, word in (("oom", "out of memory"), ("cancelled", "stopped")):
+        entry = msgspec.structs.replace(ENTRY, status=status)
+        assert word in str(runs_table([entry], []).column("status"))
+        assert table_of([entry]).column("status") == [word]

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
-import msgspec
 from textual import getters, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -18,31 +17,20 @@ from ....core.analysis.verdict.records import verdict_of
 from ....core.analysis.verdict.verdict import Verdict
 from ....core.errors import SysbenchError
 from ....core.formatting import counted
-from ....core.machine.null_gpu import WORDS
 from ....core.runs.ab.experiment import ExperimentDirectory
 from ....core.runs.ab.known import known_noise
 from ....core.runs.directory import RunDirectory
-from ....core.runs.library import SPEC_COLUMNS, Entry, Library
+from ....core.runs.keeping.trash import Trashed, restore, trash_run
+from ....core.runs.library import Entry, Library
 from ....core.runs.records import load_record
-from ....core.tables.table import Table
-from ...text import (
-    amount,
-    day_and_time,
-    interval,
-    milliseconds,
-    outcome_glyph,
-    outcome_text,
-)
+from ...run_text import age
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.tables.table_view import TableView
 from ..base import WorkScreen
-from ..compare.text import verdict_lines
+from ..dialogs.ask import Answer, AskScreen
+from .label import ask_for_label
+from .text import IN_VIEW, comparison, runs_table, shared_text
 
-COLUMNS = (
-    *("when", "model", "step time", "peak", "status", "batch", "context", "precision"),
-    *("attention", "step", "optimizer", "compile", "device", "parameters", "run"),
-)
-FACTORS = (*SPEC_COLUMNS, "device_name")
 RECENT_EXPERIMENTS = 5
 """Newest experiments that the palette offers."""
 REFRESH_TICKS = 4
@@ -74,6 +62,12 @@ class LibraryScreen(WorkScreen):
             id="library.measure",
             tooltip="Measure two marked specs in turn, or one and a change of it",
         ),
+        Binding("n", "label('name')", "Name", id="library.name", tooltip="Name the run"),
+        Binding(
+            "m", "label('note')", "Note", show=False, id="library.note", tooltip="A line on it"
+        ),
+        Binding("x", "delete", "Delete", id="library.delete", tooltip="Move it to the trash"),
+        Binding("u", "undo", "Undo", id="library.undo", tooltip="Bring back the run deleted last"),
         Binding("escape", "clear", "Clear", show=False, id="library.clear"),
     ]
 
@@ -85,10 +79,13 @@ class LibraryScreen(WorkScreen):
         self.marked: list[str] = []
         self._library = Library()
         self._ticks = 0
+        self._ages: list[str] = []
+        self._deleted: list[Trashed] = []
+        """Runs that this screen deleted, the last one last."""
 
     def body(self) -> ComposeResult:
         yield Input(placeholder="/ to filter: words that must all occur", compact=True, id="filter")
-        table = RunsTable(order=COLUMNS)
+        table = RunsTable(flexible="spec", order=IN_VIEW)
         table.add_class("panel")
         table.border_title = "Library"
         yield table
@@ -117,20 +114,28 @@ class LibraryScreen(WorkScreen):
         except (SysbenchError, OSError) as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        if entries != self.entries or self.table.table is None:
-            self.entries = entries
-            self._show(text)
+        ages = [age(entry.created_ns) for entry in entries]
+        if entries != self.entries or ages != self._ages or self.table.table is None:
+            selected = self.selected
+            self.entries, self._ages = entries, ages
+            self._show(text, selected)
 
-    def _show(self, text: str) -> None:
-        self.table.show(runs_table(self.entries, self.marked))
+    def _show(self, text: str, selected: Entry | None) -> None:
+        """Show the runs, the cursor on the one that it was on, wherever that is now."""
+        why = f"none matches {text!r}" if text else "none yet: F2 starts one"
+        self.table.note = shared_text(self.entries) if self.entries else why
+        places = {entry.id: place for place, entry in enumerate(self.entries)}
+        self._fill(places.get(selected.id) if selected is not None else None)
         live = sum(entry.live for entry in self.entries)
         count = counted(len(self.entries), "run")
         self.table.border_title = f"Library · {count}" + (f" · {live} live" if live else "")
-        if not self.entries:
-            why = f"none matches {text!r}" if text else "none yet: F2 starts one"
-            self.table.border_subtitle = why
         command = shlex.join(("sysbench-tui", "list", *text.split()))
         self.query_one(CommandLine).show(command)
+
+    def _fill(self, select: int | None) -> None:
+        table = runs_table(self.entries, self.marked)
+        sort, descending = self.table.sort_column, self.table.descending
+        self.table.show(table, sort=sort, descending=descending, select=select)
 
     @on(Input.Changed, "#filter")
     def _narrow(self) -> None:
@@ -190,7 +195,7 @@ class LibraryScreen(WorkScreen):
         self._marks_changed()
 
     def _marks_changed(self) -> None:
-        self.table.show(runs_table(self.entries, self.marked))
+        self._fill(self.table.selected)
         pair = self.pair
         panel = self.query_one("#comparison", Static)
         panel.display = bool(pair)
@@ -214,7 +219,64 @@ class LibraryScreen(WorkScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "compare":
             return len(self.pair) == 2
+        if action == "undo":
+            return bool(self._deleted)
         return super().check_action(action, parameters)
+
+    def action_label(self, what: str) -> None:
+        """Ask for the name or the note of the run under the cursor."""
+        entry = self.selected
+        if entry is not None:
+            run = self._library.open(entry.id)
+            self.app.push_screen(ask_for_label(run, what), lambda _: self._reload())
+
+    def action_delete(self) -> None:
+        """Move the run under the cursor to the trash; ask first if anything else needs it."""
+        from ....core.studies.run.uses import uses_of
+
+        entry = self.selected
+        if entry is None:
+            return
+        uses = uses_of(entry.id, self._library.root)
+        if not uses or entry.live:  # of a live one the refusal has the reason
+            self._delete(entry.id)
+            return
+        text = f"{entry.id} belongs to {'; '.join(uses)}. u brings it back."
+        answers = (Answer("delete", "Delete it", "x"), Answer("keep", "Keep it", "escape"))
+        self.app.push_screen(
+            AskScreen("Delete a run that others need?", text, answers),
+            lambda answer: self._delete(entry.id) if answer == "delete" else None,
+        )
+
+    def _delete(self, run_id: str) -> None:
+        try:
+            trashed = trash_run(self._library.open(run_id), self._library.root)
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        place = self.table.selected
+        self._deleted.append(trashed)
+        self._reload()
+        if place is not None and self.entries and not self.table.sort_column:
+            self.table.move_cursor(row=min(place, len(self.entries) - 1))
+        self.notify(f"Deleted {run_id}: u brings it back.", markup=False)
+        self.refresh_bindings()
+
+    def action_undo(self) -> None:
+        """Bring back the run that this screen deleted last."""
+        if not self._deleted:
+            return
+        trashed = self._deleted.pop()
+        try:
+            run = restore(trashed, self._library.root)
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self._reload()
+        places = [place for place, entry in enumerate(self.entries) if entry.id == run.id]
+        self._fill(places[0] if places else self.table.selected)
+        self.notify(f"{run.id} is back.", markup=False)
+        self.refresh_bindings()
 
     def action_compare(self) -> None:
         """Show the two marked runs side by side."""
@@ -256,7 +318,7 @@ class LibraryScreen(WorkScreen):
         return "the runs in view as Markdown", self.table.markdown()
 
     def explanations(self) -> list[str]:
-        return ["timing.step", "memory.peak"]
+        return ["library.columns", "timing.step", "memory.peak"]
 
     def command(self) -> str:
         return self.query_one(CommandLine).command
@@ -267,8 +329,13 @@ class LibraryScreen(WorkScreen):
             commands += [
                 ("library: Open run", "its result, or live if it is", self.action_open),
                 ("library: Mark run", "two marked runs are compared", self.action_mark),
+                ("library: Name run", "", partial(self.action_label, "name")),
+                ("library: Note on run", "a line beside it", partial(self.action_label, "note")),
+                ("library: Delete run", "to the trash", self.action_delete),
                 ("library: Measure in turn", "A/B, with a change of the spec", self.action_measure),
             ]
+        if self._deleted:
+            commands.append(("library: Undo delete", self._deleted[-1].id, self.action_undo))
         if len(self.pair) == 2:
             about = "verdict, time and memory row by row"
             commands.append(("library: Compare marked runs", about, self.action_compare))
@@ -288,75 +355,3 @@ class LibraryScreen(WorkScreen):
             self.app.open_comparison(pair_of(directory))
         except SysbenchError as error:
             self.notify(str(error), severity="error", markup=False)
-
-
-def runs_table(entries: list[Entry], marked: list[str]) -> Table:
-    """The entries as a table; marks are letters before the time."""
-    return Table(
-        name="runs",
-        title="Runs of this machine, newest first",
-        columns=COLUMNS,
-        rows=tuple(
-            (
-                _mark(entry, marked) + day_and_time(entry.created_ns),
-                entry.model,
-                step_time(entry),
-                amount(entry.peak_bytes) if entry.peak_bytes is not None else "",
-                f"{outcome_glyph(entry.status)} {outcome_text(entry.status)}",
-                entry.batch,
-                entry.context,
-                entry.precision,
-                entry.attention,
-                entry.step,
-                entry.optimizer if entry.step == "train" else "",
-                entry.compile,
-                entry.device_name,
-                entry.parameters,
-                entry.id,
-            )
-            for entry in entries
-        ),
-    )
-
-
-def _mark(entry: Entry, marked: list[str]) -> str:
-    letter = "AB"[marked.index(entry.id)] if entry.id in marked else ("●" if entry.live else " ")
-    return f"{letter} "
-
-
-def step_time(entry: Entry) -> str:
-    """The median with its interval, of the rounds if there are several; blank when not measured.
-
-    Of a null GPU its mark: there is no room beside for why the time means nothing.
-    """
-    if entry.median_ms is None:
-        return ""
-    if entry.is_null:
-        return WORDS
-    of_rounds = f" of {entry.rounds} rounds" if entry.rounds > 1 else ""
-    return f"{milliseconds(entry.median_ms)} {interval(entry.half_width)}{of_rounds}".rstrip()
-
-
-def comparison(
-    a: Entry, b: Entry, verdict: Verdict | None = None, width: int = 200
-) -> list[Content]:
-    """Two runs side by side: step times with intervals, peaks, verdict, factors that differ."""
-    wide = max(22, len(step_time(a)), len(step_time(b)))
-    lines = [
-        Content.assemble(
-            (f"{name} ", "bold $accent"),
-            f"{step_time(entry):<{wide}}{amount(entry.peak_bytes):>10}  {entry.id}",
-        )
-        for name, entry in (("A", a), ("B", b))
-    ]
-    if verdict is not None:
-        lines += verdict_lines(verdict, width)
-    fields_a, fields_b = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
-    differing = [
-        f"{name}: {fields_a[name]} → {fields_b[name]}"
-        for name in FACTORS
-        if fields_a[name] != fields_b[name]
-    ]
-    text = " · ".join(differing) if differing else "nothing in the spec's columns here"
-    lines.append(Content.assemble(("differs in ", "$foreground 60%"), text))
-    return lines

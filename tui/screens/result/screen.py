@@ -16,8 +16,11 @@ from ....core.errors import SysbenchError
 from ....core.machine.null_gpu import WORDS, is_null
 from ....core.record.environment import device_name
 from ....core.record.record import Record
+from ....core.runs.keeping.labels import UNLABELLED, Label, label_known
 from ....core.runs.records import load_record
 from ....core.spec.command_line import command_line
+from ....core.tables.cells import literal
+from ...cutting import cut_off
 from ...text import day_and_time, fitted_headline, outcome_glyph, outcome_text
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.tab_bar import KEYS, TabBar
@@ -83,7 +86,9 @@ class ResultScreen(TabbedScreen):
             return
         self.bar.names = tuple(tab.name for tab in TABS.values() if _has(self.record, tab))
         self.bar.refresh()
-        self.query_one("#heading", Drawing).show(partial(_heading, self.record))
+        self.query_one("#heading", Drawing).show(
+            partial(_heading, self.record, label_known(run.path))
+        )
         self.query_one(CommandLine).show(self.command())
         await self.action_tab(USUAL_TABS[0])
 
@@ -125,21 +130,26 @@ def _has(record: Record, tab: Tab) -> bool:
     return not tab.is_rare or record.pass_named(tab.name) is not None
 
 
-def heading(record: Record, width: int) -> Content:
-    """The outcome, the settings that there is room for, and where that is all, time and id."""
+def heading(record: Record, width: int, label: Label = UNLABELLED) -> Content:
+    """The outcome, the name, the settings that there is room for, and where that is all, time, id
+    and note."""
     style = "$success" if record.status == "finished" else "$warning"
     null = is_null(device_name(record.environment))
     line = Content.assemble(
         (f"{outcome_glyph(record.status)} {outcome_text(record.status)}  ", style),
         (f"{WORDS}: no times  " if null else "", "bold $error"),
+        (f"{literal(label.name)}  " if label.name else "", "bold $accent"),
     )
     line += Content.styled(fitted_headline(record.spec, width - line.cell_length), "bold")
     for further in (f"  {day_and_time(record.created_ns)}", f"  {record.id}"):
         if line.cell_length + len(further) > width:
-            break
+            return line
         line += Content.styled(further, "$foreground 60%")
+    room = width - line.cell_length - 2
+    if label.note and room > 3:
+        line += Content.styled(f"  {cut_off(literal(label.note), room)}", "$foreground 80%")
     return line
 
 
-def _heading(record: Record, width: int, height: int) -> Content:
-    return heading(record, width)
+def _heading(record: Record, label: Label, width: int, height: int) -> Content:
+    return heading(record, width, label)
