@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,17 +61,26 @@ def _setting(key: str, value: Any) -> str:
     return f"{key.replace('_', ' ')} {value}"
 
 
-def shared_settings(entries: Sequence[Entry]) -> dict[str, str]:
-    """The settings in which all these runs agree."""
-    every = [settings_of(entry) for entry in entries]
-    if not every:
+def usual_settings(entries: Sequence[Entry]) -> dict[str, str]:
+    """The settings that more than half of these runs have, by key; none for fewer than two."""
+    if len(entries) < 2:
         return {}
-    return {
-        key: text for key, text in every[0].items() if all(one.get(key) == text for one in every)
-    }
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for entry in entries:
+        for key, text in settings_of(entry).items():
+            counts[key][text] += 1
+    usual = {}
+    for key, count in counts.items():
+        text, times = count.most_common(1)[0]
+        if times > len(entries) / 2:
+            usual[key] = text
+    return usual
 
 
-def spec_text(entry: Entry, shared: dict[str, str]) -> str:
-    """The settings of a run that are not shared by all, in the order of a headline."""
+def spec_text(entry: Entry, usual: dict[str, str]) -> str:
+    """The settings of a run that are not the usual ones, in the order of a headline."""
     own = settings_of(entry)
-    return " · ".join(text for key, text in own.items() if text and key not in shared)
+    words = [text for key, text in own.items() if text and usual.get(key) != text]
+    # A key beside the main ones is there only where it is not at its default.
+    words += [f"{key.replace('_', ' ')} default" for key in usual if key not in own]
+    return " · ".join(words)

@@ -25,7 +25,8 @@ _DROP = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words that filter the runs, and the limit."""
     parser.description = (
-        "List runs. Words filter: every one must occur in the run's id, model or settings."
+        "List runs. Words filter: every one must occur in the run's id, model, settings, name or\n"
+        "note."
     )
     parser.epilog = examples(
         ("sysbench-tui list", ""),

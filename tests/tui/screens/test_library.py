@@ -13,6 +13,7 @@ from sysbench.core.analysis.verdict.records import verdict_of
 from sysbench.core.record.record import Record
 from sysbench.core.runs.ab.baseline import save_baseline
 from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.keeping.labels import UNLABELLED, Label
 from sysbench.core.runs.library import Entry, entry_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
@@ -21,8 +22,8 @@ from sysbench.tui.commands.list import table_of
 from sysbench.tui.run_text import age
 from sysbench.tui.screens.dialogs.ask import AskScreen
 from sysbench.tui.screens.library.screen import LibraryScreen
-from sysbench.tui.screens.library.text import comparison, runs_table, shared_text, step_time
-from sysbench.tui.screens.result.screen import ResultScreen
+from sysbench.tui.screens.library.text import comparison, runs_table, step_time, usual_text
+from sysbench.tui.screens.result.screen import ResultScreen, heading
 
 from ... import factories
 from ..conftest import until
@@ -168,7 +169,7 @@ async def test_a_run_is_named_deleted_and_brought_back(
         await until(pilot, lambda: app.screen is not library)
         await pilot.press(*"before", "enter")
         await until(pilot, lambda: app.screen is library)
-        await until(pilot, lambda: "before" in str(library.table.get_row_at(0)[1]))
+        await until(pilot, lambda: "before" in str(library.table.get_row_at(0)[3]))
 
         await pilot.press("x")
         await until(pilot, lambda: len(library.entries) == 1)
@@ -213,17 +214,22 @@ async def test_a_run_that_others_need_is_deleted_only_when_told(
         assert own_run.path.exists()
 
 
-def test_a_row_tells_only_what_differs_among_the_runs_in_view() -> None:
+def test_a_row_tells_only_what_most_runs_in_view_do_not_have() -> None:
     compiled = msgspec.structs.replace(ENTRY, id="b", compile="default")
     limited = msgspec.structs.replace(ENTRY, id="c", settings={"memory_limit": 160 * 2**20})
     entries = [ENTRY, compiled, limited]
-    assert runs_table(entries, []).column("spec") == [
-        *("eager", "compile default", "eager · limit 160 MiB"),
+    assert runs_table(entries, []).column("spec") == ["", "compile default", "limit 160 MiB"]
+    usual = "unless said: tiny · B4 · ctx 128 · fp32 · naive · train · adamw-foreach · eager"
+    assert usual_text(entries).startswith(usual)
+    # What most have is said of the one that has it not.
+    assert runs_table([ENTRY, limited, limited], []).column("spec") == [
+        *("memory limit default", "", ""),
     ]
-    assert shared_text(entries).startswith("all: tiny · B4 · ctx 128 · fp32 · naive · train")
+    # Of two neither is usual, and one alone is told whole.
+    assert runs_table([ENTRY, compiled], []).column("spec") == ["eager", "compile default"]
     (alone,) = runs_table([limited], []).column("spec")
     assert str(alone).startswith("tiny · B4 · ctx 128") and str(alone).endswith("limit 160 MiB")
-    assert shared_text([limited]) == ""
+    assert usual_text([limited]) == ""
 
 
 @pytest.mark.parametrize(
@@ -243,3 +249,12 @@ def test_a_state_has_one_word_on_screens_and_in_the_list() -> None:
         entry = msgspec.structs.replace(ENTRY, status=status)
         assert word in str(runs_table([entry], []).column("status"))
         assert table_of([entry]).column("status") == [word]
+
+
+def test_a_result_is_headed_by_the_name_and_the_note_as_text() -> None:
+    record = measured(1.0)
+    assert "first\\x1b[2J" in str(heading(record, 200, Label(name="first\x1b[2J")))
+    noted = Label(note="clocks locked")
+    assert str(heading(record, 200, noted)).endswith("clocks locked")
+    assert heading(record, 60, noted).cell_length <= 60
+    assert str(heading(record, 200, UNLABELLED)) == str(heading(record, 200))

@@ -29,10 +29,12 @@ from ...widgets.tables.table_view import TableView
 from ..base import WorkScreen
 from ..dialogs.ask import Answer, AskScreen
 from .label import ask_for_label
-from .text import IN_VIEW, comparison, runs_table, shared_text
+from .text import IN_VIEW, comparison, runs_table, usual_text
 
 RECENT_EXPERIMENTS = 5
 """Newest experiments that the palette offers."""
+AGES_FOLLOWED = 200
+"""Newest runs whose ages are counted on while nothing else changes."""
 REFRESH_TICKS = 4
 """Paints between two readings of the index: two seconds."""
 
@@ -114,7 +116,7 @@ class LibraryScreen(WorkScreen):
         except (SysbenchError, OSError) as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        ages = [age(entry.created_ns) for entry in entries]
+        ages = [age(entry.created_ns) for entry in entries[:AGES_FOLLOWED]]
         if entries != self.entries or ages != self._ages or self.table.table is None:
             selected = self.selected
             self.entries, self._ages = entries, ages
@@ -123,7 +125,7 @@ class LibraryScreen(WorkScreen):
     def _show(self, text: str, selected: Entry | None) -> None:
         """Show the runs, the cursor on the one that it was on, wherever that is now."""
         why = f"none matches {text!r}" if text else "none yet: F2 starts one"
-        self.table.note = shared_text(self.entries) if self.entries else why
+        self.table.note = usual_text(self.entries) if self.entries else why
         places = {entry.id: place for place, entry in enumerate(self.entries)}
         self._fill(places.get(selected.id) if selected is not None else None)
         live = sum(entry.live for entry in self.entries)

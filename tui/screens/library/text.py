@@ -12,11 +12,11 @@ from ....core.machine.null_gpu import WORDS
 from ....core.runs.library import SPEC_COLUMNS, Entry
 from ....core.tables.cells import literal
 from ....core.tables.table import Table
-from ...run_text import age, shared_settings, spec_text, state_text
+from ...run_text import age, spec_text, state_text, usual_settings
 from ...text import amount, day_and_time, interval, milliseconds, outcome_glyph
 from ..compare.text import verdict_lines
 
-IN_VIEW = ("age", "name", "spec", "step time", "peak", "status", "note", "parameters", "run")
+IN_VIEW = ("age", "spec", "step time", "name", "peak", "status", "note", "parameters", "run")
 """Columns on the screen, the most important first."""
 COLUMNS = (
     *IN_VIEW,
@@ -29,9 +29,9 @@ FACTORS = (*SPEC_COLUMNS, "device_name")
 def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
     """The entries as a table; marks are letters before the age.
 
-    Its ``spec`` has what differs among the runs, and of a single one all.
+    Its ``spec`` has the settings that most of the runs do not have, and of a single one all.
     """
-    shared = shared_settings(entries) if len(entries) > 1 else {}
+    usual = usual_settings(entries)
     return Table(
         name="runs",
         title="Runs of this machine, newest first",
@@ -39,9 +39,9 @@ def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
         rows=tuple(
             (
                 _mark(entry, marked) + age(entry.created_ns),
-                entry.name,
-                spec_text(entry, shared),
+                spec_text(entry, usual),
                 _time_or_state(entry),
+                entry.name,
                 amount(entry.peak_bytes) if entry.peak_bytes is not None else "",
                 f"{outcome_glyph(entry.status)} {state_text(entry)}",
                 entry.note,
@@ -69,10 +69,10 @@ def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
     )
 
 
-def shared_text(entries: Sequence[Entry]) -> str:
-    """What all the runs share, and ``spec`` leaves out; blank for fewer than two."""
-    words = [text for text in shared_settings(entries).values() if text]
-    return literal(f"all: {' · '.join(words)}") if len(entries) > 1 and words else ""
+def usual_text(entries: Sequence[Entry]) -> str:
+    """The settings that ``spec`` leaves out; blank where it has all."""
+    words = [text for text in usual_settings(entries).values() if text]
+    return literal(f"unless said: {' · '.join(words)}") if words else ""
 
 
 def _mark(entry: Entry, marked: Sequence[str]) -> str:
