@@ -16,6 +16,7 @@ COMPLETED_TO = {
     "run": "run",
     "attach run": "task",
     "stop run": "task",
+    "rm runs": "run",
     "compare a": "run",
     "compare b": "run",
     "ab a": "side",
