@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c $(VEN
 NULL_GPU_VENV ?= .null-gpu
 # Options of the check, such as GPU_CHECK="--minutes 9 --stages timing,memory".
 GPU_CHECK ?=
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n )))
+# One more than the cores, up to four: tests wait a tenth of their time for processes that they end.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 3 ? 4 : n + 1 )))
 
 .DEFAULT_GOAL := run
 .PHONY: run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm api man screenshots wheels clean

@@ -80,7 +80,7 @@ def test_sections_show_every_row(
 ) -> None:
     record = tiny_run.record()
     assert record.kernels is not None
-    text = printed(capsys, tiny_run.trace_path, "--section", "kernels")
+    text = printed(capsys, tiny_run.trace_path, "--section", "kernels", "--wide")
     assert all(row.name in text for row in record.kernels.rows)
     tree = printed(capsys, tiny_run.trace_path, "--section", "tree", "--depth", "1")
     assert "model" in tree and "aten::" not in tree

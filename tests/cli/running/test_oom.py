@@ -28,7 +28,7 @@ def test_the_report_begins_with_it(run: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_section_has_everything(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "show", run, "--section", "oom")
+    text = printed(capsys, "show", run, "--section", "oom", "--wide")
     for words in (
         *("blocks.0.attention", "q @ k.transpose(-2, -1)", "naive_attention", "300 MiB"),
         *("the CPU allocator reserves nothing ahead", "temporaries (forward)", "182"),
