@@ -12,7 +12,7 @@ from textual.widgets._footer import FooterKey
 
 ShownKey = tuple[Binding, bool, str]
 
-SPARE = ("mode('inspect')", "mode('studies')", "explain", "copy", "unfold")
+SPARE = ("mode('inspect')", "mode('studies')", "explain", "copy", "unfold", "mode('result')")
 """Actions whose keys are dropped first, in this order, for want of room; F1 lists them."""
 
 
