@@ -19,7 +19,7 @@ from sysbench.core.estimate.allocator import CachingAllocator
 from sysbench.core.estimate.allocator_settings import MIB, parse_settings
 from sysbench.core.estimate.blocks import GRANULE, Block
 
-RECORDED = Path(__file__).parents[2] / "fixtures" / "allocator_trace.json.gz"
+RECORDED = Path(__file__).parents[3] / "fixtures" / "allocator_trace.json.gz"
 
 
 @pytest.fixture(scope="module")
