@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from sysbench.core.analysis.compare import compare
@@ -124,15 +125,21 @@ async def test_an_empty_library_says_what_to_do(app: SysbenchApp) -> None:
         await pilot.press("enter", "space", "slash", "escape")
 
 
+async def opened(pilot: Pilot[None], app: SysbenchApp, runs: int) -> LibraryScreen:
+    """The Library, when it has listed so many runs."""
+    await pilot.press("f5")
+    await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+    library = app.screen
+    assert isinstance(library, LibraryScreen)
+    await until(pilot, lambda: len(library.entries) == runs)
+    return library
+
+
 async def test_filter_as_you_type_then_open(
     app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
 ) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("f5")
-        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        library = app.screen
-        assert isinstance(library, LibraryScreen)
-        await until(pilot, lambda: len(library.entries) == 2)
+        library = await opened(pilot, app, 2)
         await pilot.press("slash", *"bf16 tiny")
         await until(pilot, lambda: [one.id for one in library.entries] == [gpu_run.id])
         await pilot.press(*"x")
@@ -158,11 +165,7 @@ async def test_a_run_is_named_deleted_and_brought_back(
     app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
 ) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("f5")
-        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        library = app.screen
-        assert isinstance(library, LibraryScreen)
-        await until(pilot, lambda: len(library.entries) == 2)
+        library = await opened(pilot, app, 2)
         first = library.selected
         assert first is not None and not library.check_action("undo", ())
         await pilot.press("n")
@@ -194,11 +197,7 @@ async def test_a_run_that_others_need_is_deleted_only_when_told(
 ) -> None:
     save_baseline("main", own_run.record())
     async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("f5")
-        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        library = app.screen
-        assert isinstance(library, LibraryScreen)
-        await until(pilot, lambda: library.entries)
+        library = await opened(pilot, app, 1)
         await pilot.press("x")
         await until(pilot, lambda: isinstance(app.screen, AskScreen))
         assert "baseline main" in str(app.screen.query_one(Static).content)
