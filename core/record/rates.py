@@ -67,7 +67,10 @@ KINDS = [
         dtype="float16",
     ),
     RateKind(
-        name="memory read", unit="B/s", meaning="a sum over one array, read once", is_traffic=True
+        name="memory read",
+        unit="B/s",
+        meaning="one array read once, by a sum or a dot product with itself",
+        is_traffic=True,
     ),
     RateKind(name="memory write", unit="B/s", meaning="one array filled", is_traffic=True),
     RateKind(
@@ -113,8 +116,9 @@ class RateTimed(msgspec.Struct, frozen=True, kw_only=True, tag="rate"):
 
     Attributes:
         name: Of the kind.
-        value: The best median over the amounts of work that were tried, in the kind's unit.
-        work: The amount of work of that best one.
+        value: The best median over the amounts and ways of work that were tried, in the unit of
+            the kind.
+        work: The amount of work of that best one, and its operator where several were tried.
         began_ns: Unix epoch.
         ended_ns: Unix epoch.
     """
