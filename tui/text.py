@@ -16,6 +16,7 @@ from ..core.tables.context import bare_attention, ranks_words
 from .cutting import cut_off
 
 if TYPE_CHECKING:
+    from ..core.analysis.ranks.rows import Ranks
     from ..core.inspection.inspection import Inspection
     from ..core.inspection.messages import Progressed
 
@@ -206,6 +207,17 @@ def outcome_glyph(outcome: str) -> str:
 def file_text(inspection: Inspection) -> str:
     """Kind and size of a foreign file: ``chrome trace · 434 KiB``."""
     return f"{KIND_WORDS[inspection.kind]} · {amount(inspection.file_bytes)}"
+
+
+def folder_text(ranks: Ranks) -> str:
+    """What a folder holds: ``4 ranks of 8 · chrome traces``."""
+    count = len(ranks.rows) or len(ranks.memory)
+    of = f" of {ranks.world_size}" if ranks.world_size else ""
+    kinds = [
+        *([f"{KIND_WORDS[ranks.kind]}s"] if ranks.kind else []),
+        *(["memory"] if ranks.memory else []),
+    ]
+    return f"{quantities.counted(count, 'rank')}{of} · {' and '.join(kinds)}"
 
 
 def decoding_text(step: Progressed) -> str:

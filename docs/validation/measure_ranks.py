@@ -118,7 +118,7 @@ def shift(path: Path, ns: int) -> None:
 
 def measure(ranks: int, cause: str, ms: float, seed: int) -> str:
     """A row of the table."""
-    from sysbench.core.inspection.ranks.reading import read_ranks
+    from sysbench.core.inspection.ranks.reading import FolderDecoding
 
     chance = random.Random(seed)
     late = chance.randrange(ranks)
@@ -128,7 +128,7 @@ def measure(ranks: int, cause: str, ms: float, seed: int) -> str:
         true_ns = record(folder, ranks, late, cause, ms, STEPS)
         for rank, skew in enumerate(skews):
             shift(folder / f"rank{rank}.json", skew)
-        found = read_ranks(folder, lambda path, progress: None)
+        found = FolderDecoding(folder).run(lambda path, progress: None)
     named = [finding for finding in found.findings if finding.rule == "ranks-straggler"]
     numbers = named[0].numbers if named else {}
     told = f"{numbers['rank']}, {numbers['cause'] or 'no cause'}" if named else "none"

@@ -167,7 +167,7 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
     from ...core.inspection.ranks.folder import FolderError
     from ...core.inspection.ranks.merging import merge_traces
-    from ...core.inspection.ranks.reading import read_ranks
+    from ...core.inspection.ranks.reading import FolderDecoding
     from ...core.tables.files.ranks import ranks_tables
     from .ranks.lines import ranks_lines, ranks_section_lines
     from .report.inspection import decoding_progress
@@ -182,9 +182,8 @@ def _show_folder(arguments: argparse.Namespace) -> int:
         flag = f"--{refused[0].replace('_', '-')}"
         raise FolderError(f"{flag} is of one file: inspect a file of {folder} with it")
     with decoding_progress() as show:
-        ranks = read_ranks(
-            folder, lambda path, step: show(step), arguments.memory_limit, arguments.device
-        )
+        decoding = FolderDecoding(folder, arguments.memory_limit, arguments.device)
+        ranks = decoding.run(lambda path, step: show(step))
         tables = ranks_tables(ranks)
         if section and section not in tables:
             reason = f": it has {', '.join(tables)}" if section in OF_FOLDERS else " of ranks"

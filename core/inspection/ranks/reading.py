@@ -6,61 +6,107 @@ with 2,000 collectives, 160 MiB at most, and of all files together about `MOST_B
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...analysis.ranks.block import ranks_block
 from ...analysis.ranks.rows import RankMemoryRow, Ranks
-from ...analysis.ranks.summary import MOST_CALLS, MOST_INTERVALS, RankTrace
 from ...record.record import Memory
-from ..decoding import Decoding
+from ..decoding import Decoding, DecodingCancelled
 from ..messages import Progressed
-from .folder import FolderError, as_text, by_rank, rank_files
+from .folder import FolderError, RankFiles, as_text, by_rank, rank_files
+
+if TYPE_CHECKING:
+    from ...analysis.ranks.summary import RankTrace
 
 MOST_BYTES = 2**31
 """Of all summaries as they are stored; in memory they take about as much."""
 
 
-def read_ranks(
-    folder: Path,
-    show: Callable[[Path, Progressed], None],
-    limit_bytes: int = 0,
-    device: int | None = None,
-) -> Ranks:
-    """The ranks of a folder side by side.
+class FolderDecoding:
+    """The files of a folder, decoded one after another, as the ranks of one job."""
 
-    Args:
-        folder: Holds a chrome trace or an nsys export of each rank, a memory snapshot, or both.
-        show: Called with the file that is being decoded, and its progress.
-        limit_bytes: Memory that the decoding of one file may take; 0 as in `Decoding`.
-        device: The device of files with several; None for the busiest of each.
+    def __init__(self, folder: Path, limit_bytes: int = 0, device: int | None = None) -> None:
+        """
+        Args:
+            folder: Holds a chrome trace or an nsys export of each rank, a memory snapshot, or both.
+            limit_bytes: Memory that the decoding of one file may take; 0 as in `Decoding`.
+            device: The device of files with several; None for the busiest of each.
+        """
+        self.folder = folder
+        self._limit_bytes, self._device = limit_bytes, device
+        self._current: Decoding | None = None
+        self._cancelled = False
+        self._lock = threading.Lock()
+
+    def run(self, show: Callable[[Path, Progressed], None]) -> Ranks:
+        """Wait for the ranks side by side; files that were decoded before are not decoded again.
+
+        Args:
+            show: Called with the file that is being decoded, and its progress.
+
+        Raises:
+            FolderError: The files are not those of one job's ranks.
+            ForeignFileError: One of them cannot be read.
+            DecodingCancelled: `cancel` was called.
+        """
+        # numpy comes with it, which a screen should not wait for.
+        from ...analysis.ranks.summary import MOST_CALLS, MOST_INTERVALS
+
+        folder, files = self.folder, rank_files(self.folder)
+        summaries: dict[Path, RankTrace] = {}
+        memories: dict[Path, RankMemoryRow] = {}
+        held_bytes = 0
+        for path in (*files.traces, *files.snapshots):
+            decoding = self._begin(path)
+            inspection = decoding.run(partial(show, path))
+            summary = decoding.entry.read_rank()
+            if summary is not None:
+                summaries[path] = summary
+                held_bytes += decoding.entry.rank_path.stat().st_size
+                if held_bytes > MOST_BYTES:
+                    raise FolderError(f"{folder} has more ranks of that size than can be compared")
+            elif path in files.traces:
+                raise FolderError(
+                    f"{path} has no collective by which ranks are compared, or more than "
+                    f"{MOST_CALLS:,} of them or {MOST_INTERVALS:,} pieces of work"
+                )
+            if inspection.memory is not None:
+                memories[path] = _memory_row(path, inspection.memory)
+        return _side_by_side(files, summaries, memories)
+
+    def cancel(self) -> None:
+        """End the decoding; `run` then raises. May be called from another thread, at any time."""
+        with self._lock:
+            self._cancelled = True
+            if self._current is not None:
+                self._current.cancel()
+
+    def _begin(self, path: Path) -> Decoding:
+        with self._lock:
+            if self._cancelled:
+                raise DecodingCancelled(f"{self.folder}: cancelled")
+            self._current = Decoding(path, self._limit_bytes, self._device)
+            return self._current
+
+
+def _side_by_side(
+    files: RankFiles,
+    summaries: Mapping[Path, RankTrace],
+    memories: Mapping[Path, RankMemoryRow],
+) -> Ranks:
+    """The ranks of files that were read.
 
     Raises:
         FolderError: The files are not those of one job's ranks.
-        ForeignFileError: One of them cannot be read.
     """
-    files = rank_files(folder)
-    summaries: dict[Path, RankTrace] = {}
-    memories: dict[Path, RankMemoryRow] = {}
-    held_bytes = 0
-    for path in (*files.traces, *files.snapshots):
-        decoding = Decoding(path, limit_bytes, device)
-        inspection = decoding.run(lambda step, path=path: show(path, step))  # type: ignore[misc]
-        summary = decoding.entry.read_rank()
-        if summary is not None:
-            summaries[path] = summary
-            held_bytes += decoding.entry.rank_path.stat().st_size
-            if held_bytes > MOST_BYTES:
-                raise FolderError(f"{folder} has more ranks of that size than can be compared")
-        elif path in files.traces:
-            raise FolderError(
-                f"{path} has no collective by which ranks are compared, or more than "
-                f"{MOST_CALLS:,} of them or {MOST_INTERVALS:,} pieces of work"
-            )
-        if inspection.memory is not None:
-            memories[path] = _memory_row(path, inspection.memory)
+    from ...analysis.ranks.block import ranks_block
+
+    folder = files.folder
     traces = by_rank((path, summaries[path].rank) for path in files.traces)
     snapshots = by_rank((path, None) for path in files.snapshots)
     sizes = {summary.world_size for summary in summaries.values()} - {None}

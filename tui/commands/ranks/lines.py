@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....core.analysis.ranks.rows import Ranks
-from ....core.formatting import counted
 from ....core.tables.cells import literal
 from ....core.tables.files.ranks import ranks_notes, ranks_tables
 from ....core.tables.table import folded
-from ...text import KIND_WORDS
+from ...text import folder_text
 from ..report.layout import INDENT, Line, blank, prose, table_lines, titled
 from ..report.report import finding_lines, full_table
 
@@ -27,7 +26,7 @@ DROPPED = {
 def ranks_lines(ranks: Ranks, width: int) -> Iterator[Line]:
     """What stands out, then a table of ranks, of steps, of collectives and of memory."""
     yield [(literal(ranks.folder), "bold")]
-    yield from prose(kinds_text(ranks), width)
+    yield from prose(folder_text(ranks), width)
     for finding in ranks.findings:
         yield blank()
         yield from finding_lines(finding, width)
@@ -56,14 +55,3 @@ def _notes(ranks: Ranks, width: int) -> Iterator[Line]:
     for text in ranks_notes(ranks):
         for line in prose(literal(text), width - INDENT, style="dim"):
             yield [(" " * INDENT, ""), *line]
-
-
-def kinds_text(ranks: Ranks) -> str:
-    """``4 ranks of 8 · chrome traces``."""
-    count = len(ranks.rows) or len(ranks.memory)
-    of = f" of {ranks.world_size}" if ranks.world_size else ""
-    kinds = [
-        *([f"{KIND_WORDS[ranks.kind]}s"] if ranks.kind else []),
-        *(["memory"] if ranks.memory else []),
-    ]
-    return f"{counted(count, 'rank')}{of} · {' and '.join(kinds)}"

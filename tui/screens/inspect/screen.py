@@ -1,6 +1,6 @@
-"""Inspect: a foreign trace, snapshot or nsys export, shown with the tabs of a result.
+"""Inspect: a foreign trace, snapshot or nsys export with a result's tabs, or the ranks of a folder.
 
-A confined child process decodes the file.
+A confined child process decodes each file.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -21,19 +22,25 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, ProgressBar, Static
 
+from ....core.analysis.ranks.rows import Ranks
 from ....core.errors import SpecError, SysbenchError
 from ....core.inspection.decoding import Decoding
 from ....core.inspection.inspection import Inspection
 from ....core.inspection.kinds import READABLE
 from ....core.inspection.messages import Progressed
+from ....core.inspection.ranks.folder import FolderError
+from ....core.inspection.ranks.reading import FolderDecoding
 from ....core.machine.null_gpu import WORDS, is_null
 from ....core.tables.cells import literal
-from ...text import decoding_text, file_text
+from ...text import decoding_text, file_text, folder_text
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.tab_bar import TabBar
 from ...widgets.inputs.path_suggester import PathSuggester
 from ..result.registry import STYLES, TABS
 from ..result.tabbed import TabbedScreen
+
+if TYPE_CHECKING:
+    from .ranks import RanksPanel
 
 INSPECTED = tuple(
     sorted(
@@ -45,7 +52,8 @@ INSPECTED = tuple(
 
 INTRODUCTION = (
     f"Name {READABLE}, of any program and any machine. The format is recognised from the "
-    "content. A separate process with a memory limit decodes it; a second look is instant."
+    "content. A separate process with a memory limit decodes it; a second look is instant.\n\n"
+    "Name a folder with a file of each rank of a job: the ranks are shown side by side."
 )
 
 
@@ -87,6 +95,7 @@ class InspectScreen(TabbedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("o", "choose", "Open", show=False, id="inspect.open", tooltip="Name another file"),
         Binding("t", "step", "Step", id="inspect.step", tooltip="All tables of one step, or some"),
+        Binding("u", "ranks", "Ranks", id="inspect.ranks", tooltip="Up to the ranks of the folder"),
         Binding("escape", "cancel", "Cancel", id="inspect.cancel", tooltip="End the decoding"),
         Binding("escape", "back", "Back", show=False, id="inspect.back"),
         *(
@@ -106,25 +115,32 @@ class InspectScreen(TabbedScreen):
     class Advanced(Message):
         """The decoding has progressed."""
 
-        decoding: Decoding
+        decoding: Decoding | FolderDecoding
         step: Progressed
+        path: Path
 
     @dataclass
     class Ended(Message):
         """The decoding has ended, with tables or with the reason why there are none."""
 
-        decoding: Decoding
-        inspection: Inspection | None = None
+        decoding: Decoding | FolderDecoding
+        found: Inspection | Ranks | None = None
         reason: str = ""
 
     def __init__(self) -> None:
         super().__init__()
-        self._decoding: Decoding | None = None
+        self._decoding: Decoding | FolderDecoding | None = None
+        self._panel: RanksPanel | None = None
         self._path = ""
+        self._folder: Path | None = None
+        """Of the ranks that were shown last, while their files are."""
 
     def body(self) -> ComposeResult:
         yield Input(
-            placeholder="a file, then enter", compact=True, id="file", suggester=PathSuggester()
+            placeholder="a file or a folder of ranks, then enter",
+            compact=True,
+            id="file",
+            suggester=PathSuggester(),
         )
         yield Static(id="heading", markup=False)
         with Container(id="tabs"):
@@ -150,10 +166,10 @@ class InspectScreen(TabbedScreen):
             await self.open(Path(os.path.expanduser(path)), options)
 
     async def open(self, path: Path, options: Mapping[str, str] | None = None) -> None:
-        """Decode this file, then show its tables.
+        """Decode this file, or those of a folder, then show the tables.
 
         Args:
-            path: The file.
+            path: The file or the folder.
             options: ``device``, ``capture``, and ``step`` or ``steps``, as on the command line.
         """
         self._stop()
@@ -167,7 +183,12 @@ class InspectScreen(TabbedScreen):
             device, steps = _choice(options or {})
             other = (options or {}).get("capture")
             capture = Path(os.path.expanduser(other)) if other else None
-            self._decoding = Decoding(path, device=device, steps=steps, capture=capture)
+            if path.is_dir():
+                if steps or capture:
+                    raise FolderError("steps and captures are of one file: open it from its folder")
+                self._decoding = FolderDecoding(path, device=device)
+            else:
+                self._decoding = Decoding(path, device=device, steps=steps, capture=capture)
         except (SysbenchError, OSError) as error:
             self._refuse(str(error))
             return
@@ -178,18 +199,20 @@ class InspectScreen(TabbedScreen):
         self._decode(self._decoding)
 
     @work(thread=True)
-    def _decode(self, decoding: Decoding) -> None:
+    def _decode(self, decoding: Decoding | FolderDecoding) -> None:
         """Wait for the decoding process; this thread only passes its messages on."""
 
-        def show(step: Progressed) -> None:
-            self.post_message(self.Advanced(decoding, step))
+        def show(path: Path, step: Progressed) -> None:
+            self.post_message(self.Advanced(decoding, step, path))
 
         try:
-            inspection = decoding.run(show)
+            if isinstance(decoding, FolderDecoding):
+                self.post_message(self.Ended(decoding, decoding.run(show)))
+            else:
+                inspection = decoding.run(partial(show, decoding.path))
+                self.post_message(self.Ended(decoding, inspection))
         except (SysbenchError, OSError) as error:
             self.post_message(self.Ended(decoding, reason=str(error)))
-        else:
-            self.post_message(self.Ended(decoding, inspection))
 
     @on(Advanced)
     def _show_step(self, event: Advanced) -> None:
@@ -198,31 +221,57 @@ class InspectScreen(TabbedScreen):
             self.query_one(ProgressBar).update(
                 total=None if share is None else 1.0, progress=share or 0.0
             )
-            self.query_one("#stage", Static).update(f"{decoding_text(event.step)} · esc cancels")
+            of = f"{event.path.name}: " if isinstance(event.decoding, FolderDecoding) else ""
+            words = f"{of}{decoding_text(event.step)} · esc cancels"
+            self.query_one("#stage", Static).update(literal(words))
 
     @on(Ended)
     async def _show_end(self, event: Ended) -> None:
         if event.decoding is not self._decoding:
             return
         self._decoding = None
-        if event.inspection is None:
-            self._refuse(event.reason)
+        if isinstance(event.found, Ranks):
+            await self._show_ranks(Path(self._path), event.found)
+        elif event.found is not None and isinstance(event.decoding, Decoding):
+            await self._show_tables(event.decoding, event.found)
         else:
-            await self._show_tables(event.decoding, event.inspection)
+            self._refuse(event.reason)
         self.refresh_bindings()
+
+    async def _show_ranks(self, folder: Path, ranks: Ranks) -> None:
+        from .ranks import RanksPanel  # numpy comes with its tables
+
+        self._folder, self._panel = folder, RanksPanel(ranks, folder)
+        self.bar.names = self._panel.names
+        self._head(folder_text(ranks), folder.absolute().name, "  enter opens a rank")
+        await self.place.mount(self._panel)
+        self._show_only("heading", "tabs", "place")
+        await self.action_tab(self.bar.names[0])
+
+    async def on_ranks_panel_opened(self, event: RanksPanel.Opened) -> None:
+        """Show the file of the rank."""
+        await self.open(event.path)
+
+    def _head(self, what: str, name: str, keys: str, warning: str = "") -> None:
+        self.query_one("#heading", Static).update(
+            Content.assemble(
+                (f"✓ {what}  ", "$success"),
+                (warning, "bold $error"),
+                (literal(name), "bold"),
+                (keys, "$foreground 60%"),
+            )
+        )
 
     async def _show_tables(self, decoding: Decoding, inspection: Inspection) -> None:
         self._run, self.record = decoding.entry.as_run, inspection.as_record()
         self.bar.names = tuple(
             tab.name for tab in INSPECTED if getattr(inspection, tab.block) not in (None, [])
         )
-        self.query_one("#heading", Static).update(
-            Content.assemble(
-                (f"✓ {file_text(inspection)}  ", "$success"),
-                (f"{WORDS}: no times  " if is_null(inspection.device) else "", "bold $error"),
-                (literal(Path(inspection.file).name), "bold"),
-                ("  o opens another", "$foreground 60%"),
-            )
+        self._head(
+            file_text(inspection),
+            Path(inspection.file).name,
+            "  u goes up to its ranks" if self._is_of_ranks() else "  o opens another",
+            f"{WORDS}: no times  " if is_null(inspection.device) else "",
         )
         self._show_only("heading", "tabs", "place")
         await self.action_tab(self.bar.names[0])
@@ -247,11 +296,13 @@ class InspectScreen(TabbedScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "cancel":
             return self._decoding is not None
+        if action == "ranks":
+            return self._decoding is None and self._panel is None and self._is_of_ranks()
         if action == "step":
             kernels = self.record.kernels if self.record and self.tab is not None else None
             return bool(kernels and kernels.marked_steps)
         if action == "back":
-            return self._decoding is None and self.tab is not None
+            return self._decoding is None and (self._panel or self.tab) is not None
         if action == "number":
             return int(str(parameters[0])) <= len(self.bar.names)
         return super().check_action(action, parameters)
@@ -282,8 +333,38 @@ class InspectScreen(TabbedScreen):
     def action_back(self) -> None:
         """Go from the path to the tables."""
         self.query_one("#file").display = False
-        if self.tab is not None:
+        if self._panel is not None:
+            self._panel.turn_to(self._panel.name_shown)
+        elif self.tab is not None:
             self.tab.start_focus()
+
+    async def action_ranks(self) -> None:
+        """Go from the file of a rank to the ranks of its folder."""
+        if self._folder is not None:
+            await self.open(self._folder)
+
+    def _is_of_ranks(self) -> bool:
+        """Whether the file in view lies in the folder whose ranks were shown last."""
+        return self._folder is not None and Path(self._path).parent == self._folder
+
+    async def clear(self) -> None:
+        self._panel = None
+        await super().clear()
+
+    async def action_tab(self, name: str) -> None:
+        if self._panel is None:
+            await super().action_tab(name)
+        else:
+            self._panel.turn_to(name)
+            self.bar.active = name
+
+    def copyable(self) -> tuple[str, str]:
+        return self._panel.copyable() if self._panel is not None else super().copyable()
+
+    def explanations(self) -> list[str]:
+        return (
+            ["ranks.parts", "ranks.clocks"] if self._panel is not None else super().explanations()
+        )
 
     async def action_number(self, number: int) -> None:
         """Show the tab of this number."""
@@ -294,7 +375,11 @@ class InspectScreen(TabbedScreen):
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands: list[tuple[str, str, Any]] = [
-            ("inspect: Open file", "a trace, a snapshot or an nsys export", self.action_choose)
+            (
+                "inspect: Open file",
+                "a trace, a snapshot, an nsys export, a folder",
+                self.action_choose,
+            )
         ]
         if self._decoding is not None:
             commands.append(("inspect: Cancel decoding", "", self.action_cancel))

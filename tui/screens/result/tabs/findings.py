@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from .....core.export.text_formats import findings_as_markdown
-from .....core.record.record import Finding, Record
+from .....core.record.record import Finding
 from .....core.tables.cells import literal
 from .....core.tables.trust import trust_lines
 from ....widgets.tables.facts import Facts, hanging
@@ -21,9 +21,9 @@ from .summary import SEVERITY
 class FoundInFile(Static):
     """Every finding in full, the most severe first as the rules order them."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__(id="findings", markup=False)
-        self._findings = record.findings
+        self._findings = findings
 
     def on_resize(self) -> None:
         width = self.content_size.width
@@ -36,7 +36,7 @@ class FindingsTab(ResultTab):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield FoundInFile(self.record)
+            yield FoundInFile(self.record.findings)
             if trust := [(name, literal(text)) for name, text in trust_lines(self.record)]:
                 yield Facts("What the numbers include", trust)
 
