@@ -60,6 +60,10 @@ class RefusedError(SysbenchError):
     """The driver does not change a setting, for want of permission or of support."""
 
 
+class MissingLibraryError(SysbenchError):
+    """A command needs a library that is not installed; the message has what installs it."""
+
+
 class DamagedFileError(SysbenchError):
     """A file whose content does not match its name: truncated, foreign or hostile."""
 

@@ -48,7 +48,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _open_workstation() -> int:
     """Open the workstation; the exit code says which signal ended it, if one did."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    # `web` starts it without a terminal, with Textual's driver for browsers.
+    is_in_browser = "TEXTUAL_DRIVER" in os.environ
+    if not (is_in_browser or (sys.stdin.isatty() and sys.stdout.isatty())):
         raise NoTerminalError(
             "the workstation needs a terminal; here, `sysbench-tui run` measures and prints "
             "the tables, and `sysbench-tui --help` lists every command"

@@ -97,7 +97,8 @@ COMMANDS = {
             exit_codes=GATE_CODES,
         ),
         Command("export", "carry a run's artifacts and tables away"),
-        Command("serve", "show a run's page in the browser of your own machine"),
+        Command("serve", "show a run's page in the browser of your own machine", "serving.page"),
+        Command("web", "the workstation in the browser of your own machine", "serving.web"),
         Command(
             "inspect",
             "anyone's chrome trace, memory snapshot or nsys export, with our tables",

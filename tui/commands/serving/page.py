@@ -7,9 +7,9 @@ import getpass
 import socket
 import sys
 
-from ...core.runs.directory import find_run
-from .arguments import add_run_argument, examples
-from .report.output import print_json, say
+from ....core.runs.directory import find_run
+from ..arguments import add_run_argument, examples
+from ..report.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until interrupted; 0 then."""
-    from ...core.export.server import LOOPBACK, PageServer
+    from ....core.export.server import PageServer
 
     run = find_run(arguments.run)
     server = PageServer(run, arguments.port)
-    tunnel = f"ssh -N -L {server.port}:{LOOPBACK}:{server.port} {_here()}"
+    tunnel = tunnel_command(server.port)
     if arguments.json:
         print_json({"run": run.id, "url": server.url, "tunnel": tunnel})
     else:
@@ -44,6 +44,13 @@ def main(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 0
     return 0
+
+
+def tunnel_command(port: int) -> str:
+    """The command that brings a port of this machine to where the user sits."""
+    from ....core.export.server import LOOPBACK
+
+    return f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
 
 
 def _here() -> str:
