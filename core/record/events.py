@@ -125,6 +125,22 @@ class StepCounted(Event, frozen=True):
     total: int
 
 
+class MemoryRead(Event, frozen=True):
+    """Bytes that the memory pass held at the end of ``phase`` of warm-up step ``step``, from 0;
+    after the build ``step`` is null.
+
+    ``allocated`` bytes are those of torch's CUDA allocator, ``resident`` ones the CPU process's
+    resident set above what it was before the build, with what the recording takes. ``peak_bytes``
+    is their highest since the recorder last began to count: at the build, and after the first step.
+    """
+
+    kind: Literal["allocated", "resident"]
+    step: int | None
+    phase: str
+    held_bytes: int
+    peak_bytes: int | None
+
+
 class WorkStepped(Event, frozen=True):
     """Progress in a long job after the measurement: exporting, decoding."""
 
@@ -244,6 +260,7 @@ AnyEvent = (
     | WarmupSettled
     | StepsTimed
     | StepCounted
+    | MemoryRead
     | WorkStepped
     | OutOfMemory
     | WorkerFailed

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..analysis.compare import BreakEven
 from ..analysis.kernels.provenance import row_key
 from ..analysis.memory.owners import WHOLE_MODEL
+from ..formatting import counted, significant
 from ..record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
 from .table import Cell, Column, Table, facts, fields_of, tabulate
 
@@ -54,6 +55,20 @@ def compile_table(block: Compile, worth: BreakEven | None = None) -> Table:
         values |= _worth(worth)
         missing |= {_WORTH[key]: reason for key, reason in worth.missing.items()}
     return facts("compile", "Compilation: what torch.compile did", values, missing)
+
+
+def caches_in_words(block: Compile) -> str:
+    """The caches behind ``compile_seconds``: ``with empty caches, 3.2 s with full ones``."""
+    if block.cold_seconds is not None:
+        how = "with empty caches"
+        if block.warm_seconds is not None:
+            how += f", {significant(block.warm_seconds, 3)} s with full ones"
+        return how
+    if block.warm_seconds is not None:
+        return "with full caches"
+    if block.cache_misses:
+        return f"{counted(block.cache_hits or 0, 'graph')} from the cache, {block.cache_misses} not"
+    return "without a cache"
 
 
 _WORTH = {

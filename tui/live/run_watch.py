@@ -29,7 +29,12 @@ LOG_CHUNK_BYTES = 65536
 
 @dataclass(slots=True)
 class LiveView:
-    """The state of a run after the events so far; `take` folds the next one in."""
+    """The state of a run after the events so far; `take` folds the next one in.
+
+    ``pass_seconds`` and ``stages`` have the seconds of passes, and of their stages by pass, that
+    are over; ``warmup_ends_ns`` and ``step_ends_ns`` the instants at which the steps of the same
+    place ended; ``stepped_ns`` when steps were last told; ``counts`` what the present pass counted.
+    """
 
     spec: dict[str, Any] = field(default_factory=dict)
     passes: dict[str, str] = field(default_factory=dict)
@@ -48,6 +53,16 @@ class LiveView:
     median_ms: float | None = None
     half_width: float | None = None
     progress: tuple[str, int, int] | None = None
+    pass_began_ns: int = 0
+    stage_began_ns: int = 0
+    pass_seconds: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, dict[str, float]] = field(default_factory=dict)
+    warmup_ends_ns: list[int] = field(default_factory=list)
+    step_ends_ns: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    stepped_ns: int = 0
+    readings: list[events.MemoryRead] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
     marks: list[tuple[int, str]] = field(default_factory=list)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
@@ -81,10 +96,15 @@ class LiveView:
                 self._take_steps(event)
             case events.WarmupStepTimed():
                 self.warmup_ms.append(event.step_ms)
+                self.warmup_ends_ns.append(event.t_ns)
+                self.stepped_ns = event.t_ns
             case events.StepCounted():
-                self.progress = ("traced steps", event.done, event.total)
+                self.progress = ("step", event.done, event.total)
+            case events.MemoryRead():
+                self.readings.append(event)
             case events.WorkStepped():
                 self.progress = (event.what, event.done, event.total)
+                self.counts[event.what] = event.done
             case _:
                 self._take_turn(event)
 
@@ -92,6 +112,12 @@ class LiveView:
         self.steps_ms.extend(event.step_ms)
         self.step_count = event.first_index + len(event.step_ms)
         self.median_ms, self.half_width = event.median_ms, event.half_width
+        self.stepped_ns = event.t_ns
+        # The steps of a batch follow one another; the event comes when the last one is over.
+        ends_ns = [event.t_ns]
+        for step_ms in reversed(event.step_ms[1:]):
+            ends_ns.append(ends_ns[-1] - round(step_ms * 1e6))
+        self.step_ends_ns.extend(reversed(ends_ns))
         for name, values in event.phases_ms.items():
             self.phases_ms.setdefault(name, deque(maxlen=KEPT_STEPS)).extend(values)
 
@@ -101,6 +127,7 @@ class LiveView:
         match event:
             case events.RunStarted():
                 self.began_ns, self.spec = event.t_ns, event.spec
+                self.environment = event.environment
                 self.passes = dict.fromkeys(event.passes, "waiting")
                 self.repeat = event.repeat
                 text = f"run {event.run} started"
@@ -108,7 +135,9 @@ class LiveView:
                 self._start_pass(event)
                 text = f"{self._pass_words} pass: worker {event.pid}"
             case events.StageEntered():
+                self._end_stage(event.t_ns)
                 self.stage, self.progress = event.stage, None
+                self.stage_began_ns = event.t_ns
                 text = f"{self.current}: {STAGE_WORDS[event.stage]}"
             case events.FirstStepTimed():
                 self.first_step_ms = event.step_ms
@@ -123,6 +152,8 @@ class LiveView:
                 text = event.message
             case events.PassEnded():
                 self.passes[event.name] = event.outcome
+                self._end_stage(event.t_ns)
+                self.pass_seconds[event.name] = event.seconds
                 ended = outcome_text(event.outcome)
                 detail = "" if event.detail in ("", ended) else f": {event.detail}"
                 text = f"{self._pass_words} pass {ended}{detail}"
@@ -144,12 +175,26 @@ class LiveView:
         """Begin a pass; a further round of the timing pass begins its steps anew."""
         self.current, self.stage, self.progress = event.name, "", None
         self.passes[event.name] = "running"
+        self.pass_began_ns = self.stepped_ns = event.t_ns
+        self.stages[event.name], self.counts = {}, {}
+        self.pass_seconds.pop(event.name, None)
+        if event.name == "memory":
+            self.readings = []
         self.status, self.round = "running", event.round
         if event.round > 1:
             self.first_step_ms = self.settled = self.median_ms = self.half_width = None
             self.step_count = 0
-            self.warmup_ms, self.phases_ms = [], {}
+            self.warmup_ms, self.warmup_ends_ns, self.phases_ms = [], [], {}
             self.steps_ms.clear()
+            self.step_ends_ns.clear()
+
+    def _end_stage(self, t_ns: int) -> None:
+        """Add the seconds of the stage that is over; compiling may come back in one pass."""
+        if self.stage and self.current:
+            seconds = self.stages.setdefault(self.current, {})
+            took = (t_ns - self.stage_began_ns) / 1e9
+            seconds[self.stage] = seconds.get(self.stage, 0.0) + took
+        self.stage = ""
 
 
 def mark_of(event: events.AnyEvent, current: str) -> str:
@@ -184,11 +229,12 @@ class RunWatch:
     @property
     def seconds(self) -> float:
         """Seconds from the start of the supervisor until now, or until the end of the run."""
-        view = self.view
-        if not view.began_ns:
-            return 0.0
-        until_ns = view.last_ns if self.over else max(time.time_ns(), view.last_ns)
-        return (until_ns - view.began_ns) / 1e9
+        return (self.now_ns - self.view.began_ns) / 1e9 if self.view.began_ns else 0.0
+
+    @property
+    def now_ns(self) -> int:
+        """This instant, or that of the end of the run, nanoseconds since the epoch."""
+        return self.view.last_ns if self.over else max(time.time_ns(), self.view.last_ns)
 
     def stop(self) -> bool:
         """Ask the run to end as cancelled; False if it is no longer live."""

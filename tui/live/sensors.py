@@ -21,13 +21,15 @@ GIB = 2**30
 class Reading(NamedTuple):
     """One series at one instant: its name, value (or None), text, and full scale.
 
-    ``full`` is the value of a full bar, or None where only the seen range is known.
+    ``full`` is the value of a full bar, or None where only the seen range is known; ``full_text``
+    says it.
     """
 
     name: str
     value: float | None
     text: str
     full: float | None
+    full_text: str = ""
 
 
 def device_of(sample: Sample, device: str) -> DeviceSample | None:
@@ -45,34 +47,35 @@ def readings(sample: Sample, device: str = "auto") -> list[Reading]:
 
 
 def _gpu_readings(gpu: DeviceSample) -> list[Reading]:
-    rows = [Reading("GPU busy", gpu.utilization, percent(gpu.utilization, 0), 1.0)]
+    rows = [Reading("GPU busy", gpu.utilization, percent(gpu.utilization, 0), *_WHOLE)]
     for name, value in (
         ("SM", gpu.sm_active),
         ("tensor", gpu.tensor_active),
         ("DRAM", gpu.dram_active),
     ):
         if value is not None:
-            rows.append(Reading(name, value, percent(value, 0), 1.0))
+            rows.append(Reading(name, value, percent(value, 0), *_WHOLE))
+    total, limit, clock = gpu.memory_total_bytes, gpu.power_limit_watts, gpu.sm_clock_max_mhz
+    used, power, mhz = gpu.memory_used_bytes, gpu.power_watts, gpu.sm_clock_mhz
+    heat = gpu.temperature_celsius
     rows += [
-        Reading("memory", gpu.memory_used_bytes, amount(gpu.memory_used_bytes), _memory_full(gpu)),
-        Reading("power", gpu.power_watts, _units(gpu.power_watts, "W"), gpu.power_limit_watts),
-        Reading("clock", gpu.sm_clock_mhz, _units(gpu.sm_clock_mhz, "MHz"), gpu.sm_clock_max_mhz),
-        Reading("heat", gpu.temperature_celsius, _units(gpu.temperature_celsius, "°C"), 100.0),
+        Reading("memory", used, amount(used), total, amount(total)),
+        Reading("power", power, _units(power, "W"), limit, _units(limit, "W")),
+        Reading("clock", mhz, _units(mhz, "MHz"), clock, _units(clock, "MHz")),
+        Reading("heat", heat, _units(heat, "°C"), 100.0, "100 °C"),
     ]
     return rows
 
 
-def _memory_full(gpu: DeviceSample) -> float | None:
-    return None if gpu.memory_total_bytes is None else float(gpu.memory_total_bytes)
-
-
 def _host_readings(host: HostSample) -> list[Reading]:
+    used, total = host.memory_used_bytes, host.memory_total_bytes
     return [
-        Reading("CPU", host.cpu, percent(host.cpu, 0), 1.0),
-        Reading(
-            "RAM", host.memory_used_bytes, amount(host.memory_used_bytes), host.memory_total_bytes
-        ),
+        Reading("CPU", host.cpu, percent(host.cpu, 0), *_WHOLE),
+        Reading("RAM", used, amount(used), total, amount(total)),
     ]
+
+
+_WHOLE = (1.0, "100 %")
 
 
 def _units(value: float | None, unit: str) -> str:

@@ -20,8 +20,9 @@ from ..failures import ran_out_of_memory
 from ..limits import OOM_RESERVE_BYTES, without_limit
 from ..memory.cpu_recorder import CpuRecorder
 from ..memory.cuda_recorder import CudaRecorder
+from ..memory.readings import Readings
 from ..memory.tagger import Tagger
-from ..workloads.base import SteppedWorkload
+from ..workloads.base import EnterPhase, SteppedWorkload
 from ..workloads.own import import_own_model, report_own_model
 from ..workloads.sdpa import report_sdpa_kernel
 from ..workloads.transformer import make_workload
@@ -116,11 +117,13 @@ def _record(
         room = bytearray(OOM_RESERVE_BYTES)
     with recorder:
         try:
+            readings = Readings(job.spec, report)
             tagger.enter("build")
             workload = make_workload(job.spec)  # alive until the recording ends
             tagger.enter("")
             recorder.read("after build")
-            step_ms = _take_steps(workload, recorder, tagger, report)
+            readings.read(None, "build")
+            step_ms = _take_steps(workload, recorder, tagger, readings, report)
         except BaseException:
             del room  # no call here: the CPU's recorder notes calls, which takes memory
             raise
@@ -130,13 +133,17 @@ def _record(
 
 
 def _take_steps(
-    workload: SteppedWorkload, recorder: CudaRecorder | CpuRecorder, tagger: Tagger, report: Report
+    workload: SteppedWorkload,
+    recorder: CudaRecorder | CpuRecorder,
+    tagger: Tagger,
+    readings: Readings,
+    report: Report,
 ) -> float:
     compiles = workload.spec.compiles
     with tagger.watching(workload):
         report(StageEntered(stage="compile" if compiles else "warmup"))
         for index in range(WARMUP_STEPS):
-            _step(workload, tagger, index)
+            _step(workload, tagger, index, readings.around(index, tagger.enter))
             if index == 0:
                 recorder.read("first step", of_peak=True)
                 if compiles:
@@ -145,16 +152,17 @@ def _take_steps(
         report(StageEntered(stage="measure"))
         recorder.begin_steady_step()
         began_ns = time.perf_counter_ns()
-        _step(workload, tagger, STEADY_STEP)
+        # Without readings: this step is the one that is recorded and timed.
+        _step(workload, tagger, STEADY_STEP, tagger.enter)
         recorder.end_steady_step()
         step_ms = (time.perf_counter_ns() - began_ns) / 1e6
         report(StepCounted(done=STEPS, total=STEPS))
     return step_ms
 
 
-def _step(workload: SteppedWorkload, tagger: Tagger, index: int) -> None:
+def _step(workload: SteppedWorkload, tagger: Tagger, index: int, enter: EnterPhase) -> None:
     tagger.begin_step(index)
-    workload.step(tagger.enter)
+    workload.step(enter)
     if workload.loss is not None:
         tagger.tag(workload.loss, "outputs")
 

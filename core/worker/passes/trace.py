@@ -82,6 +82,8 @@ def report_table(
         raw, lambda done, size: report(WorkStepped(what="decode", done=done, total=size))
     )
     raw.unlink()
+    events = len(trace.host.name) + len(trace.device.name)
+    report(WorkStepped(what="trace events", done=events, total=events))
     ledger = time_ledger(trace)
     item_bytes = job.spec.precision_row.weight_bytes  # of the optimizer's lists of tensors
     costs = borrowed_work(trace, ledger, read_trace(shaped), item_bytes)

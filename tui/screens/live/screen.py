@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
-from textual import getters
+from textual import getters, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Static
 
 from ....core.errors import SysbenchError
-from ....core.machine.null_gpu import WORDS, is_null
+from ....core.runs.directory import RunDirectory
 from ....core.spec.command_line import command_line
+from ...live.earlier import Earlier, earlier_runs
 from ...live.run_watch import LiveView, RunWatch
-from ...text import (
-    STAGE_WORDS,
-    elapsed,
-    fitted_headline,
-    interval,
-    milliseconds,
-    outcome_glyph,
-    outcome_text,
-    percent,
-    significant,
-)
+from ...text import amount, fitted_headline, significant
 from ...widgets.bars.command_line import CommandLine
-from ...widgets.charts.drawing import Drawing
+from ...widgets.bars.tab_bar import after
+from ...widgets.charts.drawing import Drawing, Folding
 from ...widgets.charts.plot import Plot
 from ...widgets.charts.telemetry_rows import telemetry_lines
 from ..base import WorkScreen
 from ..dialogs.ask import ask_before_stopping
+from .pictures import (
+    memory_line,
+    memory_note,
+    peak_label,
+    predicted_peak,
+    reading_marks,
+    stage_lines,
+)
+from .text import cursor_line, index_at, median_line, passes_lines, phases_line, steps_title
 
 
 class LiveScreen(WorkScreen):
-    """Follows the app's run; paints only changes, at most twice a second."""
+    """Follows the app's run; paints only changes, at most twice a second.
+
+    One cursor, an instant, stands in all of its charts.
+    """
 
     CSS_PATH = "screen.tcss"
     BINDING_GROUP_TITLE = "Live"
@@ -46,31 +52,56 @@ class LiveScreen(WorkScreen):
         Binding(
             "d", "leave", "Leave", id="live.leave", tooltip="Leave this screen; the run continues"
         ),
+        Binding("v", "pass", "Pass", id="live.pass", tooltip="The picture of another pass"),
+        Binding(
+            "left",
+            "cursor(-1)",
+            "Cursor",
+            key_display="←→",
+            tooltip="An instant in all charts, with its values; shift moves far, escape ends it",
+        ),
+        Binding("right", "cursor(1)", "Cursor on", show=False),
+        Binding("shift+left,ctrl+left", "cursor(-10)", "Cursor far back", show=False),
+        Binding("shift+right,ctrl+right", "cursor(10)", "Cursor far on", show=False),
+        Binding("escape", "follow", "Cursor off", show=False),
     ]
 
     AUTO_FOCUS = ""
 
     plot = getters.query_one(Plot)
 
+    @dataclass
+    class Looked(Message):
+        """The library was searched for earlier runs of the spec."""
+
+        run_id: str
+        earlier: Earlier
+
     def __init__(self) -> None:
         super().__init__()
         self._shown: RunWatch | None = None
-        self._steps_shown: tuple[float | None, ...] = ()
-        self._samples_shown: object = None
+        self._earlier: Earlier | None = None
+        self._has_looked = False
+        self._predicted: int | None = None
+        self._picked = ""
+        self._cursor_ns: int | None = None
+        self._states: dict[str, object] = {}
         self._lines_shown = 0
 
     def body(self) -> ComposeResult:
         yield Drawing(id="heading")
-        yield Static(id="passes", markup=False)
+        yield Folding(id="passes")
         with Horizontal(id="panels"):
             with Vertical(id="steps", classes="panel") as steps:
                 steps.border_title = "Step time"
                 yield Static(id="median", markup=False)
                 yield Plot(axis=lambda value: significant(value, 3))
                 yield Static(id="phases", markup=False)
+                yield Folding(id="stages")
             with Vertical(id="telemetry", classes="panel") as telemetry:
                 telemetry.border_title = "Telemetry"
                 yield Drawing(id="series")
+        yield Static(id="cursor", markup=False)
         with Vertical(id="log-panel", classes="panel") as log_panel:
             log_panel.border_title = "Log"
             yield Drawing(id="log")
@@ -90,15 +121,25 @@ class LiveScreen(WorkScreen):
         if watch is not self._shown:
             self._begin(watch)
         view = watch.view
-        self._set("#passes", passes_line(view, watch.seconds, self.size.width))
-        steps = (view.round, view.first_step_ms, len(view.warmup_ms), view.step_count)
-        if steps != self._steps_shown:
-            self._paint_steps(view)
-            self._steps_shown = steps
+        if view.began_ns and not self._has_looked:
+            self._has_looked = True
+            self._look_back(watch.run, dict(view.environment))
+        # Whole seconds: a figure that runs on is no reason to send a line twice a second.
+        now_ns = watch.now_ns
+        second = int(watch.seconds)
+        passes = tuple(view.passes.items())
+        if self._is_new("passes", (passes, view.stage, view.progress, view.status, second)):
+            self.query_one("#passes", Folding).show(
+                partial(passes_lines, view, self._earlier, now_ns)
+            )
+        self._paint_picture(watch, second)
         newest = view.samples[-1] if view.samples else None
-        if newest is not self._samples_shown:
+        if self._is_new("samples", (newest, self._cursor_ns)):
             self._paint_telemetry(view)
-            self._samples_shown = newest
+        if self._is_new("cursor", self._cursor_ns):
+            self.query_one("#cursor").display = self._cursor_ns is not None
+            if self._cursor_ns is not None:
+                self._set("#cursor", cursor_line(view, self._cursor_ns))
         if view.line_count != self._lines_shown:
             self._lines_shown = view.line_count
             lines = list(view.lines)
@@ -106,16 +147,39 @@ class LiveScreen(WorkScreen):
                 lambda width, height: Content("\n".join(lines[-height:]))
             )
 
+    def _is_new(self, part: str, state: object) -> bool:
+        """Whether a part of the screen has to be painted: its state differs from the last one."""
+        is_new = part not in self._states or self._states[part] != state
+        self._states[part] = state
+        return is_new
+
     def _begin(self, watch: RunWatch) -> None:
         """Start over with another run than the one shown."""
-        self._shown, self._lines_shown = watch, 0
-        self._steps_shown, self._samples_shown = (), None
+        self._shown, self._lines_shown, self._states = watch, 0, {}
+        self._earlier, self._has_looked = None, False
+        self._cursor_ns, self._picked = None, ""
         self.plot.show([])
-        spec = msgspec.to_builtins(watch.run.header().spec)
+        header = watch.run.header()
+        self._predicted = predicted_peak(header.spec)
+        spec = msgspec.to_builtins(header.spec)
         self.query_one("#heading", Drawing).show(
             lambda width, height: Content(fitted_headline(spec, width))
         )
         self.query_one(CommandLine).show(self.command())
+
+    @work(thread=True, group="live.earlier", exclusive=True)
+    def _look_back(self, run: RunDirectory, environment: dict[str, Any]) -> None:
+        """Read what earlier runs took, in a thread: their records may be large."""
+        try:
+            self.post_message(self.Looked(run.id, earlier_runs(run, environment)))
+        except SysbenchError as error:
+            text = f"What earlier runs took is not known: {error}"
+            self.app.call_from_thread(self.notify, text, severity="warning", markup=False)
+
+    def on_live_screen_looked(self, message: Looked) -> None:
+        if self._shown is not None and self._shown.run.id == message.run_id:
+            self._earlier, self._states = message.earlier, {}
+            self.paint()
 
     def _set(self, selector: str, text: Content) -> None:
         """Update a label only if its text has changed."""
@@ -123,21 +187,126 @@ class LiveScreen(WorkScreen):
         if label.content != text:
             label.update(text)
 
-    def _paint_steps(self, view: LiveView) -> None:
-        self._set("#median", median_line(view))
-        self._set("#phases", phases_line(view))
+    @property
+    def _pass(self) -> str:
+        """The pass whose picture is shown: the one that was picked, else the present one."""
+        watch = self.app.watch_run
+        return self._picked or (watch.view.current if watch else "")
+
+    def _paint_picture(self, watch: RunWatch, second: int) -> None:
+        """The picture of a pass: its plot where there are values, and its stages."""
+        view, name = watch.view, self._pass
+        has_bytes = name == "memory" and bool(view.readings)
+        has_plot = has_bytes or (name in ("", "timing") and bool(view.warmup_ms))
+        stepping = (view.round, view.first_step_ms, len(view.warmup_ms), view.step_count)
+        state = (name, view.stage, has_plot, stepping, len(view.readings), self._cursor_ns)
+        if self._is_new("plot", state):
+            # A pass without a plot of its own shows that of the bare steps, where there is room.
+            self.set_class(not has_plot, "-staged")
+            self.set_class(not has_plot and not view.warmup_ms, "-plotless")
+            self.query_one("#steps").border_title = self._title(view, name)
+            if has_bytes:
+                self._plot_memory(view)
+            else:
+                self._plot_steps(view)
+        if has_bytes:
+            self._set("#median", memory_line(view, self._predicted))
+            self._set("#phases", memory_note(view))
+        elif name in ("", "timing"):
+            self._set("#median", median_line(view, watch.now_ns))
+            self._set("#phases", phases_line(view))
+        else:
+            bare = Content.styled("timing pass: ", "$foreground 60%")
+            known = view.median_ms is not None
+            self._set("#median", bare + median_line(view, watch.now_ns) if known else Content(""))
+            self._set("#phases", phases_line(view))
+        if self._is_new("stages", (name, view.stage, view.progress, view.counts.copy(), second)):
+            self.query_one("#stages", Folding).show(
+                partial(stage_lines, view, name, self._earlier, watch.now_ns)
+            )
+
+    @staticmethod
+    def _title(view: LiveView, name: str) -> str:
+        if name in ("", "timing"):
+            is_compiling = view.stage == "compile" and view.first_step_ms is None
+            return "Compile" if is_compiling else steps_title(view)
+        return {"memory": "Memory", "trace": "Trace"}.get(name, name)
+
+    def _plot_steps(self, view: LiveView) -> None:
         warm = view.warmup_ms[1:]
         values = [*warm, *view.steps_ms]
         marks = [(0, "warm-up")] if warm else []
         if view.steps_ms:
             marks.append((len(warm), "measured"))
-        self.plot.show(values, marks=marks, split=len(warm))
+        self.plot.show(
+            values,
+            marks=marks,
+            split=len(warm),
+            cursor=self._cursor_index(view, "timing"),
+            axis=lambda value: significant(value, 3),
+        )
+
+    def _plot_memory(self, view: LiveView) -> None:
+        predicted = self._predicted
+        self.plot.show(
+            [one.held_bytes for one in view.readings],
+            marks=reading_marks(view),
+            floor=0.0,
+            level=(predicted, peak_label(view, predicted)) if predicted else None,
+            cursor=self._cursor_index(view, "memory"),
+            axis=amount,
+        )
 
     def _paint_telemetry(self, view: LiveView) -> None:
-        self.query_one("#steps").border_title = steps_title(view)
         device = str(view.spec.get("device", "auto"))
-        draw = partial(telemetry_lines, list(view.samples), list(view.marks), device)
+        draw = partial(
+            telemetry_lines,
+            list(view.samples),
+            list(view.marks),
+            device,
+            cursor_ns=self._cursor_ns,
+        )
         self.query_one("#series", Drawing).show(draw)
+
+    def _instants(self, view: LiveView, name: str) -> list[int]:
+        """The instants of the values in the plot of a pass, else those of the samples."""
+        if name == "memory" and view.readings:
+            return [one.t_ns for one in view.readings]
+        if view.warmup_ends_ns and name in ("", "timing"):
+            return [*view.warmup_ends_ns[1:], *view.step_ends_ns]
+        return [sample.t_ns for sample in view.samples]
+
+    def _cursor_index(self, view: LiveView, name: str) -> int | None:
+        if self._cursor_ns is None:
+            return None
+        return index_at(self._instants(view, name), self._cursor_ns)
+
+    def action_cursor(self, by: int) -> None:
+        """Move the cursor by so many columns of the plot; it begins at the newest value."""
+        watch = self.app.watch_run
+        instants = self._instants(watch.view, self._pass) if watch else []
+        if not instants:
+            return
+        last = len(instants) - 1
+        at = last if self._cursor_ns is None else index_at(instants, self._cursor_ns) or 0
+        if self._cursor_ns is not None:
+            at += by * max(1, round(len(instants) / max(self.plot.room, 1)))
+        self._cursor_ns = instants[min(max(at, 0), last)]
+        self.paint()
+
+    def action_follow(self) -> None:
+        """End the cursor, and follow the present pass."""
+        self._cursor_ns, self._picked = None, ""
+        self.paint()
+
+    def action_pass(self) -> None:
+        """Show the picture of the next pass that has begun."""
+        watch = self.app.watch_run
+        passes = watch.view.passes if watch else {}
+        begun = [name for name, state in passes.items() if state != "waiting"]
+        if begun:
+            self._picked = after(begun, self._pass)
+            self.paint()
 
     def command(self) -> str:
         watch = self.app.watch_run
@@ -179,64 +348,3 @@ class LiveScreen(WorkScreen):
                 ("live: Leave running", "go elsewhere, it goes on", self.action_leave),
             ]
         return [*commands, *super().palette_commands()]
-
-
-def steps_title(view: LiveView) -> str:
-    """``Step time``, on a null GPU with the mark that it is none."""
-    newest = view.samples[-1] if view.samples else None
-    devices = newest.devices if newest and view.spec.get("device") != "cpu" else []
-    null = any(is_null(device.name) for device in devices)
-    return f"Step time · {WORDS}: no times" if null else "Step time"
-
-
-def passes_line(view: LiveView, seconds: float, width: int) -> Content:
-    """``timing ● ── trace ○ ── memory ○``, the present stage, and the time since the start."""
-    pieces = []
-    for name, state in view.passes.items():
-        style = {"running": "bold $accent", "waiting": "$foreground 50%"}.get(state, "$foreground")
-        pieces.append(Content.styled(f"{name} {outcome_glyph(state)}", style))
-    line = Content.styled(" ── ", "$foreground 40%").join(pieces)
-    doing = STAGE_WORDS.get(view.stage, "starting") if view.status == "running" else ""
-    if view.progress:
-        what, done, total = view.progress
-        doing = f"{what} {done}/{total}"
-    doing = ", ".join(filter(None, (view.round_text, doing)))
-    if view.status != "running":
-        doing = outcome_text(view.status)
-    line += Content.styled(f"   {doing}", "$foreground 70%")
-    clock = elapsed(seconds)
-    return line.pad_right(max(1, width - 2 - len(line) - len(clock))) + Content(clock)
-
-
-def median_line(view: LiveView) -> Content:
-    """The median with its interval settling towards the goal."""
-    if view.median_ms is None:
-        first = view.first_step_ms
-        return Content(f"first step {milliseconds(first)}" if first else "waiting for a step …")
-    goal = view.spec.get("until")
-    # With a fixed number of steps there is no goal.
-    fixed = view.spec.get("steps")
-    aim = f" of {fixed}" if fixed else f", goal {interval(goal)}"
-    line = Content.assemble(
-        (milliseconds(view.median_ms), "bold $accent"),
-        f" {interval(view.half_width)}  n {view.step_count}{aim}",
-    )
-    if view.settled is False:
-        return line + Content.styled("  ! warm-up did not settle", "$warning")
-    if not fixed and goal and view.half_width is not None and view.half_width <= goal:
-        return line + Content.styled("  ✓ settled", "$success")
-    return line
-
-
-def phases_line(view: LiveView) -> Content:
-    """Median milliseconds of each phase, with its share of their sum."""
-    medians = view.phase_medians()
-    total = sum(medians.values())
-    return Content("   ").join(
-        Content.assemble(
-            (f"{name} ", "$foreground 60%"),
-            significant(median, 3),
-            (f" {percent(median / total, 0)}", "$foreground 60%"),
-        )
-        for name, median in medians.items()
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -27,7 +28,9 @@ def mark_row(marks: Sequence[tuple[int, str]], width: int) -> str:
 class Plot(Widget):
     """One series over its index. The first ``split`` values are drawn faded."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"plot--axis", "plot--line", "plot--faded"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        *("plot--axis", "plot--line", "plot--faded", "plot--level", "plot--cursor"),
+    }
     DEFAULT_CSS = """
     Plot {
         height: 1fr;
@@ -35,6 +38,8 @@ class Plot(Widget):
         & > .plot--axis { color: $foreground 50%; }
         & > .plot--line { color: $accent; }
         & > .plot--faded { color: $foreground 45%; }
+        & > .plot--level { color: $warning; }
+        & > .plot--cursor { color: $foreground; text-style: bold; }
     }
     """
 
@@ -45,9 +50,16 @@ class Plot(Widget):
         self._marks: Sequence[tuple[int, str]] = ()
         self._split = 0
         self._floor: float | None = None
-        self._rows: list[tuple[str, str]] = []
-        self._border = 0
+        self._level: tuple[float, str] | None = None
+        self._cursor: int | None = None
+        self._rows: list[list[tuple[str, str]]] = []
+        self._room = 0
         self._drawn_for: Size | None = None
+
+    @property
+    def room(self) -> int:
+        """Columns of the series when it was drawn last."""
+        return self._room
 
     def show(
         self,
@@ -56,19 +68,33 @@ class Plot(Widget):
         marks: Sequence[tuple[int, str]] = (),
         split: int = 0,
         floor: float | None = None,
+        level: tuple[float, str] | None = None,
+        cursor: int | None = None,
+        axis: Callable[[float], str] | None = None,
     ) -> None:
-        """Draw this series. Marks are (index, label); ``floor`` fixes the lowest value."""
+        """Draw this series.
+
+        Args:
+            values: In their order.
+            marks: Index and label.
+            split: Values at the beginning that are faded.
+            floor: The lowest value of the axis.
+            level: A value to compare with, drawn as a line with its label.
+            cursor: Index of a value to point at.
+            axis: Words of a value on the axis, from now on.
+        """
         self._values, self._marks, self._split, self._floor = values, marks, split, floor
+        self._level, self._cursor, self._axis = level, cursor, axis or self._axis
         self._drawn_for = None
         self.refresh()
 
     def _draw(self) -> None:
         """Compute all rows once for this size; `render_line` only cuts them."""
         width, height = self._drawn_for = self.size
-        self._rows = []
+        self._rows, self._room = [], 0
         if not self._values or width < 12 or height < 3:
             return
-        low, high = extent(self._values)
+        low, high = extent([*self._values, *([self._level[0]] if self._level else [])])
         if self._floor is not None:
             low = self._floor
         tall = height - 1
@@ -77,35 +103,62 @@ class Plot(Widget):
             for row in (0, tall // 2, tall - 1)
         }
         margin = max(map(len, ticks.values()))
-        room = width - margin - 1
+        self._room = room = width - margin - 1
         per_column = max(len(self._values) - 1, 1)
 
         def column(index: int) -> int:
             return min(round(index / per_column * (room - 1)), room - 1)
 
-        self._border = column(self._split) if self._split else 0
+        border = column(self._split) if self._split else 0
+        cursor = None if self._cursor is None else column(self._cursor)
+        level_row = -1
+        if self._level:
+            level_row = min(int((high - self._level[0]) / (high - low) * tall), tall - 1)
         for row, text in enumerate(line_rows(self._values, room, tall, low, high)):
+            cells = [
+                (char, "line" if place >= border else "faded") for place, char in enumerate(text)
+            ]
+            if row == level_row and self._level:
+                drawn = _level_row(text, f" {self._level[1]} ")
+                cells = [
+                    (mark, "level") if char == " " else (char, look)
+                    for (char, look), mark in zip(cells, drawn, strict=True)
+                ]
+            if cursor is not None and cells[cursor][0] in " ┄":
+                cells[cursor] = ("│", "cursor")
             tick = ticks.get(row, "")
-            self._rows.append((f"{tick:>{margin}}{'┤' if tick else '│'}", text))
+            self._rows.append(
+                _joined([(f"{tick:>{margin}}{'┤' if tick else '│'}", "axis"), *cells])
+            )
         marks = mark_row([(column(index), label) for index, label in self._marks], room)
-        self._rows.append((" " * margin + "╰", marks.replace(" ", "─")))
+        foot = [(char, "axis") for char in marks.replace(" ", "─")]
+        if cursor is not None:
+            foot[cursor] = ("▲", "cursor")
+        self._rows.append(_joined([(" " * margin + "╰", "axis"), *foot]))
 
     def render_line(self, y: int) -> Strip:
         if self._drawn_for != self.size:
             self._draw()
         if y >= len(self._rows):
             return Strip.blank(self.size.width, self.rich_style)
-        axis, line, faded = (
-            self.get_component_rich_style(f"plot--{name}") for name in ("axis", "line", "faded")
-        )
-        margin, text = self._rows[y]
-        if y == len(self._rows) - 1:
-            segments = [Segment(margin + text, axis)]
-        else:
-            cut = self._border
-            segments = [
-                Segment(margin, axis),
-                Segment(text[:cut], faded),
-                Segment(text[cut:], line),
-            ]
+        segments = [
+            Segment(text, self.get_component_rich_style(f"plot--{look}"))
+            for text, look in self._rows[y]
+        ]
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+
+
+def _level_row(row: str, label: str) -> str:
+    """A line through a row of the series, with its label where nothing of the series is."""
+    blank = " " * len(label)
+    place = row.rfind(blank, 0, len(row) - 1)
+    drawn = "┄" * len(row)
+    return drawn if place < 0 else f"{drawn[:place]}{label}{drawn[place + len(label) :]}"
+
+
+def _joined(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Neighbours of one look as one text: few changes of style a row."""
+    return [
+        ("".join(text for text, _ in group), look)
+        for look, group in groupby(cells, key=lambda cell: cell[1])
+    ]

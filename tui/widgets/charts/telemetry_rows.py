@@ -1,4 +1,4 @@
-"""Telemetry as sparklines over one time axis, the stages of the run marked below."""
+"""Telemetry over one time axis, the stages of the run marked below; all GPUs where several are."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from ....core.machine.telemetry.sample import Sample
-from ...live.sensors import Reading, readings
+from ...live.sensors import Reading, device_of, readings
+from ..charts.gpu_rows import gpu_lines
 from .plot import mark_row
-from .traces import block_rows, fitted
+from .traces import block_rows, fitted, line_rows
 
 NAME_WIDTH = 9
 TEXT_WIDTH = 10
-TALLEST = 6
+TALL = 3
+"""Lines from which on a series is a line between its scale's ends, and not a row of blocks."""
+TALLEST = 14
+LEAST_SERIES = 2
+"""Series that are shown before all GPUs are."""
 
 
 def telemetry_lines(
@@ -22,6 +27,8 @@ def telemetry_lines(
     device: str,
     width: int,
     height: int,
+    *,
+    cursor_ns: int | None = None,
 ) -> Content:
     """The most informative series that fit into ``height`` lines, and the line of marks.
 
@@ -30,41 +37,89 @@ def telemetry_lines(
         marks: ``t_ns`` and label of each stage that began.
         device: The run's device: its series come first.
         width: Cells of a line.
-        height: Lines to fill; a series is one to six lines tall.
+        height: Lines to fill.
+        cursor_ns: Instant to point at; the values are those of the last sample before it.
     """
     room = width - NAME_WIDTH - TEXT_WIDTH - 1
     if not samples or room < 4:
         return Content.styled("no sample yet", "$foreground 60%")
+    at = len(samples) - 1 if cursor_ns is None else place_at(samples, cursor_ns)
     table = [readings(sample, device) for sample in samples]
-    shown = table[-1][: max(height - 1, 1)]
-    tall = min(max((height - 1) // len(shown) - 1, 1), TALLEST)
-    gap = tall > 1
+    gpus = _gpus(samples[at], device, width, height - 1 - LEAST_SERIES)
+    left = height - 1 - len(gpus)
+    shown = table[-1][: max(left, 1)]
+    each = max(left // len(shown), 1)
+    tall = min(each - 1 if each > TALL else max(each - 1, 1), TALLEST)
+    gap = each > tall and tall > 1
+    column = None if cursor_ns is None else _column_of(at, len(samples), room)
     lines: list[Content] = []
-    for number, newest in enumerate(shown):
+    for number, _ in enumerate(shown):
         series = [row[number] if number < len(row) else None for row in table]
         values = [reading.value if reading else None for reading in series]
-        lines += _series_lines(newest, fitted(values, room), tall)
+        told = series[at] or shown[number]
+        lines += _series_lines(told, values, tall, room, column)
         if gap:
             lines.append(Content(""))
     places = [(_column(samples, t_ns, room), label) for t_ns, label in marks]
-    row = " " * NAME_WIDTH + mark_row(places, room)
-    return Content("\n").join([*lines, Content.styled(row, "$foreground 50%")])
+    row = mark_row(places, room)
+    if column is not None:
+        row = f"{row[:column]}▲{row[column + 1 :]}"
+    foot = Content.styled(" " * NAME_WIDTH + row, "$foreground 50%")
+    return Content("\n").join([*gpus, *lines, foot])
 
 
-def _series_lines(newest: Reading, values: Sequence[float | None], tall: int) -> list[Content]:
-    """The lines of one series, with its name and newest value on the last."""
-    high = newest.full or max((v for v in values if v is not None), default=1.0) or 1.0
-    rows = block_rows(values, tall, 0.0, high)
-    lines = [Content.assemble(" " * NAME_WIDTH, (row, "$accent")) for row in rows[:-1]]
-    foot = Content.assemble(
-        (f"{newest.name:<{NAME_WIDTH}}", "$foreground 75%"),
-        (rows[-1], "$accent"),
-        f" {newest.text:>{TEXT_WIDTH}}",
-    )
-    return [*lines, foot]
+def place_at(samples: Sequence[Sample], t_ns: int) -> int:
+    """Index of the last sample that is not after an instant; the first where all are."""
+    return max(sum(sample.t_ns <= t_ns for sample in samples) - 1, 0)
+
+
+def _gpus(sample: Sample, device: str, width: int, height: int) -> list[Content]:
+    """All GPUs of the host, where there are several."""
+    if len(sample.devices) < 2:
+        return []
+    own = device_of(sample, device)
+    return gpu_lines(sample.devices, own.index if own else None, width, height)
+
+
+def _series_lines(
+    told: Reading, values: Sequence[float | None], tall: int, room: int, column: int | None
+) -> list[Content]:
+    """The lines of one series, with its name and the value told on the last."""
+    known = [value for value in values if value is not None]
+    high = told.full or max(known, default=1.0) or 1.0
+    before = next((n for n, value in enumerate(values) if value is not None), len(values))
+    is_line = tall >= TALL and before + len(known) == len(values) and len(known) > 0
+    if is_line:
+        # The first sample has no share of the processors yet.
+        unknown = before * room // len(values)
+        drawn = line_rows(known, room - unknown, tall, 0.0, high)
+        rows = [" " * unknown + row for row in drawn]
+    else:
+        rows = block_rows(fitted(values, room), tall, 0.0, high)
+    if column is not None:
+        rows = [_pointed(row, column) for row in rows]
+    edge = "│" if is_line else " "
+    label = NAME_WIDTH - 1
+    names = [" " * label] * (tall - 1) + [f"{told.name:<{label}}"]
+    if is_line:
+        names[0] = f"{told.full_text if told.full else '':>{label}}"[:label]
+    lines = [
+        Content.assemble((name + edge, "$foreground 75%"), (row, "$accent"))
+        for name, row in zip(names, rows, strict=True)
+    ]
+    lines[-1] += Content(f" {told.text:>{TEXT_WIDTH}}")
+    return lines
+
+
+def _pointed(row: str, column: int) -> str:
+    """The row with a line at the cursor where nothing is drawn."""
+    return row if row[column : column + 1] != " " else f"{row[:column]}│{row[column + 1 :]}"
 
 
 def _column(samples: Sequence[Sample], t_ns: int, room: int) -> int:
     """The column of an instant."""
-    before = sum(sample.t_ns < t_ns for sample in samples)
-    return min(before * room // len(samples), room - 1)
+    return _column_of(sum(sample.t_ns < t_ns for sample in samples), len(samples), room)
+
+
+def _column_of(index: int, count: int, room: int) -> int:
+    return min(index * room // count, room - 1)

@@ -17,7 +17,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from sysbench.core.analysis.memory.owners import Notes
 from sysbench.core.analysis.memory.snapshot import read_snapshot
-from sysbench.core.record.events import AnyEvent, ResultReported, StageEntered, StepCounted
+from sysbench.core.record.events import (
+    AnyEvent,
+    MemoryRead,
+    ResultReported,
+    StageEntered,
+    StepCounted,
+)
 from sysbench.core.record.record import LedgerRow, Memory
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec, parse_spec
@@ -268,6 +274,23 @@ def test_progress_is_told_in_order(train: Measured) -> None:
     assert [event.done for event in counts] == list(range(1, counts[0].total + 1))
 
 
+def test_bytes_are_told_phase_by_phase_but_not_inside_the_recorded_step(train: Measured) -> None:
+    steady = counts_of(train)[-2:]
+    readings = [event for event in train.events if isinstance(event, MemoryRead)]
+    assert (readings[0].step, readings[0].phase) == (None, "build")
+    assert {one.kind for one in readings} == {"resident"}
+    phases = [(one.step, one.phase) for one in readings[1:]]
+    in_turn = ["forward", "loss", "backward", "optimizer", "zero-grad"]
+    assert phases == [(step, phase) for step in range(2) for phase in in_turn]
+    assert all((one.peak_bytes or 0) >= one.held_bytes >= 0 for one in readings)
+    order = [event for event in train.events if event in readings or event in steady]
+    assert order[-2:] == steady, "the timed step has no reading"
+
+
+def counts_of(measured: Measured) -> list[StepCounted]:
+    return [event for event in measured.events if isinstance(event, StepCounted)]
+
+
 def test_compiling_is_a_stage_with_the_patience_of_one(tmp_path: Path) -> None:
     """Silence in "warmup" ends a pass after 300 s; compiling for the first time takes longer."""
     spec = TINY.changed(
@@ -276,7 +299,8 @@ def test_compiling_is_a_stage_with_the_patience_of_one(tmp_path: Path) -> None:
     done = run(spec, tmp_path)
     stages = [event.stage for event in done.events if isinstance(event, StageEntered)]
     assert stages == ["build", "compile", "warmup", "measure", "export", "analyse"]
-    told = [type(event) for event in done.events[:4]]
+    turns = [event for event in done.events if not isinstance(event, MemoryRead)]
+    told = [type(event) for event in turns[:4]]
     assert told == [StageEntered, StageEntered, StageEntered, StepCounted]
 
 

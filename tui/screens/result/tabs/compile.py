@@ -21,7 +21,12 @@ from .....core.record.record import Compile
 from .....core.runs.artifacts import generated_code
 from .....core.runs.related import compile_break_even
 from .....core.tables.cells import literal
-from .....core.tables.compile import compile_table, gaps_table, generated_table
+from .....core.tables.compile import (
+    caches_in_words,
+    compile_table,
+    gaps_table,
+    generated_table,
+)
 from .....core.tables.table import Table
 from ....text import milliseconds, significant
 from ....theme import swatch
@@ -203,20 +208,10 @@ def badge(block: Compile) -> Content:
 
 def seconds_line(block: Compile) -> Content:
     """The seconds of compilation, and the caches in use."""
-    if block.cold_seconds is not None:
-        how = "with empty caches"
-        if block.warm_seconds is not None:
-            how += f", {significant(block.warm_seconds, 3)} s with full ones"
-    elif block.warm_seconds is not None:
-        how = "with full caches"
-    elif block.cache_misses:
-        how = f"{counted(block.cache_hits or 0, 'graph')} from the cache, {block.cache_misses} not"
-    else:
-        how = "without a cache"
     return Content.assemble(
         "compiling took ",
         (f"{significant(block.compile_seconds, 3)} s", "bold $accent"),
-        (f" {how}", "$foreground 60%"),
+        (f" {caches_in_words(block)}", "$foreground 60%"),
     )
 
 

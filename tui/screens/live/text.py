@@ -1,0 +1,206 @@
+"""Words of the Live screen: its passes with the time that is left, the step, the cursor."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from ....core.formatting import counted
+from ....core.machine.null_gpu import WORDS, is_null
+from ...live.earlier import Earlier, left_seconds
+from ...live.run_watch import LiveView
+from ...live.sensors import readings
+from ...text import (
+    STAGE_WORDS,
+    amount,
+    elapsed,
+    interval,
+    milliseconds,
+    outcome_glyph,
+    outcome_text,
+    percent,
+    significant,
+    time_of_day,
+)
+from ...widgets.charts.telemetry_rows import place_at
+from ...widgets.charts.traces import gauge
+
+BAR = 16
+NO_EARLIER = "no earlier run of this spec"
+SILENT_SECONDS = 5.0
+SILENT_STEPS = 20
+"""Steps without a word, and at least so many seconds, from which on silence is told."""
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, then as a clock shows it."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if seconds < 99.5 else elapsed(seconds)
+
+
+def doing_words(view: LiveView) -> str:
+    """The present stage, with its count where the worker tells one."""
+    if view.status != "running":
+        return outcome_text(view.status)
+    doing = STAGE_WORDS.get(view.stage, "starting")
+    if view.progress:
+        what, done, total = view.progress
+        doing = f"{what} {done:,}/{total:,}"
+    return ", ".join(filter(None, (view.round_text, doing)))
+
+
+def passes_lines(
+    view: LiveView, earlier: Earlier | None, now_ns: int, width: int, height: int
+) -> Content:
+    """A line for each pass with its bar and what is left, or where there is no room one for all."""
+    since = elapsed((now_ns - view.began_ns) / 1e9 if view.began_ns else 0.0)
+    if height < len(view.passes) or width < 60:
+        return _one_line(view, earlier, now_ns, since, width)
+    lines = [_pass_line(view, earlier, name, now_ns) for name in view.passes]
+    left = None if earlier is None else left_seconds(view, earlier, now_ns)
+    if view.status == "running" and left is not None:
+        since = f"{since} · about {duration(left)} left in all"
+    if lines:
+        lines[0] = _with_right(lines[0], since, width)
+    return Content("\n").join(lines)
+
+
+def _with_right(line: Content, right: str, width: int) -> Content:
+    """The line with a text at its right end; the line is cut where both do not fit."""
+    room = max(width - len(right) - 1, 0)
+    return line[:room].pad_right(max(0, width - len(right) - len(line[:room]))) + Content(right)
+
+
+def _pass_line(view: LiveView, earlier: Earlier | None, name: str, now_ns: int) -> Content:
+    state = view.passes[name]
+    style = {"running": "bold $accent", "waiting": "$foreground 50%"}.get(state, "$foreground")
+    head = Content.styled(f"{outcome_glyph(state)} {name:<9}", style)
+    expected = earlier.expected(name) if earlier else None
+    if state == "running":
+        share, words = _progress(view, earlier, now_ns)
+        drawn = (
+            Content(" " * BAR) if share is None else Content.styled(gauge(share, BAR), "$accent")
+        )
+        doing = Content(f"{doing_words(view):<24} ")
+        return head + doing + drawn + Content.styled(f" {words}", "$foreground 70%")
+    if state == "waiting":
+        words = NO_EARLIER if expected is None else f"about {duration(expected)}"
+        return head + Content.styled(words if earlier else "", "$foreground 50%")
+    took = view.pass_seconds.get(name)
+    words = outcome_text(state) + ("" if took is None else f" in {duration(took)}")
+    return head + Content.styled(words, "$foreground 70%")
+
+
+def _progress(view: LiveView, earlier: Earlier | None, now_ns: int) -> tuple[float | None, str]:
+    """The share of the present pass that is over by the time it took before, and that in words."""
+    took = (now_ns - view.pass_began_ns) / 1e9
+    if earlier is None:
+        return None, duration(took)
+    expected = earlier.expected(view.current)
+    if expected is None:
+        return None, f"{duration(took)} · {NO_EARLIER}"
+    count = counted(earlier.count(view.current), "earlier run")
+    if took > expected:
+        return 1.0, f"{duration(took)}, longer than {count}: {duration(expected)}"
+    left = f"about {duration(expected - took)} left"
+    return took / expected, f"{left} · {count}: {duration(expected)}"
+
+
+def _one_line(
+    view: LiveView, earlier: Earlier | None, now_ns: int, since: str, width: int
+) -> Content:
+    """``timing ● ── trace ○ ── memory ○``, the present stage, and the time since the start."""
+    pieces = []
+    for name, state in view.passes.items():
+        style = {"running": "bold $accent", "waiting": "$foreground 50%"}.get(state, "$foreground")
+        pieces.append(Content.styled(f"{name} {outcome_glyph(state)}", style))
+    line = Content.styled(" ── " if width >= 60 else " ", "$foreground 40%").join(pieces)
+    line += Content.styled(f"   {doing_words(view)}", "$foreground 70%")
+    share, words = (None, "")
+    if view.status == "running" and earlier is not None:
+        share, words = _progress(view, earlier, now_ns)
+        words = words.partition(" · ")[0] if share is not None else "no earlier run"
+    for text in (f"{words}   {since}", since):
+        if len(line) + len(text) + 1 <= width:
+            return _with_right(line, text, width)
+    return _with_right(line, since, width)
+
+
+def steps_title(view: LiveView) -> str:
+    """``Step time``, on a null GPU with the mark that it is none."""
+    newest = view.samples[-1] if view.samples else None
+    devices = newest.devices if newest and view.spec.get("device") != "cpu" else []
+    null = any(is_null(device.name) for device in devices)
+    return f"Step time · {WORDS}: no times" if null else "Step time"
+
+
+def median_line(view: LiveView, now_ns: int) -> Content:
+    """The median with its interval settling towards the goal."""
+    if view.median_ms is None:
+        first = view.first_step_ms
+        return Content(f"first step {milliseconds(first)}" if first else "waiting for a step …")
+    goal = view.spec.get("until")
+    # With a fixed number of steps there is no goal.
+    fixed = view.spec.get("steps")
+    aim = f" of {fixed}" if fixed else f", goal {interval(goal)}"
+    line = Content.assemble(
+        (milliseconds(view.median_ms), "bold $accent"),
+        f" {interval(view.half_width)}  n {view.step_count}{aim}",
+    )
+    silent = (now_ns - view.stepped_ns) / 1e9
+    is_timed = view.current == "timing" and view.stage == "measure" and view.status == "running"
+    if is_timed and silent > max(SILENT_SECONDS, SILENT_STEPS * view.median_ms / 1e3):
+        return line + Content.styled(f"  ! no step for {silent:.0f} s", "$warning")
+    if view.settled is False:
+        return line + Content.styled("  ! warm-up did not settle", "$warning")
+    if not fixed and goal and view.half_width is not None and view.half_width <= goal:
+        return line + Content.styled("  ✓ settled", "$success")
+    return line
+
+
+def phases_line(view: LiveView) -> Content:
+    """Median milliseconds of each phase, with its share of their sum."""
+    medians = view.phase_medians()
+    total = sum(medians.values())
+    return Content("   ").join(
+        Content.assemble(
+            (f"{name} ", "$foreground 60%"),
+            significant(median, 3),
+            (f" {percent(median / total, 0)}", "$foreground 60%"),
+        )
+        for name, median in medians.items()
+    )
+
+
+def index_at(instants_ns: Sequence[int], t_ns: int) -> int | None:
+    """Index of the last of these instants that is not after another one; None before them all."""
+    return bisect_right(instants_ns, t_ns) - 1 if instants_ns and t_ns >= instants_ns[0] else None
+
+
+def cursor_line(view: LiveView, t_ns: int) -> Content:
+    """The instant under the cursor and all that is known of it: step, bytes, sensors."""
+    parts = []
+    began_ns = view.pass_began_ns
+    step = index_at(view.step_ends_ns, t_ns)
+    warm = index_at(view.warmup_ends_ns, t_ns)
+    if step is not None:
+        number = view.step_count - len(view.step_ends_ns) + step + 1
+        parts.append(f"step {number} {milliseconds(view.steps_ms[step])}")
+    elif warm is not None:
+        parts.append(f"warm-up step {warm + 1} {milliseconds(view.warmup_ms[warm])}")
+    reading = index_at([one.t_ns for one in view.readings], t_ns)
+    if reading is not None and view.current == "memory" and t_ns >= began_ns:
+        parts.append(f"{amount(view.readings[reading].held_bytes)} held")
+    if view.samples:
+        sample = view.samples[place_at(view.samples, t_ns)]
+        device = str(view.spec.get("device", "auto"))
+        parts += [f"{one.name} {one.text}" for one in readings(sample, device)]
+    since = f"{(t_ns - view.began_ns) / 1e9:.1f} s" if view.began_ns else ""
+    return Content.assemble(
+        ("▲ ", "bold"),
+        f"{time_of_day(t_ns)}, {since}",
+        (" · ".join(["", *parts]), "$foreground 80%"),
+    )
