@@ -62,7 +62,7 @@ def _all_on_one_line(devices: Sequence[DeviceSample], measured: int | None, widt
     for gpu in devices:
         mark = "▸" if gpu.index == measured else ""
         busy = gpu.utilization
-        text = "?" if busy is None else f"{EIGHTHS[max(round(busy * 8), 1)]}{busy:.0%}"
+        text = "?" if busy is None else f"{EIGHTHS[min(max(round(busy * 8), 1), 8)]}{busy:.0%}"
         pieces.append(f"{mark}{gpu.index}{text}")
     return Content.assemble(("GPUs ", "$foreground 75%"), " ".join(pieces)[: max(width - 5, 0)])
 

@@ -48,17 +48,16 @@ def telemetry_lines(
     gpus = _gpus(samples[at], device, width, height - 1 - LEAST_SERIES)
     left = height - 1 - len(gpus)
     shown = table[-1][: max(left, 1)]
-    each = max(left // len(shown), 1)
-    tall = min(each - 1 if each > TALL else max(each - 1, 1), TALLEST)
-    gap = each > tall and tall > 1
+    rooms = _rooms(len(shown), left)
     column = None if cursor_ns is None else _column_of(at, len(samples), room)
     lines: list[Content] = []
-    for number, _ in enumerate(shown):
+    for number, rows in enumerate(rooms):
         series = [row[number] if number < len(row) else None for row in table]
         values = [reading.value if reading else None for reading in series]
         told = series[at] or shown[number]
+        tall = min(rows - 1, TALLEST) if rows > TALL else 1
         lines += _series_lines(told, values, tall, room, column)
-        if gap:
+        if tall > 1:
             lines.append(Content(""))
     places = [(_column(samples, t_ns, room), label) for t_ns, label in marks]
     row = mark_row(places, room)
@@ -66,6 +65,14 @@ def telemetry_lines(
         row = f"{row[:column]}▲{row[column + 1 :]}"
     foot = Content.styled(" " * NAME_WIDTH + row, "$foreground 50%")
     return Content("\n").join([*gpus, *lines, foot])
+
+
+def _rooms(count: int, height: int) -> list[int]:
+    """Lines for each of so many series: alike where all can be tall, else the first ones are."""
+    if height // count > TALL:
+        return [height // count] * count
+    tall_ones = max(height - count, 0) // TALL
+    return [TALL + 1] * tall_ones + [1] * (count - tall_ones)
 
 
 def place_at(samples: Sequence[Sample], t_ns: int) -> int:
