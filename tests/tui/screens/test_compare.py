@@ -213,6 +213,20 @@ async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
         assert not screen.can_go_on
         assert screen.command().startswith("sysbench-tui ab ")
 
+        # On a short screen the rounds stand under the change; a key shows how that settled.
+        await pilot.resize_terminal(80, 24)
+        rounds = screen.query_one("#rounds")
+        await until(
+            pilot, lambda: "L how it settled" in str(screen.query_one("#change").border_title)
+        )
+        await pilot.pause()
+        assert screen.find_widget(rounds).visible_region == rounds.region
+        assert "after so many blocks" not in text_of(screen, "#change")
+        await pilot.press("L")
+        await pilot.pause()
+        assert "after so many blocks" in text_of(screen, "#change")
+        assert "L how" not in str(screen.query_one("#change").border_title)
+
 
 @pytest.mark.parametrize("ending", ["out-of-time", "failed", "cancelled", None])
 async def test_an_ending_without_a_verdict_can_go_on(

@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
+from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Static
 
@@ -279,6 +280,15 @@ class CompareScreen(WorkScreen):
         if watch is None or reading is None or watch.is_live:
             return False
         return reading.can_go_on
+
+    def on_resize(self, event: Resize) -> None:
+        super().on_resize(event)
+        # What is folded goes by the height, which changes the size of no panel.
+        self.call_after_refresh(self.query_one(VerdictView).paint)
+
+    def action_unfold(self) -> None:
+        super().action_unfold()
+        self.query_one(VerdictView).paint()
 
     def action_measure(self) -> None:
         """Ask for the limits of an experiment on both specs, then start it."""

@@ -30,6 +30,7 @@ from ...widgets.charts.number_line import (
     spaced,
 )
 from ...widgets.charts.round_plot import PlacedRound, round_rows
+from ..base import UNFOLDED
 from .text import (
     QUIET,
     STYLES,
@@ -48,6 +49,9 @@ NUMBERS_FROM = 70
 DOTS_HIGH = 3
 ADVICE = "b measures both in turn until it is"
 """Next step where no experiment measured both; the command line has its command."""
+CHANGE = "Change of the step time, B against A"
+FOLDED_ROUNDS = 5
+"""Rows of the rounds' plot on a short screen: with these it stands under the change."""
 
 
 class Painted(Static):
@@ -121,7 +125,11 @@ class Change(Painted):
             mark = f"├{ESTIMATE}┤ change, 95 %"
         band = f"{BAND} within ±{100 * verdict.smallest:g} %"
         self.border_subtitle = "  ".join([*([f"{DOT} a block"] if looks else []), mark, band])
+        self.border_title = CHANGE
         if len(looks) < 2:
+            return lines
+        if is_folded(self):
+            self.border_title = f"{CHANGE} · L how it settled"
             return lines
         lines.append(Content.styled("after so many blocks", QUIET))
         for place in spaced(len(looks), self._rows()):
@@ -155,6 +163,8 @@ class Rounds(Painted):
             return [Content.styled("No rounds yet.", QUIET)]
         placed = [PlacedRound(row.median_ms or 0.0, _letter(side, row)) for side, row in timed]
         height = max(7, self.screen.size.height - 28) if is_side_by_side(self) else 7
+        if is_folded(self):
+            height = FOLDED_ROUNDS
         lines = [
             Content.styled(axis, QUIET) + _letters(text)
             for axis, text in round_rows(placed, width, height)
@@ -184,7 +194,7 @@ class VerdictView(VerticalScroll, can_focus=True):
         yield words.remove_class("panel")
         with Horizontal(id="evidence"):
             with Vertical(id="left"):
-                yield Change("Change of the step time, B against A", id="change")
+                yield Change(CHANGE, id="change")
             with Vertical(id="right"):
                 yield Rounds("Rounds", id="rounds")
                 yield Conditions("Conditions", id="conditions")
@@ -193,6 +203,17 @@ class VerdictView(VerticalScroll, can_focus=True):
         """Show this reading from now on."""
         for panel in self.query(Painted):
             panel.show(reading)
+
+    def paint(self) -> None:
+        """Draw all panels anew: what is folded has changed."""
+        for panel in self.query(Painted):
+            panel.paint()
+
+
+def is_folded(panel: Widget) -> bool:
+    """Whether a short screen leaves out how the change settled, so that the rounds are in sight."""
+    screen = panel.screen
+    return screen.has_class("-short") and not screen.has_class(UNFOLDED)
 
 
 def is_side_by_side(panel: Widget) -> bool:

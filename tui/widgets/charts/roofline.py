@@ -7,8 +7,9 @@ For a screen that has the kernels of a record::
 
 ``roof_points`` is in ``core.analysis.costs.roofline``, ``roof_words`` in ``core.tables.kernels``,
 and the reason is ``kernels.missing.get("roof", "")``. Points are letters; the legend has their
-names and their part of the roof, right of the plot from 110 columns on, else below it. Without a
-roof the points stand alone. The table ``roofline`` has the same numbers by phase.
+names and their part of the roof, right of the plot from 110 columns on, with all figures where
+there are rows for them, else below it. Without a roof the points stand alone. The table
+``roofline`` has the same numbers by phase.
 """
 
 from __future__ import annotations
@@ -134,6 +135,10 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SIDE_FROM, SIDE_WIDTH = 110, 52
 LEAST_WIDTH, LEAST_HEIGHT = 24, 4
 """The least size of the plot alone; in less room only the legend is shown."""
+ROWS_IN_FULL = 4
+"""Rows of a point of the legend beside the plot with its figures, a blank one included."""
+SOME_UNKNOWN = 0.995
+"""Part of a group's time from which on all of it counts as known."""
 MOST_BELOW = 4
 """Rows of the legend below the plot, and at most a third of the height."""
 NOTE_ROWS = 2
@@ -196,7 +201,6 @@ def roofline_rows(
     has_side_legend = width >= SIDE_FROM
     words = [_long(point) if has_side_legend else _short(point) for point in drawn]
     entries = [_entry(letter, text) for letter, text in zip(LETTERS, words, strict=False)]
-    side = entries if has_side_legend else []
     rows_below = max(1, min(MOST_BELOW, height // 3))
     below = [] if has_side_legend else _flowing(entries, width, rows_below)
     wide = width - (SIDE_WIDTH if has_side_legend else 0)
@@ -204,9 +208,33 @@ def roofline_rows(
     if wide < LEAST_WIDTH or tall < LEAST_HEIGHT + 1:
         return [*head, *_flowing(entries, width, height - len(head))][:height]
     plot = _plot(drawn, roof, wide, tall)
+    side = _side(drawn, entries, len(plot)) if has_side_legend else []
     for row, entry in zip(plot, side, strict=False):
         row += [(GAP, ""), *entry]
     return [*head, *plot, *below]
+
+
+def _side(
+    points: Sequence[RoofPoint], entries: Sequence[list[Span]], height: int
+) -> list[list[Span]]:
+    """The legend beside the plot, with what decides each point's place where all have room."""
+    if len(points) * ROWS_IN_FULL > height + 1:
+        return list(entries)
+    rows: list[list[Span]] = []
+    for point, entry in zip(points, entries, strict=True):
+        lines = (f"  {text}"[: SIDE_WIDTH - 3] for text in _in_full(point))
+        rows += [entry, *([(line, AXIS)] for line in lines), []]
+    return rows
+
+
+def _in_full(point: RoofPoint) -> tuple[str, str]:
+    """Intensity and share; time, and what it would be at the roof."""
+    known = "" if point.known > SOME_UNKNOWN else f", {percent(point.known, 0)} known"
+    roof = "" if point.at_roof_ns is None else f", {point.at_roof_ns / 1e6:.3g} ms at the roof"
+    return (
+        f"{point.intensity:.3g} FLOP/B · {percent(point.share)} of the step{known}",
+        f"{point.ns / 1e6:.3g} ms a step{roof}",
+    )
 
 
 def _entry(letter: str, words: str) -> list[Span]:

@@ -166,6 +166,22 @@ async def test_gaps_are_listed_once_with_place_and_reason(
         assert copied is not None
         assert "print(x)" in copied[1]
 
+        # On a short screen the gaps take the kernels' place, and the one under the cursor is told.
+        await pilot.resize_terminal(80, 24)
+        await pilot.press("g")
+        await pilot.pause()
+        table = tab.query_one("#gaps", TableView)
+        assert app.focused is table and not tab.generated.display
+        assert table.size.height >= 1 + len(gaps.rows)
+        assert (
+            text(tab, "#detail")
+            == "models/mine.py:7 in forward · Failed to trace [/print] · print(x)"
+        )
+        await pilot.press("g")
+        await pilot.pause()
+        assert app.focused is tab.generated and tab.generated.display
+        assert "add, mul" in text(tab, "#detail")
+
 
 async def test_a_run_without_compile_says_so(app: SysbenchApp, gpu_run: RunDirectory) -> None:
     async with app.run_test(size=(80, 24)) as pilot:

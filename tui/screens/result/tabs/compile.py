@@ -53,6 +53,13 @@ class CompileTab(ViewsTab):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "code", "Code", id="compile.code", tooltip="Code of the kernel in view"),
+        Binding(
+            "g",
+            "gaps",
+            "Gaps",
+            id="compile.gaps",
+            tooltip="What was not compiled, and why; or back",
+        ),
     ]
 
     @dataclass
@@ -144,10 +151,39 @@ class CompileTab(ViewsTab):
             return
         panel = self.query_one("#code")
         panel.display = not panel.display
+        self.remove_class("-gaps")
         # On a short screen the code takes the table's place.
         self.generated.display = not panel.display or self.app.size.height >= TALL
         (self.generated if self.generated.display else panel).focus()
         self._show_code()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "gaps":
+            return bool(self.query("#gaps"))
+        return super().check_action(action, parameters)
+
+    def action_gaps(self) -> None:
+        """Go to the gaps, which on a short screen take the kernels' place, or back."""
+        gaps = self.query_one("#gaps", TableView)
+        is_there = self.app.focused is not gaps
+        is_short = self.app.size.height < TALL
+        self.set_class(is_there and is_short, "-gaps")
+        if is_short:
+            self.query_one("#code").display = False
+            self.generated.display = not is_there
+        (gaps if is_there else self.generated).focus()
+
+    def on_descendant_focus(self) -> None:
+        self.show_detail()
+
+    def _gap_in_full(self) -> str:
+        """The gap under the cursor while the gaps have the focus: its place, reason and code."""
+        for gaps in self.query("#gaps").results(TableView):
+            if self.app.focused is gaps and gaps.table is not None and gaps.selected is not None:
+                row = gaps.table.mapping(gaps.selected)
+                cells = (row[name] for name in ("place", "reason", "code"))
+                return " · ".join(literal(str(cell)) for cell in cells if cell)
+        return ""
 
     @on(DataTable.RowHighlighted, "#generated")
     def _show_code(self) -> None:
@@ -171,7 +207,9 @@ class CompileTab(ViewsTab):
         return table.mapping(index)
 
     def detail(self) -> str:
-        """The sources of the kernel under the cursor, or the reason why there is none."""
+        """The sources of the kernel under the cursor, or the reason why there is none; a gap."""
+        if gap := self._gap_in_full():
+            return gap
         return self.subject() if self.generated.table else self._why_none()
 
     def _sources(self) -> str:
@@ -188,7 +226,10 @@ class CompileTab(ViewsTab):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         if self.is_blank:
             return []
-        return [("compile: Show the kernel's code", "or hide it", self.action_code)]
+        commands = [("compile: Show the kernel's code", "or hide it", self.action_code)]
+        if self.query("#gaps"):
+            commands.append(("compile: Go to the gaps", "or back", self.action_gaps))
+        return commands
 
 
 def badge(block: Compile) -> Content:
