@@ -47,20 +47,20 @@ def readings(sample: Sample, device: str = "auto") -> list[Reading]:
 
 
 def _gpu_readings(gpu: DeviceSample) -> list[Reading]:
-    rows = [Reading("GPU busy", gpu.utilization, percent(gpu.utilization, 0), *_WHOLE)]
-    for name, value in (
-        ("SM", gpu.sm_active),
-        ("tensor", gpu.tensor_active),
-        ("DRAM", gpu.dram_active),
-    ):
-        if value is not None:
-            rows.append(Reading(name, value, percent(value, 0), *_WHOLE))
+    fractions = {"SM": gpu.sm_active, "tensor": gpu.tensor_active, "DRAM": gpu.dram_active}
+    rows = [
+        Reading(name, value, percent(value, 0), *_WHOLE)
+        for name, value in fractions.items()
+        if value is not None
+    ]
+    # After what says how full the GPU was: it is the time in which any kernel ran.
+    rows.append(Reading("GPU busy", gpu.utilization, percent(gpu.utilization, 0), *_WHOLE))
     total, limit, clock = gpu.memory_total_bytes, gpu.power_limit_watts, gpu.sm_clock_max_mhz
     used, power, mhz = gpu.memory_used_bytes, gpu.power_watts, gpu.sm_clock_mhz
     heat = gpu.temperature_celsius
     rows += [
         Reading("memory", used, amount(used), total, amount(total)),
-        Reading("power", power, _units(power, "W"), limit, _units(limit, "W")),
+        Reading("power", power, _of_limit(power, limit), limit, _units(limit, "W")),
         Reading("clock", mhz, _units(mhz, "MHz"), clock, _units(clock, "MHz")),
         Reading("heat", heat, _units(heat, "°C"), 100.0, "100 °C"),
     ]
@@ -80,6 +80,11 @@ _WHOLE = (1.0, "100 %")
 
 def _units(value: float | None, unit: str) -> str:
     return UNKNOWN if value is None else f"{value:.0f} {unit}"
+
+
+def _of_limit(watts: float | None, limit: float | None) -> str:
+    """``612/700 W``, the limit where it is known."""
+    return _units(watts, "W") if watts is None or not limit else f"{watts:.0f}/{limit:.0f} W"
 
 
 def _of_gib(used: int | None, total: int | None) -> str:
@@ -117,9 +122,7 @@ class StripState:
             return self._host_parts(sample, spark)
         if gpu.lost:
             return [f"GPU {gpu.index} stopped answering (lost)", *self._host_parts(sample, spark)]
-        watts = _units(gpu.power_watts, "W")
-        if gpu.power_watts is not None and gpu.power_limit_watts:
-            watts = f"{gpu.power_watts:.0f}/{gpu.power_limit_watts:.0f} W"
+        watts = _of_limit(gpu.power_watts, gpu.power_limit_watts)
         reasons = " ".join(gpu.clock_reasons or ())
         parts = [
             f"{gpu.name.removeprefix('NVIDIA ')} #{gpu.index}",

@@ -36,7 +36,15 @@ from .pictures import (
     reading_marks,
     stage_lines,
 )
-from .text import cursor_line, index_at, median_line, passes_lines, phases_line, steps_title
+from .text import (
+    cursor_line,
+    index_at,
+    median_line,
+    passes_lines,
+    phases_line,
+    sensor_words,
+    steps_title,
+)
 
 
 class LiveScreen(WorkScreen):
@@ -267,6 +275,7 @@ class LiveScreen(WorkScreen):
             cursor_ns=self._cursor_ns,
         )
         self.query_one("#series", Drawing).show(draw)
+        self.query_one("#telemetry").border_subtitle = sensor_words(view, self._cursor_ns)
 
     def _instants(self, view: LiveView, name: str) -> list[int]:
         """The instants of the values in the plot of a pass, else those of the samples."""

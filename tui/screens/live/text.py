@@ -9,9 +9,10 @@ from textual.content import Content
 
 from ....core.formatting import counted
 from ....core.machine.null_gpu import WORDS, is_null
+from ....core.record.clock_reasons import holding
 from ...live.earlier import Earlier, left_seconds
 from ...live.run_watch import LiveView
-from ...live.sensors import readings
+from ...live.sensors import device_of, readings
 from ...text import (
     STAGE_WORDS,
     amount,
@@ -178,6 +179,43 @@ def phases_line(view: LiveView) -> Content:
 def index_at(instants_ns: Sequence[int], t_ns: int) -> int | None:
     """Index of the last of these instants that is not after another one; None before them all."""
     return bisect_right(instants_ns, t_ns) - 1 if instants_ns and t_ns >= instants_ns[0] else None
+
+
+def sensor_words(view: LiveView, cursor_ns: int | None) -> str:
+    """Energy of a step by the GPU's counter, and what holds its clock; empty on a CPU."""
+    device = str(view.spec.get("device", "auto"))
+    if not view.samples or (gpu := device_of(view.samples[-1], device)) is None:
+        return ""
+    if cursor_ns is not None:
+        gpu = device_of(view.samples[place_at(view.samples, cursor_ns)], device) or gpu
+    held = holding(gpu.clock_reasons or ())
+    words = [f"clock held by {', '.join(held)}"] if held else []
+    joules = None if is_null(gpu.name) else joules_a_step(view, device)
+    if joules is not None:
+        words.insert(0, f"{significant(joules, 3)} J a step")
+        tokens = int(view.spec.get("batch") or 0) * int(view.spec.get("context") or 0)
+        words[:1] += [f"{significant(joules / tokens * 1e3, 3)} mJ a token"] if tokens else []
+    return " · ".join(words)
+
+
+def joules_a_step(view: LiveView, device: str) -> float | None:
+    """Energy between the first and the last sample within the measured steps, over the steps that
+    ended between them, others' work on the GPU included; None where that is no whole step."""
+    ends_ns = view.step_ends_ns
+    if not ends_ns:
+        return None
+    known = [
+        (sample.t_ns, gpu.energy_joules)
+        for sample in view.samples
+        if ends_ns[0] <= sample.t_ns <= ends_ns[-1]
+        and (gpu := device_of(sample, device)) is not None
+        and gpu.energy_joules is not None
+    ]
+    if len(known) < 2:
+        return None
+    (first_ns, before), (last_ns, after) = known[0], known[-1]
+    steps = bisect_right(ends_ns, last_ns) - bisect_right(ends_ns, first_ns)
+    return (after - before) / steps if steps and after >= before else None
 
 
 def cursor_line(view: LiveView, t_ns: int) -> Content:

@@ -1,0 +1,64 @@
+"""Figures of a live run are of what was measured, and silent where nothing was."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, Sample
+from sysbench.core.record import events
+from sysbench.tui.live.run_watch import LiveView
+from sysbench.tui.screens.live.text import joules_a_step, median_line, sensor_words
+
+SECOND = 10**9
+HOST = HostSample(cores=8, cpu=0.1, memory_used_bytes=1, memory_total_bytes=2)
+
+
+def measuring(watts: float, reasons: list[str]) -> LiveView:
+    """Twenty steps of 100 ms each from the first second on, sampled twice a second."""
+    view = LiveView()
+    spec = {"device": "cuda", "batch": 2, "context": 5, "until": 0.01}
+    started = events.RunStarted(t_ns=0, run="r", pid=1, identity="i", passes=["timing"], spec=spec)
+    for event in (
+        started,
+        events.PassStarted(t_ns=0, name="timing", pid=2),
+        events.StageEntered(t_ns=SECOND, stage="measure"),
+    ):
+        view.take(event)
+    for second in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5):
+        gpu = DeviceSample(
+            index=0, name="NVIDIA H100", energy_joules=1e6 + watts * second, clock_reasons=reasons
+        )
+        sample = Sample(t_ns=int(second * SECOND), devices=[gpu], host=HOST)
+        view.take(events.TelemetrySampled(t_ns=sample.t_ns, sample=msgspec.to_builtins(sample)))
+    for batch in range(4):
+        view.take(
+            events.StepsTimed(
+                t_ns=SECOND + (batch + 1) * SECOND // 2,
+                first_index=5 * batch,
+                step_ms=[100.0] * 5,
+                phases_ms={},
+                median_ms=100.0,
+                half_width=0.02,
+            )
+        )
+    return view
+
+
+def test_energy_of_a_step_is_by_the_counter_over_the_steps_between_two_samples() -> None:
+    view = measuring(300.0, ["power cap", "idle"])
+    assert list(view.step_ends_ns) == [SECOND + step * SECOND // 10 for step in range(1, 21)]
+    assert joules_a_step(view, "cuda") == pytest.approx(30.0)
+    assert sensor_words(view, None) == "30.0 J a step · 3,000 mJ a token · clock held by power cap"
+    view.step_ends_ns.clear()
+    assert joules_a_step(view, "cuda") is None
+    assert sensor_words(LiveView(), None) == ""
+
+
+def test_silence_is_told_after_twenty_steps_and_five_seconds() -> None:
+    view = measuring(300.0, [])
+    last_ns = view.stepped_ns
+    assert "no step" not in str(median_line(view, last_ns + 4 * SECOND))
+    assert "! no step for 6 s" in str(median_line(view, last_ns + 6 * SECOND))
+    view.take(events.StageEntered(t_ns=last_ns, stage="analyse"))
+    assert "no step" not in str(median_line(view, last_ns + 60 * SECOND))
