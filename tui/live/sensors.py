@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...core.formatting import UNKNOWN
@@ -18,18 +19,31 @@ HISTORY = 6
 GIB = 2**30
 
 
-class Reading(NamedTuple):
-    """One series at one instant: its name, value (or None), text, and full scale.
+Words = Callable[[float | None, float | None], str]
+"""Writes a value, given its full scale."""
 
-    ``full`` is the value of a full bar, or None where only the seen range is known; ``full_text``
-    says it.
+
+class Reading(NamedTuple):
+    """One series at one instant: its name, its value (or None), its full scale, its words.
+
+    ``full`` is the value of a full bar, or None where only the seen range is known. Only what is
+    shown is put into words: a run has a thousand samples of ten series.
     """
 
     name: str
     value: float | None
-    text: str
     full: float | None
-    full_text: str = ""
+    words: Words
+
+    @property
+    def text(self) -> str:
+        """The value as it is read."""
+        return self.words(self.value, self.full)
+
+    @property
+    def full_text(self) -> str:
+        """The full scale; empty where it is not known."""
+        return self.words(self.full, None) if self.full else ""
 
 
 def device_of(sample: Sample, device: str) -> DeviceSample | None:
@@ -49,42 +63,49 @@ def readings(sample: Sample, device: str = "auto") -> list[Reading]:
 def _gpu_readings(gpu: DeviceSample) -> list[Reading]:
     fractions = {"SM": gpu.sm_active, "tensor": gpu.tensor_active, "DRAM": gpu.dram_active}
     rows = [
-        Reading(name, value, percent(value, 0), *_WHOLE)
-        for name, value in fractions.items()
-        if value is not None
+        Reading(name, value, 1.0, _share) for name, value in fractions.items() if value is not None
     ]
     # After what says how full the GPU was: it is the time in which any kernel ran.
-    rows.append(Reading("GPU busy", gpu.utilization, percent(gpu.utilization, 0), *_WHOLE))
-    total, limit, clock = gpu.memory_total_bytes, gpu.power_limit_watts, gpu.sm_clock_max_mhz
-    used, power, mhz = gpu.memory_used_bytes, gpu.power_watts, gpu.sm_clock_mhz
-    heat = gpu.temperature_celsius
-    rows += [
-        Reading("memory", used, amount(used), total, amount(total)),
-        Reading("power", power, _of_limit(power, limit), limit, _units(limit, "W")),
-        Reading("clock", mhz, _units(mhz, "MHz"), clock, _units(clock, "MHz")),
-        Reading("heat", heat, _units(heat, "°C"), 100.0, "100 °C"),
+    return [
+        *rows,
+        Reading("GPU busy", gpu.utilization, 1.0, _share),
+        Reading("memory", gpu.memory_used_bytes, gpu.memory_total_bytes, _bytes),
+        Reading("power", gpu.power_watts, gpu.power_limit_watts, _of_limit),
+        Reading("clock", gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, _mhz),
+        Reading("heat", gpu.temperature_celsius, 100.0, _celsius),
     ]
-    return rows
 
 
 def _host_readings(host: HostSample) -> list[Reading]:
-    used, total = host.memory_used_bytes, host.memory_total_bytes
     return [
-        Reading("CPU", host.cpu, percent(host.cpu, 0), *_WHOLE),
-        Reading("RAM", used, amount(used), total, amount(total)),
+        Reading("CPU", host.cpu, 1.0, _share),
+        Reading("RAM", host.memory_used_bytes, host.memory_total_bytes, _bytes),
     ]
 
 
-_WHOLE = (1.0, "100 %")
+def _share(value: float | None, full: float | None) -> str:
+    return percent(value, 0)
 
 
-def _units(value: float | None, unit: str) -> str:
-    return UNKNOWN if value is None else f"{value:.0f} {unit}"
+def _bytes(value: float | None, full: float | None) -> str:
+    return amount(value)
+
+
+def _mhz(value: float | None, full: float | None) -> str:
+    return _units(value, "MHz")
+
+
+def _celsius(value: float | None, full: float | None) -> str:
+    return _units(value, "°C")
 
 
 def _of_limit(watts: float | None, limit: float | None) -> str:
     """``612/700 W``, the limit where it is known."""
     return _units(watts, "W") if watts is None or not limit else f"{watts:.0f}/{limit:.0f} W"
+
+
+def _units(value: float | None, unit: str) -> str:
+    return UNKNOWN if value is None else f"{value:.0f} {unit}"
 
 
 def _of_gib(used: int | None, total: int | None) -> str:

@@ -76,3 +76,15 @@ def test_eight_gpus_have_a_line_each_or_one_for_all() -> None:
     (one,) = (str(line) for line in gpu_lines(devices, 2, 80, 7))
     assert "▸2" in one and one.count("%") == 8
     assert gpu_lines(devices, 2, 80, 0) == []
+
+
+def test_a_series_that_begins_later_is_not_mixed_with_another() -> None:
+    full = series(1)
+    first, *others = (one.devices[0] for one in full)
+    known = [first, *(msgspec.structs.replace(one, sm_active=0.5) for one in others)]
+    samples = [
+        msgspec.structs.replace(one, devices=[gpu]) for one, gpu in zip(full, known, strict=True)
+    ]
+    drawn = str(telemetry_lines(samples, [], "cuda", 60, 9)).split("\n")
+    sm, busy = (next(line for line in drawn if line.startswith(name)) for name in ("SM", "GPU"))
+    assert "·" in sm and "·" not in busy

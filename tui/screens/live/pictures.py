@@ -20,7 +20,9 @@ from ...widgets.charts.traces import gauge
 from .text import NO_EARLIER, duration
 
 BAR = 20
-NAME_WIDTH = 22
+ROOMY = 60
+"""From this width on a stage has its bar, and words for what it took before."""
+NAME_WIDTH = 20
 SECONDS_WIDTH = 8
 STAGES: tuple[Stage, ...] = get_args(Stage)
 RESIDENT = "bytes of the whole process, the recording included; the prediction is of torch's alone"
@@ -51,9 +53,11 @@ def stage_lines(
         seconds = took.get(stage, 0.0)
         if stage == present:
             seconds += (now_ns - view.stage_began_ns) / 1e9
-            lines.append(_present(view, name, stage, seconds, before.get(stage)))
+            lines.append(_present(view, name, stage, seconds, before.get(stage), width))
         else:
-            lines.append(_stage(stage, took.get(stage), before.get(stage), is_running=is_running))
+            lines.append(
+                _stage(stage, took.get(stage), before.get(stage) if is_running else None, width)
+            )
     notes = [Content.styled(note, "$foreground 70%") for note in _notes(view, name, earlier)]
     if rows and len(lines) + 1 + len(notes) <= height:
         lines.append(Content(""))
@@ -64,32 +68,36 @@ def _words(name: str, stage: str) -> str:
     return "recording" if stage == "measure" and name != "timing" else STAGE_WORDS[stage]
 
 
-def _stage(stage: str, took: float | None, before: float | None, *, is_running: bool) -> Content:
+def _stage(stage: str, took: float | None, before: float | None, width: int) -> Content:
     """A stage that is over, or that is still to come."""
     glyph, style = ("✓", "") if took is not None else ("○", "$foreground 50%")
     told = duration(took) if took is not None else ""
     line = Content.styled(f"{glyph} {STAGE_WORDS[stage]:<{NAME_WIDTH}}", style)
-    line += Content(f"{told:>{SECONDS_WIDTH}}")
-    return line + _last_time(before) if is_running else line
+    return line + Content(f"{told:>{SECONDS_WIDTH}}") + _last_time(before, width)
 
 
 def _present(
-    view: LiveView, name: str, stage: str, seconds: float, before: float | None
+    view: LiveView, name: str, stage: str, seconds: float, before: float | None, width: int
 ) -> Content:
     """The stage under way, its bar by what the worker counts, else by the time it took before."""
     line = Content.styled(f"● {_words(name, stage):<{NAME_WIDTH}}", "bold $accent")
     line += Content(f"{duration(seconds):>{SECONDS_WIDTH}}")
     if view.progress and view.progress[2]:
         what, done, total = view.progress
+        if width < ROOMY:
+            return line + Content(f"  {done:,}/{total:,}")
         line += Content.styled(f"  {gauge(done / total, BAR)}", "$accent")
         return line + Content(f" {what} {done:,} of {total:,}")
-    if before:
+    if before and width >= ROOMY:
         line += Content.styled(f"  {gauge(min(seconds / before, 1.0), BAR)}", "$accent")
-    return line + _last_time(before)
+    return line + _last_time(before, width)
 
 
-def _last_time(before: float | None) -> Content:
-    text = "" if before is None else f"  last time {duration(before)}"
+def _last_time(before: float | None, width: int) -> Content:
+    """``last time 3.0 s``, in brackets where there is no room."""
+    if before is None:
+        return Content("")
+    text = f"  last time {duration(before)}" if width >= ROOMY else f" ({duration(before)})"
     return Content.styled(text, "$foreground 60%")
 
 

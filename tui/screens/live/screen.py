@@ -325,7 +325,8 @@ class LiveScreen(WorkScreen):
         return command_line(header.spec, header.passes, header.repeat, header.python)
 
     def explanations(self) -> list[str]:
-        return ["timing.step", "timing.phases", "telemetry.series"]
+        of_pass = {"memory": ["memory.peak"], "trace": ["trust.coverage", "trust.perturbation"]}
+        return [*of_pass.get(self._pass, ["timing.step", "timing.phases"]), "telemetry.series"]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "stop":

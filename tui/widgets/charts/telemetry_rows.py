@@ -44,17 +44,18 @@ def telemetry_lines(
     if not samples or room < 4:
         return Content.styled("no sample yet", "$foreground 60%")
     at = len(samples) - 1 if cursor_ns is None else place_at(samples, cursor_ns)
-    table = [readings(sample, device) for sample in samples]
+    # By name: a device may tell more from its second sample on.
+    table = [{one.name: one for one in readings(sample, device)} for sample in samples]
     gpus = _gpus(samples[at], device, width, height - 1 - LEAST_SERIES)
     left = height - 1 - len(gpus)
-    shown = table[-1][: max(left, 1)]
+    shown = [*table[-1].values()][: max(left, 1)]
     rooms = _rooms(len(shown), left)
     column = None if cursor_ns is None else _column_of(at, len(samples), room)
     lines: list[Content] = []
-    for number, rows in enumerate(rooms):
-        series = [row[number] if number < len(row) else None for row in table]
+    for newest, rows in zip(shown, rooms, strict=True):
+        series = [row.get(newest.name) for row in table]
         values = [reading.value if reading else None for reading in series]
-        told = series[at] or shown[number]
+        told = series[at] or newest._replace(value=None)
         tall = min(rows - 1, TALLEST) if rows > TALL else 1
         lines += _series_lines(told, values, tall, room, column)
         if tall > 1:
@@ -109,7 +110,7 @@ def _series_lines(
     label = NAME_WIDTH - 1
     names = [" " * label] * (tall - 1) + [f"{told.name:<{label}}"]
     if is_line:
-        names[0] = f"{told.full_text if told.full else '':>{label}}"[:label]
+        names[0] = f"{told.full_text:>{label}}"[:label]
     lines = [
         Content.assemble((name + edge, "$foreground 75%"), (row, "$accent"))
         for name, row in zip(names, rows, strict=True)
