@@ -14,12 +14,7 @@ from ..analysis.kernels.captures import join_replays, with_captured
 from ..analysis.kernels.collectives import collective_rows
 from ..analysis.kernels.host_side import host_side
 from ..analysis.kernels.table import kernel_table
-from ..analysis.kernels.time_ledger import (
-    BEGIN_CAPTURE,
-    TimeLedger,
-    chosen_device,
-    time_ledger,
-)
+from ..analysis.kernels.time_ledger import TimeLedger, chosen_device, time_ledger
 from ..analysis.memory.foreign import describe_counted, describe_profiled, describe_snapshot
 from ..analysis.memory.profiled import (
     has_profiled_allocations,
@@ -32,6 +27,7 @@ from ..analysis.nsys.summaries import summary
 from ..analysis.ranks.summary import RankTrace, rank_trace
 from ..analysis.rules.files import findings_of_file
 from ..analysis.trace.events import Kind, Trace
+from ..analysis.trace.launches import BEGIN_CAPTURE
 from ..analysis.trace.origin import read_origin
 from ..analysis.trace.reader import read_trace
 from ..errors import DamagedFileError

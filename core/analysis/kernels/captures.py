@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from ..trace.activities import launches_of
 from ..trace.events import NONE, Index, Kind, Trace, follow, nearest
+from ..trace.launches import BEGIN_CAPTURE, END_CAPTURE
 from ..trace.scopes import OTHER_PHASE, Scopes, host_scopes
 from .classify import classify, classify_operator
 from .idle_causes import LAUNCH
-from .time_ledger import BEGIN_CAPTURE, END_CAPTURE, TimeLedger
+from .time_ledger import TimeLedger
 
 LONGEST_CHAIN = 64
 """Operators around a launch that are compared: real ones are nested some ten deep."""

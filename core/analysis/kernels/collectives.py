@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...record.steps import TracedCollective
-from ..trace.events import NONE, CollectiveCall
+from ..trace.events import NONE, CollectiveCall, occurring
 from .classify import classify
 from .time_ledger import TimeLedger
 
@@ -88,7 +88,7 @@ def collective_rows(ledger: TimeLedger, calls: list[CollectiveCall]) -> list[Tra
     if ledger.source != "kernels":
         return []
     work = ledger.work
-    used = np.unique(work.name)
+    used = occurring(work.name)
     of_kind = [name for name in used.tolist() if classify(ledger.names[name]) == "communication"]
     pieces = np.flatnonzero(np.isin(work.name, of_kind) | (work.collective != NONE))
     groups: defaultdict[_Key, list[int]] = defaultdict(list)

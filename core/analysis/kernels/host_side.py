@@ -29,6 +29,7 @@ from ..trace.events import (
     follow,
     nearest,
     no_ranges,
+    occurring,
     parents,
 )
 from ..trace.intervals import Cover, Times
@@ -135,7 +136,7 @@ def _without_numbers(trace: Trace, ranges: Ranges) -> list[str]:
     """The names of a trace, those of ranges without what numbers their calls, as of ``batch 3``
     and ``batch 4``. Where few names are alike the numbers tell parts of a program apart: they
     stay."""
-    used = np.unique(ranges.name).tolist()
+    used = occurring(ranges.name).tolist()
     folded = {index: _folded(trace.names[index]) for index in used}
     alike = Counter(folded.values())
     names = list(trace.names)
@@ -268,6 +269,8 @@ def range_rows(
         counts: The ranges that are counted even where they launched nothing.
         late: When the device stood still because of the host.
     """
+    if not len(ranges):
+        return [], int(work.own_ns.sum())
     around = _innermost(ranges, work)
     elsewhere_ns = int(work.own_ns[around == NONE].sum())
     launches = _Launches(ranges, work)

@@ -11,19 +11,18 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import DamagedFileError
 from ...record.steps import MarkedSteps
 from ..trace.activities import Activities, device_activities, host_activities
-from ..trace.events import NONE, HostEvents, Kind, Trace
+from ..trace.events import NONE, Trace
 from ..trace.intervals import Cover, Times, exclusive
+from ..trace.launches import FILL_LAUNCH, KERNEL_LAUNCH, Launches
 from ..trace.markers import find_steps
 from ..trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
 from .idle_causes import (
     BETWEEN,
     HOST_LATE,
-    LAUNCH,
     LAUNCHING,
     ON_SYNC,
     OUTSIDE_OPERATORS,
@@ -32,13 +31,8 @@ from .idle_causes import (
 )
 from .steps import Gaps, device_cuts, host_cuts, marked_steps, rows_between
 
-KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
-BEGIN_CAPTURE = re.compile(r"StreamBeginCapture")
-END_CAPTURE = re.compile(r"StreamEndCapture")
-FILL_LAUNCH = re.compile(r"Memset")
 
-
-def gaps_of(trace: Trace, work: Activities, low: int, high: int) -> Gaps:
+def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:
     """The time of [low, high) in which nothing ran, by cause.
 
     Up to the moment the host began to launch the work that ends a gap, the host is late; it is
@@ -47,10 +41,9 @@ def gaps_of(trace: Trace, work: Activities, low: int, high: int) -> Gaps:
     a full queue. After that the work was launched and had not started. From the launch of work
     that the trace never shows running, a gap cannot be called idle.
     """
-    host = trace.host
     begin, end = Cover(work.start, work.end).gaps(low, high)
     # A gap is split in up to four: begin … launch … return … idle_end … end.
-    idle_end = _until_lost_launch(lost_launches(trace), begin, end)
+    idle_end = _until_lost_launch(launches.lost(), begin, end)
     order = np.argsort(work.start, kind="stable")
     # The first work that starts at a gap's end or later is the one that ends the gap.
     following = np.searchsorted(work.start[order], end)
@@ -59,8 +52,9 @@ def gaps_of(trace: Trace, work: Activities, low: int, high: int) -> Gaps:
     launched[has_next] = work.launched[order[following[has_next]]]
     returned = launched.copy()
     returned[has_next] = work.returned[order[following[has_next]]]
-    is_sync = _named(trace, host, SYNC)
-    syncs = Cover(host.start[is_sync], host.end[is_sync])
+    calls = launches.calls
+    is_sync = calls.named(SYNC)
+    syncs = Cover(calls.start[is_sync], calls.end[is_sync])
     on_sync = syncs.within(begin, begin + 1) > 0  # the gap's first nanosecond lies in a sync
     unknown = has_next & (launched == NONE)
     known = ~unknown
@@ -78,49 +72,6 @@ def gaps_of(trace: Trace, work: Activities, low: int, high: int) -> Gaps:
     )
 
 
-def count_launches(trace: Trace, work: Activities, low: int, high: int) -> int:
-    """Number of launches in [low, high), and of earlier launches of work that runs in it."""
-    host = trace.host
-    low = int(work.launched[work.linked].min(initial=low))
-    is_launch = _named(trace, host, LAUNCH) & (host.start >= low) & (host.start < high)
-    is_launch &= ~_captured(trace, is_launch)
-    # A driver's call inside a runtime's may have the same id: one launch.
-    return len(np.unique(host.correlation[is_launch]))
-
-
-def lost_launches(trace: Trace, pattern: re.Pattern[str] = LAUNCH) -> Times:
-    """Times of launches whose work the trace shows on no device, each launch once; of the calls
-    whose names match the pattern."""
-    host = trace.host
-    is_launch = _named(trace, host, pattern) & (host.correlation > 0)
-    launches = host.take(is_launch & ~_captured(trace, is_launch))
-    shown = np.isin(launches.correlation, trace.device.correlation)
-    _, first = np.unique(launches.correlation[~shown], return_index=True)
-    return launches.start[~shown][first]
-
-
-def count_captured(trace: Trace, low: int, high: int) -> int:
-    """Number of launches in [low, high) that went into a graph and ran nothing by themselves."""
-    host = trace.host
-    is_launch = _named(trace, host, LAUNCH) & (host.start >= low) & (host.start < high)
-    return int(np.unique(host.correlation[_captured(trace, is_launch)]).size)
-
-
-def _captured(trace: Trace, is_launch: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The launches between the calls that begin and end the capture of a graph, by thread."""
-    host = trace.host
-    begins, ends = (_named(trace, host, pattern) for pattern in (BEGIN_CAPTURE, END_CAPTURE))
-    captured = np.zeros(len(host), dtype=bool)
-    for thread in np.unique(host.thread[begins]).tolist():
-        own = np.flatnonzero(is_launch & (host.thread == thread))
-        begun, ended = (
-            np.searchsorted(np.sort(host.start[calls & (host.thread == thread)]), host.start[own])
-            for calls in (begins, ends)
-        )
-        captured[own] = begun > ended
-    return captured
-
-
 def _until_lost_launch(lost: Times, begin: Times, end: Times) -> Times:
     """For each gap the first lost launch since the gap before it, but within it; else its end."""
     result = end.copy()
@@ -129,11 +80,6 @@ def _until_lost_launch(lost: Times, begin: Times, end: Times) -> Times:
     lost, gap = lost[gap < len(end)], gap[gap < len(end)]
     np.minimum.at(result, gap, np.maximum(lost, begin[gap]))  # `at`: a gap may have several
     return result
-
-
-def _named(trace: Trace, host: HostEvents, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    matches = np.array([bool(pattern.search(name)) for name in trace.names], dtype=bool)
-    return np.asarray((host.kind == Kind.RUNTIME) & matches[host.name])
 
 
 MARKED_STEPS = re.compile(re.escape(STEPS_RANGE) + r"([1-9][0-9]{0,5})")
@@ -213,6 +159,7 @@ def time_ledger(
         DamagedFileError: The trace does not mark such a step, or it ran nothing.
     """
     scopes = host_scopes(trace)
+    launches = Launches(trace)
     devices = devices_by_work(trace)
     if device is not None:
         devices = [device, *(other for other in devices if other != device)]
@@ -224,24 +171,26 @@ def time_ledger(
     own = window or steps_window(trace)
     window = own or _whole(work)
     work = work.clipped(window.low, window.high)
-    gaps = _gaps(trace, work, window, on_device=bool(devices))
+    gaps = _gaps(launches, work, window, on_device=bool(devices))
     marked = host_window = None
     if own is None:
-        marked = _marked(trace, work, gaps, window, on_device=bool(devices))
+        marked = _marked(trace, launches, work, gaps, window, on_device=bool(devices))
     if steps is not None:
         marked, window, host_window = _chosen(marked, steps)
         work = work.clipped(window.low, window.high)
         if not devices:  # a marker may begin before the first operator
-            gaps = _gaps(trace, work, window, on_device=False)
+            gaps = _gaps(launches, work, window, on_device=False)
     idle, unattributed = gaps.within(window.low, window.high)
     busy = Cover(work.start, work.end).total
-    dropped = _within(lost_launches(trace), window)
+    dropped = _within(launches.lost(), window)
     if devices:
         phase_times = _device_phase_times(scopes.ranges, work, window)
-        launches = count_launches(trace, work, window.low, window.high)
+        # Work that runs in the window may have been launched before it.
+        earliest = int(work.launched[work.linked].min(initial=window.low))
+        launched = launches.count(earliest, window.high)
     else:
         phase_times = _host_phase_times(scopes.ranges, window)
-        launches = dropped
+        launched = dropped
     return TimeLedger(
         source="kernels" if devices else "operators",
         window=window,
@@ -255,11 +204,11 @@ def time_ledger(
         phase_times=phase_times,
         idle=idle,
         unattributed=unattributed,
-        launches=launches,
+        launches=launched,
         dropped=dropped,
-        dropped_kernels=_within(lost_launches(trace, KERNEL_LAUNCH), window),
-        dropped_fills=_within(lost_launches(trace, FILL_LAUNCH), window),
-        captured=count_captured(trace, window.low, window.high),
+        dropped_kernels=_within(launches.lost(KERNEL_LAUNCH), window),
+        dropped_fills=_within(launches.lost(FILL_LAUNCH), window),
+        captured=launches.count_captured(window.low, window.high),
         device=devices[0] if devices else None,
         other_devices=sorted(devices[1:]),
         is_chosen=device is not None,
@@ -270,16 +219,22 @@ def time_ledger(
     )
 
 
-def _gaps(trace: Trace, work: Activities, window: Window, *, on_device: bool) -> Gaps:
+def _gaps(launches: Launches, work: Activities, window: Window, *, on_device: bool) -> Gaps:
     if on_device:
-        return gaps_of(trace, work, window.low, window.high)
+        return gaps_of(launches, work, window.low, window.high)
     outside = Cover(work.start, work.end).gaps(window.low, window.high)
     nothing = np.zeros(0, dtype=np.int64)
     return Gaps({OUTSIDE_OPERATORS: Cover(*outside)}, unattributed=Cover(nothing, nothing))
 
 
 def _marked(
-    trace: Trace, work: Activities, gaps: Gaps, window: Window, *, on_device: bool
+    trace: Trace,
+    launches: Launches,
+    work: Activities,
+    gaps: Gaps,
+    window: Window,
+    *,
+    on_device: bool,
 ) -> MarkedSteps | None:
     """The steps that a foreign trace marks. Those of the host may begin before its first operator
     and end after the last: their span is the longer one."""
@@ -292,7 +247,7 @@ def _marked(
     else:
         cuts, clock = host_cuts(steps), "host"
         low, high = min(low, int(steps.start[0])), max(high, int(steps.end[-1]))
-        gaps = _gaps(trace, work, Window(low, high), on_device=False)
+        gaps = _gaps(launches, work, Window(low, high), on_device=False)
     return marked_steps(steps, cuts, work, gaps, low, high, clock=clock)
 
 

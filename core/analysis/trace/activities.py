@@ -11,7 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.classify import classify
-from .events import NONE, DeviceEvents, HostEvents, Index, Kind, Trace, follow, self_times
+from .events import (
+    NONE,
+    DeviceEvents,
+    HostEvents,
+    Index,
+    Kind,
+    Trace,
+    follow,
+    occurring,
+    self_times,
+)
 from .intervals import Times
 from .scopes import UNKNOWN_PHASE, Scopes
 
@@ -135,7 +145,7 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
 
 def _ranks(trace: Trace, events: DeviceEvents) -> Index:
     # Classifying is a search by many patterns: once per name that the device ran.
-    used = np.unique(events.name)
+    used = occurring(events.name)
     rank_of_name = np.full(len(trace.names), COMPUTE)
     rank_of_name[used] = [
         COMMUNICATION if classify(trace.names[name]) == "communication" else COMPUTE

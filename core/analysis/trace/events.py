@@ -170,17 +170,20 @@ def parents(events: HostEvents) -> Index:
     """
     start, end = events.start, events.end
     around = np.arange(-1, len(events) - 1)
-    around[_first_of_thread(events)] = NONE
-    pending = np.arange(len(events))
+    first = _first_of_thread(events)
+    around[first] = NONE
+    # Half of all events or more lie in the one before them: comparing neighbours needs no index.
+    pending = np.flatnonzero(~first[1:] & (end[:-1] <= start[1:])) + 1
+    around[pending] = around[pending - 1]
     # Pointer jumping. Every event between an event and its candidate has ended before it began,
     # so a candidate that has ended, too, can be replaced by that candidate's own.
     for _ in range(ROUNDS):
         candidate = around[pending]
-        pending = pending[(candidate != NONE) & (end[candidate] <= start[pending])]
+        passed = np.flatnonzero((candidate != NONE) & (end[candidate] <= start[pending]))
+        pending = pending[passed]
         if not len(pending):
             return around
-        around[pending] = around[around[pending]]
-    first = _first_of_thread(events)
+        around[pending] = around[candidate[passed]]
     # A hostile trace nests without end: one event after the other takes linear time. Events
     # before `index` are final, as their parents precede them.
     for index in pending.tolist():
@@ -199,6 +202,8 @@ def _first_of_thread(events: HostEvents) -> NDArray[np.bool_]:
 
 def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:
     """For each event its own index if wanted, else its innermost wanted ancestor's, else -1."""
+    if not wanted.any():
+        return np.full(len(parent), NONE)
     result = np.where(wanted, np.arange(len(parent)), parent)
     while True:
         open_ = np.flatnonzero(result >= 0)
@@ -206,6 +211,11 @@ def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:
         if not len(open_):
             return result
         result[open_] = result[result[open_]]  # jumps double, as the ancestors jump too
+
+
+def occurring(numbers: Index) -> Index:
+    """The distinct ones of small numbers from 0 on, such as those of names, ascending."""
+    return np.flatnonzero(np.bincount(numbers))
 
 
 def follow(index: Index, values: NDArray[np.int64], missing: int = NONE) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .events import Kind, Trace
+from .events import Kind, Trace, occurring
 from .intervals import Times
 
 SERVING = ("SGLang", "ATOM", "vLLM")
@@ -142,7 +142,7 @@ def find_steps(trace: Trace) -> Steps | None:
     """
     host = trace.host
     is_range = (host.kind == Kind.ANNOTATION) | (host.kind == Kind.OPERATOR)
-    used = np.unique(host.name[is_range]).tolist()
+    used = occurring(host.name[is_range]).tolist()
     read = {name: marker for name in used if (marker := read_marker(trace.names[name]))}
     order = [family.name for family in FAMILIES]
     found: list[Steps] = []

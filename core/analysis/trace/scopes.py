@@ -26,6 +26,7 @@ from .events import (
     by_thread,
     follow,
     nearest,
+    occurring,
     parents,
 )
 from .intervals import Times
@@ -255,7 +256,7 @@ def _phases_by_scope(
     phases += [name for name in TOLD if name not in phases]
     numbers = np.array([phases.index(name) for name in TOLD])
     choice = np.select(conditions, [1, 2, 3, numbers[named], 0, 0, 0], phases.index(OTHER_PHASE))
-    used = set(np.unique(choice).tolist())
+    used = set(occurring(choice).tolist())
     return _without_unused(phases, choice.astype(np.int64), used)
 
 
