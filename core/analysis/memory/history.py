@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +32,58 @@ def is_python(file: str) -> bool:
 
 Stack = tuple[Frame, ...]
 """Innermost frame first."""
+
+MAX_FRAMES = 100
+MAX_FRAMES_READ = 2000
+"""Frames of one stack that are looked through for Python: with ``stacks="all"``, torch's default,
+those of C++ come first and are many."""
+MAX_ALIKE = 64
+"""Stacks of one key that are compared; a hostile file can have a million."""
+
+
+class _Frame(msgspec.Struct, gc=False):
+    filename: str = ""
+    line: int = 0
+    name: str = ""
+
+
+class Stacks:
+    """Numbers the distinct stacks.
+
+    A snapshot shares its frames: two equal stacks mostly hold the same objects, and comparing two
+    such lists is fast.
+    """
+
+    def __init__(self) -> None:
+        self.distinct: list[Stack] = []
+        self._numbers: dict[Stack, int] = {}
+        self._alike: defaultdict[tuple[int, ...], list[tuple[list[Any], int]]] = defaultdict(list)
+
+    def number(self, frames: Any) -> int:
+        """The number of a stack, -1 without one."""
+        if not frames:
+            return -1
+        key = len(frames), id(frames[0]), id(frames[len(frames) // 2]), id(frames[-1])
+        alike = self._alike[key]
+        for stored, number in alike:
+            if stored == frames:
+                return number
+        number = self._new(frames[:MAX_FRAMES_READ])
+        if len(alike) < MAX_ALIKE:
+            alike.append((frames, number))
+        return number
+
+    def _new(self, frames: list[Any]) -> int:
+        typed = msgspec.convert(frames, list[_Frame])
+        python = [frame for frame in typed if is_python(frame.filename)]
+        stack = tuple(
+            Frame(frame.filename, frame.line, frame.name)
+            for frame in (python or typed)[:MAX_FRAMES]
+        )
+        number = self._numbers.setdefault(stack, len(self.distinct))
+        if number == len(self.distinct):
+            self.distinct.append(stack)
+        return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +196,12 @@ def pair(history: History) -> Allocations:
     births = np.flatnonzero(history.change > 0)
     # Frees whose predecessor at the address is no allocation: it was before the recording.
     orphans = order[~taken & ~(follows & after_taken)]
-    mentioned = set(history.address.tolist())
-    untouched = [block for block in history.survivors if block[0] not in mentioned]
+    addresses = history.address[order]
+    survivors = np.array([block[0] for block in history.survivors], dtype=np.int64)
+    place = np.searchsorted(addresses, survivors)
+    # One more than addresses: a survivor beyond the largest finds -1, which none has.
+    is_untouched = np.append(addresses, -1)[place] != survivors
+    untouched = list(compress(history.survivors, is_untouched.tolist()))
 
     stacks = [history.survivor_stacks.get(block[0], -1) for block in untouched]
     early = len(orphans) + len(untouched)
@@ -183,12 +241,6 @@ class OomEvent:
     bytes: int
     stack: Stack = ()
     op: str | None = None
-
-
-class _Frame(msgspec.Struct, gc=False):
-    filename: str = ""
-    line: int = 0
-    name: str = ""
 
 
 class _Event(msgspec.Struct, gc=False):

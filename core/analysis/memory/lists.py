@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -57,6 +58,10 @@ def _describe(residents: Residents, index: int) -> Allocation:
     )
 
 
+MOST_KNOWN = 2**14
+"""Files and frames whose text is kept: thousands of stacks share them."""
+
+
 def readable(stack: Stack) -> list[str]:
     """A stack as text, innermost first: Python alone where there is any, without torch's own
     frames unless there is no other, but with the optimizers', which tell their states apart."""
@@ -67,15 +72,21 @@ def readable(stack: Stack) -> list[str]:
     return [_line(frame) for frame in shown[:STACK_DEPTH]]
 
 
+@lru_cache(MOST_KNOWN)
 def _is_internal(file: str) -> bool:
     is_library = LIBRARY_FILE.match(file) and not OPTIMIZER_FILE.search(file)
     return bool(is_library) or file.endswith(RECORDING_FILES)
 
 
+@lru_cache(MOST_KNOWN)
 def _line(frame: Frame) -> str:
     if not frame.file:
         return frame.name
     return f"{short_path(frame.file)}:{frame.line} {frame.name}"
+
+
+OWNED = ("parameters", "gradients", "optimizer state", "activations")
+"""Categories whose allocations belong to modules."""
 
 
 def module_table(residents: Residents, first: int, last: int) -> list[ModuleMemory]:
@@ -88,9 +99,10 @@ def module_table(residents: Residents, first: int, last: int) -> list[ModuleMemo
     # Instant i follows event i - 1: a birth at event ``last`` comes after it.
     during = (allocations.born < last) & (allocations.died >= first)
     totals: dict[str, Counter[str]] = {}
-    for index in np.flatnonzero(during).tolist():
+    owned = [name for name in OWNED if name in residents.categories]
+    for index in np.flatnonzero(during).tolist() if owned else ():
         category = attribution.category[index]
-        if category in ("parameters", "gradients", "optimizer state", "activations"):
+        if category in owned:
             for path in _with_parents(attribution.module[index]):
                 totals.setdefault(path, Counter())[category] += int(allocations.bytes[index])
     return [

@@ -158,8 +158,10 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
     workspace in any case. An allocation that lived within one matrix product belongs to the
     library, whatever tag its address has.
     """
-    births, deaths = _lives(history, allocations)
     is_workspace = library_workspace(history, allocations)
+    if not (notes.phases or notes.modules or notes.tags or notes.workspaces):
+        return _without_notes(allocations, is_workspace)
+    births, deaths = _lives(history, allocations)
     tags = _tags_by_allocation(allocations, births, deaths, notes.tags)
     phase_at = _latest(notes.phases, births)
     module_at = _latest(notes.modules, births)
@@ -197,6 +199,14 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
         phase=[notes.phases[mark].phase if mark >= 0 else "" for mark in phase_at],
         module=[module_of(index) for index in everything],
     )
+
+
+def _without_notes(allocations: Allocations, is_workspace: NDArray[np.bool_]) -> Attribution:
+    """The owners in a foreign file, which can be large, as far as its events alone tell them."""
+    names = (UNKNOWN, BEFORE, LIBRARY_WORKSPACE)
+    which = np.where(is_workspace, 2, allocations.born < 0).tolist()
+    unknown = [""] * len(allocations)
+    return Attribution(category=[names[number] for number in which], phase=unknown, module=unknown)
 
 
 def _alive_at(

@@ -153,10 +153,13 @@ def replay(history: History, notes: Notes) -> Residents:
     attribution = attribute(history, allocations, notes)
     rounded = allocations.rounded(history.granule)
     blocks = block_bytes(history, allocations)
-    names = np.array(attribution.category, dtype=np.str_)
+    names = _in_order(set(attribution.category))
+    number_of = {name: number for number, name in enumerate(names)}
+    named = map(number_of.__getitem__, attribution.category)
+    numbers = np.fromiter(named, np.int64, len(allocations))
     categories = {
-        str(name): allocations.curve(np.where(names == name, allocations.bytes, 0))
-        for name in _in_order(set(attribution.category))
+        name: allocations.curve(np.where(numbers == number, allocations.bytes, 0))
+        for name, number in number_of.items()
     }
     if history.granule > 1:
         rounding = allocations.curve(rounded - allocations.bytes)

@@ -9,20 +9,22 @@ from __future__ import annotations
 import gc
 import gzip
 import pickle
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
+from itertools import compress, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import DamagedFileError
 from ...estimate.blocks import GRANULE
-from .history import Frame, History, Integers, Stack, is_python
+from .history import History, Integers, Stack, Stacks
 
 MOVES = {"alloc": 1, "free_completed": -1}
 """Events that change the allocated bytes, with their sign."""
@@ -30,20 +32,22 @@ MOVES = {"alloc": 1, "free_completed": -1}
 RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 """Events that change the reserved bytes, with their sign."""
 
+ACTIONS = {action: number for number, action in enumerate((*MOVES, *RESERVING))}
+OTHER = len(ACTIONS)
+MOVE_OF, RESERVE_OF = (
+    np.array([signs.get(action, 0) for action in (*ACTIONS, "")]) for signs in (MOVES, RESERVING)
+)
+"""The signs of each number in ACTIONS, and of OTHER."""
+FIELDS = itemgetter("action", "addr", "size", "time_us", "frames")
+
 MAX_EVENTS = 10_000_000
 """A longer file is refused: a few bytes of pickle can stand for very long lists."""
 
 MAX_DEVICES = 256
-MAX_FRAMES = 100
-MAX_FRAMES_READ = 2000
-"""Frames of one stack that are looked through for Python: with ``stacks="all"``, torch's default,
-those of C++ come first and are many."""
-MAX_ALIKE = 64
-"""Stacks of one key that are compared; a hostile file can have a million."""
 
 ALLOCATED = "active_allocated"
 GZIP = b"\x1f\x8b"
-CHUNK = 2**16
+CHUNK = 2**13
 READ_BYTES = 2**20
 
 Progress = Callable[[int, int], None]
@@ -52,12 +56,6 @@ Progress = Callable[[int, int], None]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Device = Annotated[int, msgspec.Meta(ge=0, lt=MAX_DEVICES)]
-
-
-class _Frame(msgspec.Struct, gc=False):
-    filename: str = ""
-    line: int = 0
-    name: str = ""
 
 
 class _PastBlock(msgspec.Struct, gc=False):
@@ -217,7 +215,7 @@ def _converted(raw: Any, *, consume: bool) -> Snapshot:
     """Columns from dictionaries; with ``consume`` each chunk of them is freed once it is read."""
     try:
         _check_length(raw)
-        stacks = _Stacks()
+        stacks = Stacks()
         segments = msgspec.convert(raw["segments"], list[_Segment])
         events = [_events(trace, stacks, consume=consume) for trace in raw["device_traces"]]
         in_use = _in_use(segments, stacks)
@@ -229,7 +227,7 @@ def _converted(raw: Any, *, consume: bool) -> Snapshot:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
 
 
-def _in_use(segments: list[_Segment], stacks: _Stacks) -> dict[int, list[InUse]]:
+def _in_use(segments: list[_Segment], stacks: Stacks) -> dict[int, list[InUse]]:
     """The blocks in use by device; one without an address lies behind the one before it."""
     found: dict[int, list[InUse]] = {}
     for segment in segments:
@@ -252,7 +250,7 @@ def _in_use(segments: list[_Segment], stacks: _Stacks) -> dict[int, list[InUse]]
     return found
 
 
-def _events(trace: list[dict[str, Any]], stacks: _Stacks, *, consume: bool) -> Events:
+def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> Events:
     """One trace as columns, chunk by chunk: a million dictionaries take half a GiB."""
     if not isinstance(trace, list):
         raise TypeError(f"a trace is a list, not {type(trace).__name__}")
@@ -269,74 +267,52 @@ def _events(trace: list[dict[str, Any]], stacks: _Stacks, *, consume: bool) -> E
     )
 
 
-def _columns(events: list[dict[str, Any]], stacks: _Stacks) -> dict[str, Integers]:
-    actions = [event["action"] for event in events]
-    move = _column([MOVES.get(action, 0) for action in actions])
+def _columns(events: list[dict[str, Any]], stacks: Stacks) -> dict[str, Integers]:
+    actions, addresses, sizes, times, frames = _fields(events)
+    known = np.fromiter(map(ACTIONS.get, actions, repeat(OTHER)), np.int64, len(actions))
+    move = MOVE_OF[known]
     return {
         "move": move,
-        "reserve": _column([RESERVING.get(action, 0) for action in actions]),
-        "address": _bounded("addr", [event.get("addr", 0) for event in events], 2**62),
-        "size": _bounded("size", [event.get("size", 0) for event in events], 2**50),
-        "time_us": _bounded("time_us", [event.get("time_us", 0) for event in events], 2**52),
-        "stack": _column(
-            [
-                stacks.number(event.get("frames")) if taken > 0 else -1
-                for event, taken in zip(events, move.tolist(), strict=True)
-            ]
-        ),
+        "reserve": RESERVE_OF[known],
+        "address": _bounded("addr", addresses, 2**62),
+        "size": _bounded("size", sizes, 2**50),
+        "time_us": _bounded("time_us", times, 2**52),
+        "stack": _stacks_of(frames, move > 0, stacks),
     }
 
 
-def _bounded(name: str, values: list[Any], largest: int) -> Integers:
+def _fields(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """The fields of all events, a tuple each; read once an event, which is far away in memory."""
+    try:
+        rows = list(map(FIELDS, events))
+    except KeyError:  # a failed request has no address, and events without a context no stack
+        rows = [
+            (
+                event["action"],
+                event.get("addr", 0),
+                event.get("size", 0),
+                event.get("time_us", 0),
+                event.get("frames"),
+            )
+            for event in events
+        ]
+    return list(zip(*rows, strict=True))
+
+
+def _stacks_of(frames: tuple[Any, ...], is_taken: NDArray[np.bool_], stacks: Stacks) -> Integers:
+    """The stacks' numbers of the events that take memory; of the others -1."""
+    result = np.full(len(frames), -1)
+    result[is_taken] = list(map(stacks.number, compress(frames, is_taken.tolist())))
+    return result
+
+
+def _bounded(name: str, values: Collection[Any], largest: int) -> Integers:
     if set(map(type, values)) - {int}:
         raise TypeError(f"{name} is not a whole number")
-    column = _column(values)
+    column = np.fromiter(values, np.int64, len(values))
     if column.min(initial=0) < 0 or column.max(initial=0) > largest:
         raise ValueError(f"{name} is out of range")
     return column
-
-
-def _column(values: list[int]) -> Integers:
-    return np.array(values, dtype=np.int64)
-
-
-class _Stacks:
-    """Numbers the distinct stacks.
-
-    A snapshot shares its frames: two equal stacks mostly hold the same objects, and comparing two
-    such lists is fast.
-    """
-
-    def __init__(self) -> None:
-        self.distinct: list[Stack] = []
-        self._numbers: dict[Stack, int] = {}
-        self._alike: defaultdict[tuple[int, ...], list[tuple[list[Any], int]]] = defaultdict(list)
-
-    def number(self, frames: Any) -> int:
-        """The number of a stack, -1 without one."""
-        if not frames:
-            return -1
-        key = len(frames), id(frames[0]), id(frames[len(frames) // 2]), id(frames[-1])
-        alike = self._alike[key]
-        for stored, number in alike:
-            if stored == frames:
-                return number
-        number = self._new(frames[:MAX_FRAMES_READ])
-        if len(alike) < MAX_ALIKE:
-            alike.append((frames, number))
-        return number
-
-    def _new(self, frames: list[Any]) -> int:
-        typed = msgspec.convert(frames, list[_Frame])
-        python = [frame for frame in typed if is_python(frame.filename)]
-        stack = tuple(
-            Frame(frame.filename, frame.line, frame.name)
-            for frame in (python or typed)[:MAX_FRAMES]
-        )
-        number = self._numbers.setdefault(stack, len(self.distinct))
-        if number == len(self.distinct):
-            self.distinct.append(stack)
-        return number
 
 
 NO_EVENTS = Events(**{name: np.zeros(0, dtype=np.int64) for name in Events.__slots__})
