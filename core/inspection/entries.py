@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 KEPT = 32
 """Count of newest entries that are kept."""
+MOST_KEPT_BYTES = 2**31
+"""Of all that are kept, the newest aside: what the summaries of a folder's ranks may take."""
 
 CORE = Path(__file__).parents[1]
 SOURCES = ("record/*.py", "analysis/**/*.py", "inspection/*.py")
@@ -113,10 +115,21 @@ def entries_folder() -> Path:
 
 
 def forget_oldest() -> None:
-    """Delete all but the `KEPT` newest entries."""
-    aged = sorted(_aged(), reverse=True)
-    for _, path in aged[KEPT:]:
-        shutil.rmtree(path, ignore_errors=True)
+    """Delete all but the `KEPT` newest entries, and of these the older ones from where all together
+    take more than `MOST_KEPT_BYTES`; the newest stays, whatever it takes."""
+    held_bytes = 0
+    for place, (_, path) in enumerate(sorted(_aged(), reverse=True)):
+        held_bytes += _bytes_of(path)
+        if place and (place >= KEPT or held_bytes > MOST_KEPT_BYTES):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _bytes_of(folder: Path) -> int:
+    total = 0
+    with suppress(FileNotFoundError):  # another process deletes entries too
+        for path in folder.rglob("*"):
+            total += path.lstat().st_size if path.is_file() else 0
+    return total
 
 
 def _aged() -> Iterator[tuple[int, Path]]:

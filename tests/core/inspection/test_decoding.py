@@ -19,7 +19,7 @@ import pytest
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.inspection import reading
 from sysbench.core.inspection.decoding import Decoding, DecodingCancelled
-from sysbench.core.inspection.entries import KEPT, entries_folder
+from sysbench.core.inspection.entries import KEPT, entries_folder, forget_oldest
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.messages import Progressed
 from sysbench.core.record.record import KernelRow
@@ -160,6 +160,26 @@ class TestEntries:
         names = {path.name for path in folder.iterdir()}
         assert len(names) == KEPT
         assert not names & {"0", "1", "2", "3"}
+
+    def test_the_newest_are_kept_as_far_as_their_bytes_go(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sysbench.core.inspection.entries.MOST_KEPT_BYTES", 100)
+        folder = entries_folder()
+        for age, size in enumerate((120, 10, 10)):
+            tables = folder / str(age) / "trace" / "kernels.json"
+            tables.parent.mkdir(parents=True)
+            tables.write_bytes(bytes(size))
+            os.utime(folder / str(age), (1000 - age, 1000 - age))
+        forget_oldest()
+        assert {path.name for path in folder.iterdir()} == {"0"}, "the newest alone takes more"
+        (folder / "0" / "trace" / "kernels.json").write_bytes(bytes(40))
+        for age, size in enumerate((0, 30, 30, 30, 0)):
+            (folder / str(age)).mkdir(exist_ok=True)
+            (folder / str(age) / "rank.msgpack").write_bytes(bytes(size))
+            os.utime(folder / str(age), (1000 - age, 1000 - age))
+        forget_oldest()
+        assert {path.name for path in folder.iterdir()} == {"0", "1", "2"}
 
     def test_every_file_of_a_run_gives_tables_or_a_reason(self, tiny_run: RunDirectory) -> None:
         read = []
