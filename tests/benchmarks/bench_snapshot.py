@@ -1,6 +1,7 @@
 """From a snapshot's file to ledger, peak and origins, beside the plain load of the same file.
 
-Each in a fresh process. torch's own picture of it is timed, too, where it has one.
+Each in a fresh process. torch's own picture of it is timed, too, where it has one. Beside other
+programs the seconds are theirs too: those of the processor are not.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ OURS = """
 from pathlib import Path
 from sysbench.core.analysis.memory.foreign import describe_snapshot
 from sysbench.core.analysis.memory.snapshot import read_snapshot
-began = time.perf_counter()
+began, began_cpu = time.perf_counter(), time.process_time()
 memory = describe_snapshot(read_snapshot(Path(sys.argv[1])))
 assert sum(row.bytes for row in memory.ledger) == memory.peak_allocated_bytes and memory.largest
 """
-BEFORE = "import resource, sys, time\nbegan = time.perf_counter()\n"
+BEFORE = """
+import resource, sys, time
+began, began_cpu = time.perf_counter(), time.process_time()
+"""
 AFTER = """
-print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(time.perf_counter() - began, time.process_time() - began_cpu)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
@@ -41,12 +46,12 @@ def write_snapshot(path: Path, events: int) -> None:
     subprocess.run([*command, str(path)], check=True)
 
 
-def measured(code: str, path: Path) -> tuple[float, float]:
-    """Seconds, imports left out, and the most MiB that were resident."""
+def measured(code: str, path: Path) -> tuple[float, float, float]:
+    """Seconds and those of the processor, imports left out; the most MiB that were resident."""
     command = [sys.executable, "-P", "-c", BEFORE + code + AFTER, str(path)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    seconds, mebibytes = map(float, output.split())
-    return seconds, mebibytes
+    seconds, cpu_seconds, mebibytes = map(float, output.split())
+    return seconds, cpu_seconds, mebibytes
 
 
 def torch_seconds(path: Path, folder: Path) -> float:
@@ -65,11 +70,13 @@ def main() -> None:
             write_snapshot(path, events)
             print(f"snapshot of {events:,} events, {path.stat().st_size / 2**20:.0f} MiB")
             tries = [(measured(PLAIN, path), measured(OURS, path)) for _ in range(TRIES)]
-            plain, plain_memory = min(one for one, _ in tries)
-            ours, our_memory = min(one for _, one in tries)
-            print(f"  plain pickle.load   {plain:7.3f} s   {plain_memory:5.0f} MiB")
-            print(f"  to all tables       {ours:7.3f} s   {our_memory:5.0f} MiB", end="")
-            print(f"   {ours / plain:.2f} times, best of {TRIES} interleaved")
+            plain, plain_cpu, plain_memory = map(min, zip(*(one for one, _ in tries), strict=True))
+            ours, our_cpu, our_memory = map(min, zip(*(one for _, one in tries), strict=True))
+            print(f"  {'':17}          s     CPU s     MiB")
+            print(f"  plain pickle.load   {plain:7.3f}   {plain_cpu:7.3f}   {plain_memory:5.0f}")
+            print(f"  to all tables       {ours:7.3f}   {our_cpu:7.3f}   {our_memory:5.0f}", end="")
+            print(f"   {ours / plain:.2f} times, {our_cpu / plain_cpu:.2f} of the CPU,", end="")
+            print(f" best of {TRIES} interleaved")
             print(f"  torch's trace_plot  {torch_seconds(path, Path(name)):7.3f} s")
 
 

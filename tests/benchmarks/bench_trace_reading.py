@@ -2,8 +2,8 @@
 
 1.06 million events, about 300 MB; each side in processes of its own, in turn; ours also to all
 tables of ``inspect``, and held to a single core, where it starts no processes. Printed are the
-fastest of each, their ratio, the processors' seconds, and at most how much memory all processes
-took together. Other programs on the machine add to the seconds, hardly to the processors' ones.
+fastest of each, their ratio, and at most how much memory all processes took together. Beside other
+programs the seconds are theirs too: those of its own processor and of its helpers' are not.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pathlib import Path
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.analysis.kernels.table import kernel_table
 from sysbench.core.analysis.kernels.time_ledger import time_ledger
-began = time.perf_counter()
+began = now()
 table = kernel_table(time_ledger(read_trace(Path(sys.argv[1]))), by_layer=True)
 tell(sum(row.calls for row in table.rows))
 """
 ALL_TABLES = """
 from pathlib import Path
 from sysbench.core.inspection.reading import read_tables
-began = time.perf_counter()
+began = now()
 tables = read_tables(Path(sys.argv[1]), lambda *progress: None)
 tell(sum(row.calls for row in tables.layers.rows))
 """
 PANDAS = """
 import pandas as pd
-began = time.perf_counter()
+began = now()
 with open(sys.argv[1]) as file:
     events = pd.DataFrame(json.load(file)["traceEvents"])
 def correlations(category):
@@ -70,26 +70,27 @@ FRAME = """
 import json, os, resource, sys, time
 if "one" in sys.argv:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+def now():
+    user, system, helpers_user, helpers_system, _ = os.times()
+    return time.perf_counter(), user + system, helpers_user + helpers_system
 def tell(calls):
-    seconds = time.perf_counter() - began
+    seconds, own_s, helpers_s = (end - begin for begin, end in zip(began, now(), strict=True))
     own, largest = (
         resource.getrusage(who).ru_maxrss / 1024
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     from sysbench.core.analysis.trace.parts import MOST_PARTS, processes
-    helpers = min(processes(), MOST_PARTS) - 1
-    times = os.times()
-    busy = sum(times[:4])  # imports and all, of the helpers too
-    print(json.dumps([seconds, busy, own + helpers * largest, calls]))
+    mib = own + (min(processes(), MOST_PARTS) - 1) * largest
+    print(json.dumps([seconds, own_s, helpers_s, mib, calls]))
 """
 
 
-def _measure(path: Path, code: str, *cores: str) -> tuple[float, float, float, float]:
-    """Seconds, the processors' seconds, MiB at the highest, kernels counted."""
+def _measure(path: Path, code: str, *cores: str) -> list[float]:
+    """Seconds, those of its own processor and of its helpers', MiB at the highest, kernels."""
     command = [sys.executable, "-P", "-c", FRAME + code, str(path), *cores]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    seconds, busy, mib, calls = json.loads(done.stdout)
-    return seconds, busy, mib, calls
+    figures: list[float] = json.loads(done.stdout)
+    return figures
 
 
 def main() -> None:
@@ -108,11 +109,12 @@ def main() -> None:
         runs = [{side: _measure(path, *how) for side, how in sides.items()} for _ in range(ROUNDS)]
     best = {side: min(run[side] for run in runs) for side in sides}
     slowest = best["json + pandas"][0]
-    for side, (seconds, _, mib, calls) in best.items():
-        busy = min(run[side][1] for run in runs)
+    print(f"{'':20}      s   times as fast   own CPU s   helpers' CPU s   MiB   kernels")
+    for side, (seconds, _, _, mib, calls) in best.items():
+        own_s, helpers_s = (min(run[side][place] for run in runs) for place in (1, 2))
         print(
-            f"{side:20} {seconds:6.2f} s  {slowest / seconds:5.2f} times as fast"
-            f"  {busy:6.2f} s of processors  {mib:6.0f} MiB  {calls:,.0f} kernels"
+            f"{side:20} {seconds:6.2f}   {slowest / seconds:13.2f}   {own_s:9.2f}"
+            f"   {helpers_s:14.2f}   {mib:3.0f}   {calls:,.0f}"
         )
 
 
