@@ -21,6 +21,7 @@ from ..record.roof import Roof
 from ..spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
 from .closed_form import Prediction, why_not_predicted
 from .requests import Held, Requests
+from .savings.variant import PLAIN, Variant
 
 TIMEOUT_SECONDS = 120.0
 """Limit for one answer; the first includes the import of torch."""
@@ -76,6 +77,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
         block_ledger: The rows of ``ledger`` as blocks of CUDA's allocator; None on the CPU.
         requests: Its requests to CUDA's allocator; None on the CPU.
         held: What the allocator holds for them on a device without end.
+        trained_parameters: Count of those that need gradients.
         seconds: Duration of the prediction, without the import of torch.
         import_seconds: Duration of that import, once for a process.
     """
@@ -84,6 +86,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     block_ledger: list[LedgerRow] | None
     requests: Requests | None = None
     held: Held | None = None
+    trained_parameters: int = 0
     seconds: float = 0.0
     import_seconds: float = 0.0
 
@@ -94,10 +97,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         spec: See `canonical_spec`.
         capability: The device's compute capability; None where it is not known.
+        variant: The way to train it, where that is not the spec's.
     """
 
     spec: RunSpec
     capability: str | None = None
+    variant: Variant = PLAIN
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -121,7 +126,7 @@ class Estimator:
         self._timeout_seconds = timeout_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
-        self._predictions: dict[tuple[str, str | None], ExactPrediction] = {}
+        self._predictions: dict[tuple[str, str | None, Variant], ExactPrediction] = {}
 
     def __enter__(self) -> Self:
         """Start the child.
@@ -140,11 +145,14 @@ class Estimator:
         """The process, while there is one."""
         return None if self._process is None else self._process.pid
 
-    def predict(self, spec: RunSpec, capability: str | None = None) -> ExactPrediction:
+    def predict(
+        self, spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
+    ) -> ExactPrediction:
         """The cost of one steady step, run eagerly with the semantics of ``device``.
 
         Args:
             capability: As `closed_form.predict` takes it.
+            variant: Of a training step; on CUDA no allocator is played for a sharded one.
 
         Raises:
             WorkerFailed: The process died, did not answer in time, or could not play the step.
@@ -154,8 +162,8 @@ class Estimator:
             raise SpecError("workload", spec.workload, "transformer; exact mode plays no other")
         if spec.checkpoint and not spec.is_own:
             raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
-        question = Question(spec=canonical_spec(spec), capability=capability)
-        key = question.spec.identity, capability
+        question = Question(spec=canonical_spec(spec), capability=capability, variant=variant)
+        key = question.spec.identity, capability, variant
         if key not in self._predictions:
             self._predictions[key] = self._ask(question)
         return self._predictions[key]

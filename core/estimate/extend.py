@@ -55,6 +55,7 @@ class Played:
         saved_bytes: Bytes that the graph holds after forward and loss, without weights.
         products: Number of times that each phase computes each product.
         moved_bytes: Bytes that all other operations read and write, by phase.
+        trained_parameters: Count of the parameters that need gradients.
         trace: Its requests for memory, in order; None where the step was extrapolated.
     """
 
@@ -63,6 +64,7 @@ class Played:
     saved_bytes: int
     products: Counter[tuple[str, Product]]
     moved_bytes: Counter[str]
+    trained_parameters: int = 0
     trace: Trace | None = field(default=None, compare=False)
 
 
@@ -93,6 +95,7 @@ def extended(small: Played, large: Played, layers: int) -> Played:
         moments=[moment(label) for label in at_small],
         saved_bytes=_line(small.saved_bytes, large.saved_bytes, times),
         products=_counts(small.products, large.products, times),
+        trained_parameters=_line(small.trained_parameters, large.trained_parameters, times),
         moved_bytes=_counts(small.moved_bytes, large.moved_bytes, times),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..estimate.closed_form import Prediction
 from ..estimate.exact import ExactPrediction, PhasePrediction
 from ..estimate.grid import Cell, Fit
-from ..estimate.savings import Saving, Savings
+from ..estimate.savings.savings import Saving, Savings
 from ..record.memory import LedgerRow
 from .table import Column, Table, facts, fields_of, tabulate
 

@@ -55,6 +55,8 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if any(hasattr(kind, "to_local") for kind in types):
+            return NotImplemented  # a tensor of several ranks asks again for its shard
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.is_meta:
             storage = result.untyped_storage()

@@ -25,6 +25,7 @@ from ...estimate.exact import Answer, ExactPrediction, PhasePrediction, ProductC
 from ...estimate.extend import Amounts, Moment, Played, extended
 from ...estimate.libraries import workspace_bytes
 from ...estimate.requests import held_by
+from ...estimate.savings.variant import PLAIN, Variant
 from ...estimate.trace import SHALLOW, Trace, extended_trace
 from ...machine.processes import die_with_parent
 from ...record.record import LedgerRow
@@ -33,24 +34,34 @@ from ...spec.spec import RunSpec
 from ..places import users_place
 
 
-def exact_prediction(spec: RunSpec, capability: str | None = None) -> ExactPrediction:
+def exact_prediction(
+    spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
+) -> ExactPrediction:
     """Run the step on meta tensors and sum it; for a deep model, extrapolate two shallow ones.
 
     Args:
         capability: As `closed_form.predict` takes it.
+        variant: Of a training step.
     """
+    prediction = _predicted(spec, capability, variant)
+    if variant.shards > 1:  # its transfers have streams of their own, which nobody plays
+        return msgspec.structs.replace(prediction, requests=None, held=None)
+    return prediction
+
+
+def _predicted(spec: RunSpec, capability: str | None, variant: Variant) -> ExactPrediction:
     # Late: `main` times what it imports.
     if spec.is_own:
         from .own import play_own
 
-        own = play_own(spec, capability)
+        own = play_own(spec, capability, variant)
         sizes = Sizes(own.parameters, own.parameter_bytes, None, {})
         how = " of the whole model"
         return _added_up(spec, own.played, own.played.trace, how, capability, sizes)
     from .step import play
 
-    if spec.layers <= SHALLOW:
-        played = play(spec, capability)
+    if spec.layers <= SHALLOW or variant != PLAIN:  # the last block gathers no other one ahead
+        played = play(spec, capability, variant)
         return _added_up(spec, played, played.trace, "", capability)
     small, large = (play(spec.changed(layers=SHALLOW - less), capability) for less in (1, 0))
     how = f", {SHALLOW - 1} and {SHALLOW} layers extended to {spec.layers}"
@@ -60,22 +71,26 @@ def exact_prediction(spec: RunSpec, capability: str | None = None) -> ExactPredi
     return _added_up(spec, extended(small, large, spec.layers), trace, how, capability)
 
 
-def quick_prediction(spec: RunSpec, capability: str | None = None) -> ExactPrediction:
+def quick_prediction(
+    spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
+) -> ExactPrediction:
     """`exact_prediction` without importing torch's compiler, if this torch works without it."""
     # Late: `main` times what it imports.
     from .late_imports import few_imports, stub_dynamo
 
+    if variant.shards > 1:
+        return exact_prediction(spec, capability, variant)
     spared: AbstractContextManager[None] = stub_dynamo()
     if spec.is_own:
         if source_of(spec.model).door != "hf" or spec.trust_code:
-            return exact_prediction(spec, capability)  # its code may use anything of torch
+            return exact_prediction(spec, capability, variant)  # its code may use any of torch
         spared = few_imports()
     try:
         with spared:
-            return exact_prediction(spec, capability)
+            return exact_prediction(spec, capability, variant)
     except Exception:
         # This torch, or this model, may use more than there is now.
-        return exact_prediction(spec, capability)
+        return exact_prediction(spec, capability, variant)
 
 
 class Sizes(NamedTuple):
@@ -129,6 +144,7 @@ def _added_up(
         phases=phases,
         requests=requests,
         held=held,
+        trained_parameters=played.trained_parameters,
         method=f"exact: the step on meta tensors{how}",
         formulas=sizes.formulas,
     )
@@ -195,7 +211,7 @@ def _answer(line: bytes, import_seconds: float) -> Answer:
         question = msgspec.json.decode(line, type=Question)
         began = time.perf_counter()
         try:
-            prediction = quick_prediction(question.spec, question.capability)
+            prediction = quick_prediction(question.spec, question.capability, question.variant)
         except Exception as error:
             users = users_place(error, question.spec)
             place = users and f"{users}: "

@@ -4,38 +4,36 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...analysis.trace.scopes import MODULE_RANGE
 from ...estimate.extend import Played
 from ...estimate.libraries import workspaces_bytes
+from ...estimate.savings.variant import PLAIN, Variant
 from ...estimate.step.backward import GRADIENTS
 from ...estimate.step.forward import LOGITS
 from ...estimate.trace import STEP
-from ...spec.choices import Attention, without_autocast
+from ...spec.choices import without_autocast
 from ...spec.own_model import source_of
 from ...spec.spec import RunSpec
 from ..ranges import MakeRange, module_ranges
 from ..workloads import own
 from ..workloads.base import autocast_dtype, tensors_in
-from ..workloads.sdpa import fused_choice
 from . import fused_layers
 from .building import BuildTracker
-from .device import CpuFunctions, CudaFunctions, replaced
+from .device import replaced
+from .own_functions import OwnCpu, OwnCuda, answered
 from .step import DryRunOptimizer
 from .storages import OUTSIDE, Place, StorageTracker
+from .variants.sharding import local, ranks_played, resizes_told
+from .variants.vary import trained_of, vary
 
-_aten = torch.ops.aten
 MODEL = "model"
 """Name of the place outside every module of the model."""
 
@@ -55,15 +53,21 @@ class DryRunOwnWorkload(own.OwnWorkload):
         requested_spec: The spec that is predicted; ``spec`` is its stand-in, run eagerly.
     """
 
-    def __init__(self, requested_spec: RunSpec) -> None:
+    def __init__(self, requested_spec: RunSpec, variant: Variant = PLAIN) -> None:
         self.requested_spec = requested_spec
+        self._variant = variant
         with replaced(own, "optimizer_over", DryRunOptimizer):
             super().__init__(_runnable(requested_spec), torch.device("meta"))
+
+    def _prepared(self, model: nn.Module) -> nn.Module:
+        model = super()._prepared(model)
+        vary(model, self._variant)
+        return model
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
         spec = self.requested_spec
-        functions = _OwnCuda if spec.on_cuda else _OwnCpu
+        functions = OwnCuda if spec.on_cuda else OwnCpu
         is_configured = source_of(spec.model).door == "hf"
         values = _without_values() if is_configured else nullcontext()
         # By autocast on CUDA these layers lose their fused paths, and by that on the CPU not.
@@ -93,181 +97,9 @@ def _without_values() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, answer in answers:
             if hasattr(owner, name):
-                always = partial(_answered, answer)
+                always = partial(answered, answer)
                 stack.enter_context(replaced(owner, name, always))
         yield
-
-
-def _answered(answer: object, *_: object, **__: object) -> object:
-    return answer
-
-
-GROUPED_PRODUCTS = tuple(
-    getattr(owner, name)
-    for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
-    if hasattr(owner, name)
-)
-"""Products of experts' weights, in the versions of torch that have them."""
-
-
-class GroupedProduct(torch.autograd.Function):
-    """A product of rows in groups, each with a matrix of its own.
-
-    torch has no meta kernel for it in float32. Every row is multiplied once, whatever the groups.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, matrices: Tensor) -> Tensor:
-        """The rows' products, in the layout of the rows."""
-        ctx.save_for_backward(rows, matrices)
-        return rows @ matrices[0]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of both inputs."""
-        rows, matrices = ctx.saved_tensors
-        (gradient,) = gradients
-        of_rows = gradient @ matrices[0].t()
-        rows.t() @ gradient  # for its FLOPs
-        return of_rows, torch.empty_like(matrices)
-
-
-class _Inside(TorchFunctionMode):
-    """Mode that has another one answer what a function calls within its own body."""
-
-    def __init__(self, answering: CpuFunctions) -> None:
-        super().__init__()
-        self._answering = answering
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return self._answering.__torch_function__(func, types, args, kwargs)
-
-
-OF_LAYERS = (F.multi_head_attention_forward, fused_layers.ATTENTION, fused_layers.ENCODER_LAYER)
-"""What the attention layers of torch call as a whole."""
-
-
-def _answered_layer(
-    mode: CpuFunctions, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    """The result of a function of `OF_LAYERS`, with everything that it calls answered by the mode.
-
-    torch asks a mode about the function as a whole, and has left the mode when its body runs. The
-    body asks once more whether there is a mode: told that there is none, it goes on.
-    """
-    played = func
-    if func is fused_layers.ATTENTION:
-        played = partial(fused_layers.attention, on_cuda=isinstance(mode, CudaFunctions))
-    elif func is fused_layers.ENCODER_LAYER:
-        played = fused_layers.encoder_layer
-    with replaced(F, "has_torch_function", partial(_answered, False)), _Inside(mode):
-        return played(*args, **kwargs)
-
-
-class _OwnCpu(CpuFunctions):
-    """Mode that answers any model's functions as on the CPU."""
-
-    def _answer(
-        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        if func in OF_LAYERS:
-            return _answered_layer(self, func, args, kwargs)
-        if func is F.scaled_dot_product_attention:
-            return cpu_attention(self._attention, *args, **kwargs)
-        if func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3:
-            return GroupedProduct.apply(args[0], args[1])  # type: ignore[no-untyped-call]
-        return func(*args, **kwargs)
-
-
-class _OwnCuda(CudaFunctions):
-    """Mode that answers any model's functions as on CUDA, where the built-in model's rules hold."""
-
-    def _answer(
-        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        if func in OF_LAYERS:
-            return _answered_layer(self, func, args, kwargs)
-        if func is F.scaled_dot_product_attention and not _is_fused_by_cuda(*args, **kwargs):
-            return func(*args, **kwargs)
-        if func is F.rms_norm and kwargs.get("weight") is None:
-            return func(*args, **kwargs)
-        if func is F.cross_entropy and kwargs.get("label_smoothing"):
-            return func(*args, **kwargs)
-        return super()._answer(func, args, kwargs)
-
-
-def _is_fused_by_cuda(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> bool:
-    """Whether `cuda_attention` knows the kernel: one that keeps no scores, without a mask.
-
-    It keeps as much with and without causality and dropout. Key heads fewer than query heads are
-    refused by the memory-efficient kernel, the only one for float32: torch then writes scores.
-    """
-    is_half = query.dtype in (torch.bfloat16, torch.float16)
-    return attn_mask is None and (is_half or query.shape[-3] == key.shape[-3])
-
-
-def cpu_attention(
-    attention: Attention,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """Attention by the kernel that torch chooses on the CPU for these shapes and strides.
-
-    torch is asked with real tensors that nobody writes to: their memory is never touched.
-
-    Args:
-        attention: The spec's, which may leave torch one kernel alone.
-    """
-    operands = (query, key, value)
-    allowed: AbstractContextManager[object] = nullcontext()
-    if attention.backend is not None:
-        allowed = sdpa_kernel(SDPBackend.__members__[attention.backend])
-    with _disable_current_modes(), torch.device("cpu"), allowed:
-        q, k, v = map(_unwritten, operands)
-        mask = None if attn_mask is None else _unwritten(attn_mask)
-        choice = fused_choice(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
-    if choice != SDPBackend.FLASH_ATTENTION.value:
-        math = _aten._scaled_dot_product_attention_math
-        return math(  # type: ignore[no-any-return]
-            *operands,
-            attn_mask,
-            dropout_p,
-            is_causal,
-            None,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )[0]
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
-    flash = _aten._scaled_dot_product_flash_attention_for_cpu
-    return flash(*operands, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]  # type: ignore[no-any-return]
-
-
-def _unwritten(tensor: Tensor) -> Tensor:
-    """A tensor of the CPU like this one, with no values."""
-    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-    return like.requires_grad_(tensor.requires_grad)
 
 
 def _runnable(spec: RunSpec) -> RunSpec:
@@ -281,7 +113,7 @@ def _runnable(spec: RunSpec) -> RunSpec:
     )
 
 
-def play_own(spec: RunSpec, capability: str | None = None) -> OwnPlayed:
+def play_own(spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN) -> OwnPlayed:
     """Run a dry step of the whole model; optimizer state exists beforehand.
 
     An optimizer or a whole step of the user's makes its state in a first step, which is not
@@ -289,13 +121,19 @@ def play_own(spec: RunSpec, capability: str | None = None) -> OwnPlayed:
 
     Args:
         capability: As `closed_form.predict` takes it.
+        variant: Of a training step without an optimizer of the user's.
 
     Raises:
         Exception: Whatever the user's code raises, also because a tensor has no data.
     """
+    with ranks_played(variant.shards):
+        return _played(spec, capability, variant)
+
+
+def _played(spec: RunSpec, capability: str | None, variant: Variant) -> OwnPlayed:
     built = BuildTracker()
     with built:
-        workload = DryRunOwnWorkload(spec)
+        workload = DryRunOwnWorkload(spec, variant)
         if spec.optimizer == "custom":
             workload.step(lambda phase: None)
     tracker = StorageTracker(built, workspaces_bytes(spec, capability), on_cuda=spec.on_cuda)
@@ -304,7 +142,12 @@ def play_own(spec: RunSpec, capability: str | None = None) -> OwnPlayed:
     tracker.trace.mark(STEP)
     used: set[Tensor] = set()
     _watch(tracker, workload, used)
-    with module_ranges(workload.model, _places(tracker)), tracker, _no_collections():
+    with (
+        module_ranges(workload.model, _places(tracker)),
+        tracker,
+        resizes_told(tracker, variant.shards),
+        _no_collections(),
+    ):
         workload.step(tracker.enter)
     optimizer = workload.optimizer
     for parameter, state in optimizer.state.items() if optimizer else ():
@@ -313,7 +156,7 @@ def play_own(spec: RunSpec, capability: str | None = None) -> OwnPlayed:
                 tracker.forget(value)
     parameters = list(workload.model.parameters())
     return OwnPlayed(
-        tracker.played(0),
+        tracker.played(0, trained_parameters=trained_of(workload.model)),
         sum(parameter.numel() for parameter in parameters),
         sum(parameter.nbytes for parameter in parameters),
     )
@@ -338,7 +181,7 @@ def _own_residents(tracker: StorageTracker, workload: DryRunOwnWorkload) -> None
     spec = workload.requested_spec
     for name, parameter in workload.model.named_parameters():
         place = Place(0, name.rpartition(".")[0] or MODEL)
-        tracker.own(parameter, "parameters", place)
+        tracker.own(local(parameter), "parameters", place)
         for value in tensors_in(states.get(parameter, {})):
             # On CUDA only the fused optimizer keeps the number of steps on the device.
             on_host = value.dim() == 0 and spec.on_cuda and spec.optimizer != "adamw-fused"
@@ -381,7 +224,7 @@ def _watch(tracker: StorageTracker, workload: DryRunOwnWorkload, used: set[Tenso
     def own_gradient(place: Place, parameter: Tensor) -> None:
         assert parameter.grad is not None
         used.add(parameter)
-        tracker.own(parameter.grad, GRADIENTS, place)
+        tracker.own(local(parameter.grad), GRADIENTS, place)
 
     named = [*workload.model.named_parameters(), *((MODEL, one) for one in workload.inputs)]
     for name, leaf in named:

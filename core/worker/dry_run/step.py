@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...estimate.extend import Played
 from ...estimate.libraries import workspaces_bytes
+from ...estimate.savings.variant import PLAIN, Variant
 from ...estimate.step.backward import GRADIENTS
 from ...estimate.step.forward import LOGITS
 from ...estimate.trace import STEP
@@ -31,6 +32,8 @@ from .building import BuildTracker
 from .device import device_semantics, replaced
 from .initialising import request_initialisation
 from .storages import OUTSIDE, Place, StorageTracker
+from .variants.sharding import local, ranks_played, resizes_told
+from .variants.vary import trained_of, vary
 
 
 class DryRunOptimizer:
@@ -45,11 +48,13 @@ class DryRunOptimizer:
         self._parameters: list[Tensor] = list(
             model.parameters() if isinstance(model, nn.Module) else model
         )
+        self._parameters = [one for one in self._parameters if one.requires_grad]
         self.state = {parameter: self._state_of(parameter) for parameter in self._parameters}
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         if self._kind == "sgd":
             return {}
+        parameter = local(parameter)
         fused = self._kind == "adamw-fused"
         return {
             # Only the fused kernel reads it on the device; the others read it on the host.
@@ -61,8 +66,9 @@ class DryRunOptimizer:
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient by it."""
-        used = [parameter for parameter in self._parameters if parameter.grad is not None]
-        gradients = [parameter.grad for parameter in used if parameter.grad is not None]
+        parameters = [one for one in self._parameters if one.grad is not None]
+        used = [local(parameter) for parameter in parameters]
+        gradients = [local(one.grad) for one in parameters if one.grad is not None]
         if self._kind == "sgd":
             sgd(
                 used,
@@ -79,10 +85,10 @@ class DryRunOptimizer:
         adamw(
             used,
             gradients,
-            [self.state[parameter]["exp_avg"] for parameter in used],
-            [self.state[parameter]["exp_avg_sq"] for parameter in used],
+            [self.state[parameter]["exp_avg"] for parameter in parameters],
+            [self.state[parameter]["exp_avg_sq"] for parameter in parameters],
             [],
-            [self.state[parameter]["step"] for parameter in used],
+            [self.state[parameter]["step"] for parameter in parameters],
             foreach=self._kind == "adamw-foreach",
             fused=self._kind == "adamw-fused",
             amsgrad=False,
@@ -102,15 +108,18 @@ class DryRunWorkload(workload.Workload):
         requested_spec: The spec that is predicted; ``spec`` is its stand-in, run eagerly.
     """
 
-    def __init__(self, requested_spec: RunSpec) -> None:
+    def __init__(self, requested_spec: RunSpec, variant: Variant = PLAIN) -> None:
         self.requested_spec = requested_spec
         with (
             replaced(transformer, "initialise", request_initialisation),
             # By name: renaming these in the workload or the model breaks the dry run.
-            replaced(workload, "make_optimizer", DryRunOptimizer),
+            replaced(workload, "make_optimizer", lambda spec, model: None),
             _WithoutData(),
         ):
             super().__init__(_runnable(requested_spec))
+        vary(self.model, variant)
+        if self.spec.step == "train":
+            self.optimizer = DryRunOptimizer(self.spec, self.model)  # type: ignore[assignment]
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
@@ -147,23 +156,29 @@ def _runnable(spec: RunSpec) -> RunSpec:
 EMBEDDING, HEAD = Place(0, "embedding"), Place(0, "head")
 
 
-def play(spec: RunSpec, capability: str | None = None) -> Played:
+def play(spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN) -> Played:
     """Run a dry step with all of the spec's layers; optimizer state exists beforehand.
 
     Args:
         capability: As `closed_form.predict` takes it.
+        variant: Of a training step.
     """
+    with ranks_played(variant.shards):
+        return _played(spec, capability, variant)
+
+
+def _played(spec: RunSpec, capability: str | None, variant: Variant) -> Played:
     built = BuildTracker()
     with built:
-        workload = DryRunWorkload(spec)
+        workload = DryRunWorkload(spec, variant)
     tracker = StorageTracker(built, workspaces_bytes(spec, capability), on_cuda=spec.on_cuda)
     _own_residents(tracker, workload)
     built.label_the_rest()
     tracker.trace.mark(STEP)
     _watch(tracker, workload)
-    with tracker:
+    with tracker, resizes_told(tracker, variant.shards):
         workload.step(tracker.enter)
-    return tracker.played(spec.layers)
+    return tracker.played(spec.layers, trained_parameters=trained_of(workload.model))
 
 
 def _own_residents(tracker: StorageTracker, workload: DryRunWorkload) -> None:
@@ -176,8 +191,8 @@ def _own_residents(tracker: StorageTracker, workload: DryRunWorkload) -> None:
     )
     for name, parameter in workload.model.named_parameters():
         place = _place_of(name)
-        tracker.own(parameter, "parameters", place)
-        state = workload.optimizer.state[parameter] if workload.optimizer is not None else {}
+        tracker.own(local(parameter), "parameters", place)
+        state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
         for value in state.values():
             # On CUDA only the fused optimizer keeps the number of steps on the device.
             on_host = value.dim() == 0 and workload.requested_spec.on_cuda
@@ -204,13 +219,15 @@ def _watch(tracker: StorageTracker, workload: DryRunWorkload) -> None:
     workload.model.register_forward_hook(done)
 
     for name, parameter in workload.model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         own = partial(_own_gradient, tracker, _place_of(name))
         parameter.register_post_accumulate_grad_hook(own)  # type: ignore[no-untyped-call]
 
 
 def _own_gradient(tracker: StorageTracker, place: Place, parameter: Tensor) -> None:
     assert parameter.grad is not None
-    tracker.own(parameter.grad, GRADIENTS, place)
+    tracker.own(local(parameter.grad), GRADIENTS, place)
 
 
 def _on_forward(tracker: StorageTracker, module: nn.Module, inside: Place, behind: Place) -> None:

@@ -127,6 +127,20 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         life = self._of.get(_address(tensor)) or self._follow(tensor, category, block)
         life.category, life.place = category, place
 
+    def resized(self, tensor: Tensor) -> None:
+        """Follow a storage whose memory was returned, or requested anew, without an operation."""
+        address, count = _address(tensor), tensor.untyped_storage().nbytes()
+        life = self._of.get(address)
+        if life is None or life.bytes == count:
+            return
+        life.died = len(self._moments)
+        self.trace.give_back(life.number)
+        number = self.trace.request(count, self._place.block)
+        self._of[address] = Life(count, life.category, born=life.died, number=number)
+        self._lives.append(self._of[address])
+        if count:
+            self._moments.append((self.phase, self._place))
+
     def forget(self, tensor: Tensor) -> None:
         """Count the tensor's storage as if it had never been there."""
         life = self._of.get(_address(tensor))
@@ -155,6 +169,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if any(hasattr(kind, "to_local") for kind in types):
+            return NotImplemented  # a tensor of several ranks asks again for its shard
         if torch.is_inference_mode_enabled():
             # Without autograd, composite operations arrive before they are decomposed.
             with self:
@@ -275,10 +291,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             life.died = len(self._moments)
         self.trace.give_back(life.number)
 
-    def played(self, layers: int) -> Played:
-        """The tracked step."""
+    def played(self, layers: int, trained_parameters: int = 0) -> Played:
+        """The tracked step, of a model of so many layers and parameters that it updates."""
         return Played(
             layers=layers,
+            trained_parameters=trained_parameters,
             moments=list(self._all_moments()),
             saved_bytes=self.saved_bytes,
             products=self._products,

@@ -56,7 +56,7 @@ class OwnWorkload(SteppedWorkload):
         model = _placed(self.parts.model, spec, self.device)
         self.batch = self._moved(self.batch)
         self.loss_words = ""
-        self.model = compiled(spec, model.train(spec.step != "inference"))
+        self.model = self._prepared(model)
         self.optimizer = self._optimizer() if spec.step == "train" else None
         self.phases = self._phases()
 
@@ -82,6 +82,10 @@ class OwnWorkload(SteppedWorkload):
             "libraries": libraries_of(source, path),
             **self.parts.facts,
         }
+
+    def _prepared(self, model: nn.Module) -> nn.Module:
+        """The placed model as its steps run it."""
+        return compiled(self.spec, model.train(self.spec.step != "inference"))
 
     def _phases(self) -> tuple[str, ...]:
         spec = self.spec

@@ -151,10 +151,10 @@ def test_a_torch_that_wants_more_of_its_compiler_gets_it() -> None:
 from sysbench.core.worker.dry_run import child
 from sysbench.core.spec.spec import RunSpec
 exact = child.exact_prediction
-def choosy(spec, capability):
+def choosy(spec, capability, variant):
     import torch._dynamo
     assert torch._dynamo.config.fake_tensor_cache_enabled
-    return exact(spec, capability)
+    return exact(spec, capability, variant)
 child.exact_prediction = choosy
 spec = RunSpec(device="cpu")
 print(child.quick_prediction(spec) == exact(spec))

@@ -13,6 +13,7 @@ from sysbench.core.estimate.closed_form import ROWS, predict
 from sysbench.core.estimate.exact import ExactPrediction
 from sysbench.core.estimate.extend import Moment, Played, extended
 from sysbench.core.estimate.libraries import workspaces_bytes
+from sysbench.core.estimate.savings.variant import PLAIN, Variant
 from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
@@ -72,7 +73,8 @@ def test_every_optimizer_peaks_at_what_it_allocates(
 class RealWorkload(Workload):
     """Replaces the dry run's workload; its optimizer has its state."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec, variant: Variant) -> None:
+        assert variant == PLAIN
         super().__init__(spec)
         self.requested_spec = spec
         self.step(lambda phase: None)

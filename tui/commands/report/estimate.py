@@ -23,7 +23,7 @@ from ....core.estimate.room import (
     spare_bytes,
     verdict_of,
 )
-from ....core.estimate.savings import Savings
+from ....core.estimate.savings.savings import Savings
 from ....core.formatting import format_bytes, format_count, percent, signed_percent
 from ....core.record.memory import LIBRARY_WORKSPACE
 from ....core.record.roof import Roof
@@ -217,10 +217,7 @@ def savings_lines(
         yield from titled(table.title, table_lines(table, width, drop=("peak_phase",)))
     yield blank()
     yield from prose(_savings_answer(savings), width, style="bold")
-    remarks = [f"not predicted: {why}" for why in dict.fromkeys(savings.unknown.values())]
-    if len(savings.savings) > 1:
-        remarks.append("each change is alone: what two save together is no sum of theirs")
-    for text in (*remarks, *_workspace_remarks(spec, card.capability), f"method: {method}"):
+    for text in (*savings.remarks, *_workspace_remarks(spec, card.capability), f"method: {method}"):
         yield from prose(text, width, style="dim")
 
 
@@ -229,9 +226,9 @@ def _savings_answer(savings: Savings) -> str:
     if not savings.savings:
         return f"No single change that was tried saves anything of {peak}."
     most = savings.savings[0]
-    ((key, value),) = most.settings.items()
+    change = " ".join(f"{key}={value}" for key, value in most.settings.items())
     saved = format_bytes(most.saved_bytes)
-    return f"{key}={value} saves the most, {saved} of {peak}; its price: {most.price}."
+    return f"{change} saves the most, {saved} of {peak}; its price: {most.price}."
 
 
 def _head(spec: RunSpec, card: Card, width: int, parameters: int = 0) -> Iterator[Line]:

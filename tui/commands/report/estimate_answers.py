@@ -26,7 +26,8 @@ from ....core.estimate.room import (
     room_of,
     spec_elsewhere,
 )
-from ....core.estimate.savings import savings_of
+from ....core.estimate.savings.savings import Play, savings_of
+from ....core.estimate.savings.variant import Variant
 from ....core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
 from ....core.formatting import DECIMAL_UNITS, format_bytes, parse_size
 from ....core.machine.cards import KnownCard, find_card, sold_as
@@ -102,7 +103,8 @@ def _answer(
     elif arguments.table:
         _table(arguments, spec, target, predict_one)
     elif arguments.savings:
-        _savings(arguments, spec, target, predict_one)
+        play = None if exact is None else partial(_played, exact, capability)
+        _savings(arguments, spec, target, predict_one, play)
     else:
         _one(arguments, spec, target, exact)
 
@@ -210,13 +212,23 @@ def _table(
 
 
 def _savings(
-    arguments: argparse.Namespace, spec: RunSpec, target: Target, predict_one: Predict
+    arguments: argparse.Namespace,
+    spec: RunSpec,
+    target: Target,
+    predict_one: Predict,
+    play: Play | None,
 ) -> None:
-    savings = savings_of(spec, predict_one)
+    savings = savings_of(spec, predict_one, play)
     method = _method(arguments, spec)
     lines = savings_lines(spec, savings, target.card, method, page_width())
     document = msgspec.to_builtins(savings) | {"method": method}
     _print(arguments, target, document, [savings_table(savings)], lines)
+
+
+def _played(
+    exact: Estimator, capability: str | None, spec: RunSpec, variant: Variant
+) -> ExactPrediction:
+    return exact.predict(spec, capability, variant)
 
 
 def _print(

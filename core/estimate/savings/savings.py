@@ -1,0 +1,194 @@
+"""What would save memory: the same spec with one key changed, each predicted as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from ...errors import SpecError, WorkerFailed
+from ...formatting import percent
+from ...spec.spec import RunSpec
+from ..closed_form import Prediction
+from ..exact import ExactPrediction, why_not_played
+from ..grid import Predict, reserved_bytes
+from .variant import Variant
+
+Play = Callable[[RunSpec, Variant], ExactPrediction]
+"""`Estimator.predict` with a variant."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A key that can save memory, its value, and what it costs instead."""
+
+    key: str
+    value: Any
+    price: str
+
+
+CHANGES = (
+    *(Change("checkpoint", blocks, "blocks are computed twice") for blocks in (1, 2, 4, 8)),
+    Change("attention", "sdpa", "rounding"),
+    Change("optimizer", "adamw-fused", "rounding"),
+    Change("optimizer", "adamw-loop", "more launches"),
+    Change("optimizer", "sgd", "another optimizer"),
+    Change("precision", "bf16", "digits of products"),
+    Change("precision", "bf16-pure", "digits of weights too"),
+)
+"""What is tried beside half of the batch."""
+
+RANK = 16
+"""Of the adapters that are tried."""
+
+VARIANTS: tuple[tuple[dict[str, Any], Variant], ...] = (
+    ({"lora_rank": RANK}, Variant(lora_rank=RANK)),
+    *(({"parallel": "fsdp2", "ranks": ranks}, Variant(shards=ranks)) for ranks in (2, 8)),
+)
+"""What is tried besides by playing it: the words for it, and what is played."""
+
+LEAST_SHARE = 1e-3
+"""Share of the peak from which on a saving is one."""
+
+
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """One change, predicted.
+
+    Attributes:
+        settings: The changed key and its value; ``lora_rank``, which is no key, of adapters beside
+            frozen weights, and ``parallel`` with ``ranks`` of a sharded step.
+        saved_bytes: Of the peak of tensors.
+        reserved_bytes: Of CUDA's allocator, in exact mode; else null.
+        price: What is given for it.
+        trained_parameters: Count of those that need gradients; null unless it is another one.
+    """
+
+    settings: dict[str, Any]
+    peak_bytes: int
+    peak_phase: str
+    saved_bytes: int
+    reserved_bytes: int | None
+    price: str
+    trained_parameters: int | None = None
+
+
+class Savings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one change each would save, the most first.
+
+    Attributes:
+        peak_bytes: Of the spec as it is.
+        savings: The changes that save at least `LEAST_SHARE`; of checkpoints the best one.
+        unknown: Keys with a change that the spec allows but that is not predicted: the reason.
+    """
+
+    peak_bytes: int
+    peak_phase: str
+    savings: list[Saving]
+    unknown: dict[str, str]
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        """What a reader of the savings should know, a sentence each."""
+        for why in dict.fromkeys(self.unknown.values()):
+            yield f"not predicted: {why}"
+        if any("lora_rank" in saving.settings for saving in self.savings):
+            yield (
+                "lora_rank, which no run takes: adapters beside all linear layers but the head, in "
+                "their dtype, and all else frozen (arXiv:2106.09685)"
+            )
+        if any(saving.settings.get("parallel") for saving in self.savings):
+            yield "fsdp2: fully_shard of torch by the model's own blocks, the batch for each rank"
+        if len(self.savings) > 1:
+            yield "each change is alone: what two save together is no sum of theirs"
+
+
+def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Savings:
+    """Predict the spec with each change that it allows.
+
+    Args:
+        predict: The closed form, or `Estimator.predict`, for all of them.
+        play: For `VARIANTS`, which no formula predicts; None leaves them out.
+
+    Raises:
+        SpecError: The memory of the spec itself is not predicted.
+    """
+    why = why_not_played(spec)
+    if why:
+        raise SpecError("--savings", True, f"not for this spec: {why}")
+    now, found, unknown = predict(spec), list[Saving](), dict[str, str]()
+    for change in _changes(spec):
+        settings = {change.key: change.value}
+        try:
+            changed = spec.changed(**settings)
+        except SpecError:  # the spec cannot have it
+            continue
+        if (why := why_not_played(changed)) is not None:
+            unknown[change.key] = why
+            continue
+        try:
+            then = predict(changed)
+        except (SpecError, WorkerFailed) as error:
+            unknown[change.key] = str(error)
+            continue
+        found += _saving(now, then, settings, change.price)
+    if play is not None and _is_trained(spec):
+        for settings, variant in VARIANTS:
+            try:
+                varied = play(spec, variant)
+            except (SpecError, WorkerFailed) as error:
+                unknown[next(iter(settings))] = str(error)
+                continue
+            found += _saving(now, varied, settings, *_price(varied, variant))
+    found.sort(key=lambda saving: -saving.saved_bytes)
+    checkpoints = [saving for saving in found if "checkpoint" in saving.settings]
+    return Savings(
+        peak_bytes=now.peak_bytes,
+        peak_phase=now.peak_phase,
+        savings=[saving for saving in found if saving not in checkpoints[1:]],
+        unknown=unknown,
+    )
+
+
+def _saving(
+    now: Prediction,
+    then: Prediction,
+    settings: dict[str, Any],
+    price: str,
+    trained_parameters: int | None = None,
+) -> Iterator[Saving]:
+    """The change, if it saves enough."""
+    saved = now.peak_bytes - then.peak_bytes
+    if saved >= LEAST_SHARE * now.peak_bytes:
+        yield Saving(
+            settings=settings,
+            peak_bytes=then.peak_bytes,
+            peak_phase=then.peak_phase,
+            saved_bytes=saved,
+            reserved_bytes=reserved_bytes(then),
+            price=price,
+            trained_parameters=trained_parameters,
+        )
+
+
+def _price(varied: ExactPrediction, variant: Variant) -> tuple[str, int | None]:
+    """What a variant costs, and how many parameters it trains where not all."""
+    if variant.lora_rank:
+        count = varied.trained_parameters
+        return f"{percent(count / varied.parameters)} of the weights are trained", count
+    return f"{variant.shards} devices, weights gathered twice", None
+
+
+def _is_trained(spec: RunSpec) -> bool:
+    return spec.step == "train" and spec.optimizer != "custom"
+
+
+def _changes(spec: RunSpec) -> Iterator[Change]:
+    if spec.batch > 1:
+        yield Change("batch", spec.batch // 2, "fewer rows a step")
+    for change in CHANGES:
+        if change.key == "optimizer" and not _is_trained(spec):
+            continue
+        if change.key == "checkpoint" and spec.checkpoint:
+            continue
+        if getattr(spec, change.key) != change.value:
+            yield change

@@ -1,0 +1,195 @@
+"""Functions of a model of the user's, answered as on the device that is emulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...spec.choices import Attention
+from ..workloads.sdpa import fused_choice
+from . import fused_layers
+from .device import CpuFunctions, CudaFunctions, replaced
+
+_aten = torch.ops.aten
+
+
+def answered(answer: object, *_: object, **__: object) -> object:
+    """The answer, whatever was asked."""
+    return answer
+
+
+GROUPED_PRODUCTS = tuple(
+    getattr(owner, name)
+    for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
+    if hasattr(owner, name)
+)
+"""Products of experts' weights, in the versions of torch that have them."""
+
+
+class GroupedProduct(torch.autograd.Function):
+    """A product of rows in groups, each with a matrix of its own.
+
+    torch has no meta kernel for it in float32. Every row is multiplied once, whatever the groups.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, matrices: Tensor) -> Tensor:
+        """The rows' products, in the layout of the rows."""
+        ctx.save_for_backward(rows, matrices)
+        return rows @ matrices[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of both inputs."""
+        rows, matrices = ctx.saved_tensors
+        (gradient,) = gradients
+        of_rows = gradient @ matrices[0].t()
+        rows.t() @ gradient  # for its FLOPs
+        return of_rows, torch.empty_like(matrices)
+
+
+class _Inside(TorchFunctionMode):
+    """Mode that has another one answer what a function calls within its own body."""
+
+    def __init__(self, answering: CpuFunctions) -> None:
+        super().__init__()
+        self._answering = answering
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self._answering.__torch_function__(func, types, args, kwargs)
+
+
+OF_LAYERS = (F.multi_head_attention_forward, fused_layers.ATTENTION, fused_layers.ENCODER_LAYER)
+"""What the attention layers of torch call as a whole."""
+
+
+def _answered_layer(
+    mode: CpuFunctions, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """The result of a function of `OF_LAYERS`, with everything that it calls answered by the mode.
+
+    torch asks a mode about the function as a whole, and has left the mode when its body runs. The
+    body asks once more whether there is a mode: told that there is none, it goes on.
+    """
+    played = func
+    if func is fused_layers.ATTENTION:
+        played = partial(fused_layers.attention, on_cuda=isinstance(mode, CudaFunctions))
+    elif func is fused_layers.ENCODER_LAYER:
+        played = fused_layers.encoder_layer
+    with replaced(F, "has_torch_function", partial(answered, False)), _Inside(mode):
+        return played(*args, **kwargs)
+
+
+class OwnCpu(CpuFunctions):
+    """Mode that answers any model's functions as on the CPU."""
+
+    def _answer(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if func in OF_LAYERS:
+            return _answered_layer(self, func, args, kwargs)
+        if func is F.scaled_dot_product_attention:
+            return cpu_attention(self._attention, *args, **kwargs)
+        if func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3:
+            return GroupedProduct.apply(args[0], args[1])  # type: ignore[no-untyped-call]
+        return func(*args, **kwargs)
+
+
+class OwnCuda(CudaFunctions):
+    """Mode that answers any model's functions as on CUDA, where the built-in model's rules hold."""
+
+    def _answer(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if func in OF_LAYERS:
+            return _answered_layer(self, func, args, kwargs)
+        if func is F.scaled_dot_product_attention and not _is_fused_by_cuda(*args, **kwargs):
+            return func(*args, **kwargs)
+        if func is F.rms_norm and kwargs.get("weight") is None:
+            return func(*args, **kwargs)
+        if func is F.cross_entropy and kwargs.get("label_smoothing"):
+            return func(*args, **kwargs)
+        return super()._answer(func, args, kwargs)
+
+
+def _is_fused_by_cuda(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> bool:
+    """Whether `cuda_attention` knows the kernel: one that keeps no scores, without a mask.
+
+    It keeps as much with and without causality and dropout. Key heads fewer than query heads are
+    refused by the memory-efficient kernel, the only one for float32: torch then writes scores.
+    """
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    return attn_mask is None and (is_half or query.shape[-3] == key.shape[-3])
+
+
+def cpu_attention(
+    attention: Attention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention by the kernel that torch chooses on the CPU for these shapes and strides.
+
+    torch is asked with real tensors that nobody writes to: their memory is never touched.
+
+    Args:
+        attention: The spec's, which may leave torch one kernel alone.
+    """
+    operands = (query, key, value)
+    allowed: AbstractContextManager[object] = nullcontext()
+    if attention.backend is not None:
+        allowed = sdpa_kernel(SDPBackend.__members__[attention.backend])
+    with _disable_current_modes(), torch.device("cpu"), allowed:
+        q, k, v = map(_unwritten, operands)
+        mask = None if attn_mask is None else _unwritten(attn_mask)
+        choice = fused_choice(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
+    if choice != SDPBackend.FLASH_ATTENTION.value:
+        math = _aten._scaled_dot_product_attention_math
+        return math(  # type: ignore[no-any-return]
+            *operands,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            None,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )[0]
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
+    flash = _aten._scaled_dot_product_flash_attention_for_cpu
+    return flash(*operands, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]  # type: ignore[no-any-return]
+
+
+def _unwritten(tensor: Tensor) -> Tensor:
+    """A tensor of the CPU like this one, with no values."""
+    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return like.requires_grad_(tensor.requires_grad)

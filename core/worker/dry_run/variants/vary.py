@@ -1,0 +1,26 @@
+"""A model that is played, changed as a variant says."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ....estimate.savings.variant import Variant
+from .adapters import adapt
+from .sharding import shard
+
+
+def vary(model: nn.Module, variant: Variant) -> None:
+    """Change the model in place; `sharding.ranks_played` has to be around it.
+
+    Raises:
+        ModelError: The model has nothing that the variant could change.
+    """
+    if variant.lora_rank:
+        adapt(model, variant.lora_rank)
+    if variant.shards > 1:
+        shard(model, variant.shards)
+
+
+def trained_of(model: nn.Module) -> int:
+    """Count of the parameters that need gradients."""
+    return sum(one.numel() for one in model.parameters() if one.requires_grad)
