@@ -54,6 +54,8 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
         torch: Path of torch's ``__init__.py``; empty without torch.
         packages: Versions of `TOLD`.
         libraries: Versions that were asked for, by the name of the import.
+        missing: Of these imports, those that it does not find.
+        headers: Folder in which its ``Python.h`` would be.
     """
 
     version: str
@@ -65,6 +67,8 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     has_pip: bool = False
     packages: dict[str, str] = {}
     libraries: dict[str, str] = {}
+    missing: list[str] = []
+    headers: str = ""
 
 
 def named_python(text: str) -> str:
@@ -203,6 +207,34 @@ def why_not_ready(python: str) -> str:
     names = [*found.absent, *(name.partition(" ")[0] for name in old)]
     command = _install(python, [f"{name}>={NEEDED[name]}" for name in names], found.has_pip)
     return f"{' and '.join(wrong)}: `{command}` mends that"
+
+
+def missing_libraries(python: str, libraries: Sequence[str]) -> list[str]:
+    """Those of the imports that an interpreter does not find.
+
+    Args:
+        python: Its path; empty for this program's own.
+        libraries: Names without dots.
+
+    Raises:
+        InterpreterError: It does not answer as a Python does.
+    """
+    if python:
+        return examined(python, libraries).missing
+    return [name for name in sorted(libraries) if not _is_found(name)]
+
+
+def _is_found(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # a module that was put there by hand
+        return True
+
+
+def install_command(python: str, requirements: Sequence[str]) -> str:
+    """The command that installs packages into an interpreter; empty for this program's own."""
+    has_pip = examined(python).has_pip if python else _is_found("pip")
+    return _install(python or sys.executable, requirements, has_pip)
 
 
 def _install(python: str, requirements: Sequence[str], has_pip: bool) -> str:

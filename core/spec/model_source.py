@@ -12,7 +12,14 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from ..errors import SpecError
-from ..machine.interpreter import chosen_python, examined
+from ..machine.interpreter import (
+    NEEDED,
+    OPTION,
+    chosen_python,
+    examined,
+    install_command,
+    missing_libraries,
+)
 from .own_model import Source, source_of
 from .spec import RunSpec
 
@@ -22,6 +29,13 @@ INSTALLED = {"site-packages", "dist-packages"}
 MOST_FILES = 500
 """Files that a digest may read: more are no model's code."""
 LARGEST_BYTES = 2**24
+
+DISTRIBUTIONS = {
+    **{name: name for name in ("transformers", "torchvision", "torchaudio", "timm", "einops")},
+    **{name: name for name in ("peft", "accelerate", "scipy", "pandas", "omegaconf")},
+    **{"flash_attn": "flash-attn", "PIL": "pillow", "sklearn": "scikit-learn", "yaml": "PyYAML"},
+}
+"""Packages by the name of their import: only of these a command may be told that installs them."""
 
 MEASURED_APART = {"torch"}
 """Libraries that the environment of a record tells by themselves, as a factor of comparisons."""
@@ -45,6 +59,7 @@ def located(spec: RunSpec, python: str | None = None) -> RunSpec:
     path = Path(spec.model_file) if spec.model_file else _path_of(source, python)
     if not path.is_file():
         raise SpecError("model", spec.model, f"there is no file {path}")
+    _check_libraries(spec.model, source, path, python)
     digest = digest_of(source, path, python)
     name = _short_name(source, path)
     return spec.changed(model=name, model_file=str(path), model_source=digest)
@@ -81,6 +96,15 @@ def libraries_of(source: Source, path: Path, python: str = "") -> dict[str, str]
     Args:
         python: Interpreter with the libraries; empty for this one.
     """
+    names = _imported_libraries(source, path)
+    if python:
+        return examined(python, sorted(names)).libraries
+    versions = {name: _version(name) for name in names}
+    return {name: version for name, version in versions.items() if version}
+
+
+def _imported_libraries(source: Source, path: Path) -> set[str]:
+    """Names of the imports of the code that are neither its own nor Python's."""
     if source.door == "hf":
         names = {"transformers"}
     else:
@@ -92,10 +116,54 @@ def libraries_of(source: Source, path: Path, python: str = "") -> dict[str, str]
         names -= {source.top_package} if source.door == "module" else set()
         names |= {source.top_package} if _is_installed(path) else set()
     names.discard("")
-    if python:
-        return examined(python, sorted(names)).libraries
-    versions = {name: _version(name) for name in names}
-    return {name: version for name, version in versions.items() if version}
+    return names
+
+
+def _check_libraries(model: str, source: Source, path: Path, python: str) -> None:
+    """Refuse code that cannot be imported, before anything is started for it.
+
+    Of a factory's file only what it imports at its outermost level and outside of any condition;
+    whatever else is missing shows when the code runs.
+
+    Raises:
+        SpecError: Its interpreter lacks a library; the message has the command that mends it.
+    """
+    names = _imported_libraries(source, path)
+    missing = set(missing_libraries(python, sorted(names))) - NEEDED.keys()  # told of by itself
+    if source.door != "hf":
+        root = root_of(source, path)
+        missing &= {name for name in _needed(path) if not (root / name).is_dir()}
+    if not missing:
+        return
+    mend = "install what has it there"
+    if missing <= DISTRIBUTIONS.keys():
+        packages = sorted(DISTRIBUTIONS[name] for name in missing)
+        mend = f"`{install_command(python, packages)}` mends that"
+    listed = ", ".join(sorted(missing))
+    raise SpecError(
+        "model",
+        model,
+        f"it imports {listed}, which {python or sys.executable} does not find: {mend}; "
+        f"{OPTION} PATH names another Python",
+    )
+
+
+def _needed(path: Path) -> set[str]:
+    """First names of the modules that a file imports whatever happens."""
+    try:
+        body = ast.parse(_read(path)).body
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()  # whoever imports it says what is wrong
+    imports = (node for node in body if isinstance(node, (ast.Import, ast.ImportFrom)))
+    return {
+        name.partition(".")[0]
+        for node in imports
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""] * (not node.level)
+        )
+    }
 
 
 def root_of(source: Source, path: Path) -> Path:

@@ -148,6 +148,16 @@ def _is_silent() -> bool:
     return type(nvtx.get_domain("sysbench")).__name__ == "DummyDomain"
 
 
+def _headers() -> str:
+    """Folder of the headers of the Python that workers run in; of ours where that cannot tell."""
+    own = sysconfig.get_path("include")
+    try:
+        python = chosen_python()
+        return examined(python).headers or own if python else own
+    except InterpreterError:  # `check_python` says it
+        return own
+
+
 def check_compiler(environ: Mapping[str, str]) -> Check:
     """Check that torch.compile can build: C for Triton's launchers, C++ for the CPU's kernels."""
     # Triton takes $CC, gcc or clang; inductor takes $CXX or g++.
@@ -162,7 +172,7 @@ def check_compiler(environ: Mapping[str, str]) -> Check:
         for kind, commands in needed.items()
     }
     absent = [kind for kind, command in present.items() if command is None]
-    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+    if not (Path(_headers()) / "Python.h").is_file():
         absent.append("Python.h")
     if not absent:
         return Check(name="compiler", status="ok", found=", ".join(map(str, present.values())))

@@ -3,7 +3,7 @@
 It is run by any Python that somebody names: it is plain, so that an old one can tell its version.
 The question is JSON: names of ``modules`` to look for, the ``program`` that is on its import path,
 ``packages`` whose versions are wanted, and ``libraries`` whose versions are wanted by the name of
-their import.
+their import; those that cannot be imported are ``missing``.
 """
 
 import json
@@ -14,6 +14,7 @@ if not getattr(sys.flags, "safe_path", False):
 
 answer = {"version": ".".join(map(str, sys.version_info[:3]))}  # type: dict[str, object]
 if sys.version_info >= (3, 11):  # noqa: UP036
+    import sysconfig
     from importlib import metadata
     from importlib.util import find_spec
     from pathlib import Path
@@ -29,6 +30,13 @@ if sys.version_info >= (3, 11):  # noqa: UP036
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
+            continue
+    missing = []
+    for name in question["libraries"]:
+        try:
+            if find_spec(name) is None:
+                missing.append(name)
+        except ValueError:  # a module that was put there by hand
             continue
     libraries = {}
     for name in question["libraries"]:
@@ -48,5 +56,7 @@ if sys.version_info >= (3, 11):  # noqa: UP036
         "has_pip": "pip" in origins,
         "packages": versions,
         "libraries": libraries,
+        "missing": missing,
+        "headers": sysconfig.get_path("include"),
     }
 print("\nsysbench-tui: " + json.dumps(answer))

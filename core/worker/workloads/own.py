@@ -35,6 +35,7 @@ class OwnWorkload(SteppedWorkload):
         parts: What its code gave.
         batch: The inputs of every step.
         targets: Of the built-in loss over token ids; None where the inputs are the user's.
+        ids: How many different ids targets can have.
         loss_words: Name of the loss; empty before the first step that had one.
     """
 
@@ -48,6 +49,7 @@ class OwnWorkload(SteppedWorkload):
         """
         super().__init__(spec)
         self.device = device or self.device
+        self.ids = 0
         with self.device:
             self.parts = _parts(spec)
             self._check_keys()
@@ -135,8 +137,8 @@ class OwnWorkload(SteppedWorkload):
                 "with model and batch() instead"
             )
         shape = (self.spec.batch, self.spec.context)
-        rows = tables[0].num_embeddings
-        return torch.randint(rows, shape), torch.randint(rows, shape)
+        self.ids = tables[0].num_embeddings
+        return torch.randint(self.ids, shape), torch.randint(self.ids, shape)
 
     def _moved(self, batch: Any) -> Any:
         """The batch on the device, its fractions in the dtype of the weights."""
@@ -215,7 +217,7 @@ class OwnWorkload(SteppedWorkload):
                 raise ModelError("loss() has to return a tensor of one element")
             return output
         enter("loss")
-        loss, self.loss_words = loss_of(output, self.targets)
+        loss, self.loss_words = loss_of(output, self.targets, self.ids)
         return loss
 
     def _update(self, enter: EnterPhase) -> None:
@@ -273,12 +275,17 @@ def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
-def loss_of(output: Any, targets: Tensor | None) -> tuple[Tensor, str]:
+def loss_of(output: Any, targets: Tensor | None, ids: int) -> tuple[Tensor, str]:
     """A loss of a model's output, and its name.
 
     The output's own ``loss`` if it has one; of token ids the cross-entropy of logits with the
-    targets; else the mean square of every output that has a gradient, which is no training
-    objective but runs the whole backward pass.
+    targets, where these have a class for every id; else the mean square of every output that has a
+    gradient, which is no training objective but runs the whole backward pass.
+
+    Args:
+        output: The model's.
+        targets: Ids for each token, below ``ids``; None where the inputs are no token ids.
+        ids: How many ids there are. Of a model without a head the output is narrower.
 
     Raises:
         ModelError: Nothing of the output has a gradient.
@@ -291,7 +298,8 @@ def loss_of(output: Any, targets: Tensor | None) -> tuple[Tensor, str]:
         raise ModelError("no tensor of the output has a gradient, so there is no backward pass")
     logits = _entry(output, "logits")
     first = logits if isinstance(logits, Tensor) else tensors[0]
-    if targets is not None and first.dim() == 3 and first.shape[:2] == targets.shape:
+    is_of_tokens = targets is not None and first.dim() == 3 and first.shape[:2] == targets.shape
+    if is_of_tokens and targets is not None and first.shape[2] >= ids:
         # Flat logits have a row for each token; ids of a smaller vocabulary than theirs are fine.
         return F.cross_entropy(first.flatten(0, 1), targets.flatten()), CROSS_ENTROPY
     squares = [one.float().square().mean() for one in tensors]

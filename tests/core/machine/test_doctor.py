@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sysbench.core.machine.children import PYTHON_VARIABLE
 from sysbench.core.machine.doctor.checks import check_home, check_terminal
 from sysbench.core.machine.doctor.gpu import (
     Survey,
@@ -227,6 +230,20 @@ def test_no_compiler(tmp_path: Path) -> None:
     check = check_compiler({"PATH": str(tmp_path)})
     assert check.status == "missing"
     assert "no C compiler, no C++ compiler" in check.found
+
+
+def test_headers_are_those_of_the_workers_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = json.dumps({"version": "3.12.1", "headers": str(tmp_path / "include")})
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho\necho 'sysbench-tui: {told}'\n")
+    python.chmod(0o755)
+    monkeypatch.setenv(PYTHON_VARIABLE, str(python))
+    assert "Python.h" in check_compiler(os.environ).found
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "Python.h").touch()
+    assert "Python.h" not in check_compiler(os.environ).found
 
 
 def test_compilers_named_by_variables(tmp_path: Path) -> None:

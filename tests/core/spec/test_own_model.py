@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,8 @@ def test_a_configuration_is_found_in_the_cache_and_never_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    (tmp_path / "transformers.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
     spec = parse_spec({"model": "hf:org/name", **CPU})
     with pytest.raises(SpecError, match="nothing is downloaded"):
         resolved(spec)
@@ -165,6 +168,30 @@ def test_a_configuration_is_found_in_the_cache_and_never_downloaded(
     (folder / "refs" / "main").write_text("bb\n")
     found = resolved(spec)
     assert (found.model, Path(found.model_file).parent.name) == ("hf:org/name", "bb")
+
+
+def test_a_library_that_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
+    file = tmp_path / "needs.py"
+    body = "import json, beside, folder.part, {}\ntry: import optional\nexcept ImportError: ...\n"
+    file.write_text(body.format("torch"))
+    (tmp_path / "beside.py").write_text("import of_another_file\n")
+    (tmp_path / "folder").mkdir()
+    spec = parse_spec({"model": f"{file}:make", **CPU})
+    assert located(spec).model_source
+    file.write_text(body.format("no_such_library"))
+    with pytest.raises(SpecError) as caught:
+        located(spec)
+    assert caught.value.field == "model"
+    assert "it imports no_such_library, which" in str(caught.value)
+    assert "pip install" not in str(caught.value)  # nobody knows what that would install
+    site = tmp_path / "bin"
+    site.mkdir()
+    python = site / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    file.write_text("import PIL\n")
+    with pytest.raises(SpecError, match=r"ensurepip.*-m pip install pillow|pip install.*pillow"):
+        located(spec, str(python))
 
 
 @pytest.mark.parametrize("model", ["none.py:make", "no_such_package.x:make", "hf:no/such"])

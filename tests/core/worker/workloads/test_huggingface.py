@@ -38,7 +38,7 @@ def configured(folder: Path, values: dict[str, Any], **settings: Any) -> RunSpec
 
 @pytest.mark.skipif(is_installed(), reason="transformers is installed")
 def test_without_transformers_the_message_has_the_command_that_mends_it(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=f"{sys.executable} -m pip install transformers"):
+    with pytest.raises(SpecError, match=f"{sys.executable} -m pip install transformers"):
         make_workload(configured(tmp_path, {"model_type": "llama"}))
 
 

@@ -129,6 +129,13 @@ def test_a_loss_and_an_optimizer_of_its_own_are_used_and_have_to_be_said(
         make_workload(own("make", optimizer="custom"))
 
 
+def test_hidden_states_with_fewer_columns_than_ids_are_no_logits(
+    own: Callable[..., RunSpec],
+) -> None:
+    assert stepped(own("headless"))[0].loss_words == MEAN_SQUARE
+    assert stepped(own("headless", **{"model.width": 50}))[0].loss_words == CROSS_ENTROPY
+
+
 def test_a_whole_step_has_its_own_phases(own: Callable[..., RunSpec]) -> None:
     settings: dict[str, Any] = {"batch": 0, "context": 0, "optimizer": "custom"}
     _, phases = stepped(own("stepped", **settings))

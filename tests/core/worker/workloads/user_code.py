@@ -43,6 +43,10 @@ def encoder(width=32, dropout=0.0):
     return nn.Sequential(nn.Embedding(50, width), stack, nn.Linear(width, 50))
 
 
+def headless(width=32):
+    return nn.Sequential(nn.Embedding(50, width), nn.Linear(width, width))
+
+
 class Pooled(nn.Module):
     def __init__(self):
         super().__init__()
