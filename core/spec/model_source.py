@@ -326,6 +326,20 @@ def _imports(file: Path) -> Iterator[tuple[str, int]]:
             yield from ((start + alias.name, node.level) for alias in node.names)
 
 
+def factories_in(path: Path) -> list[str]:
+    """Names of the functions and classes at a file's outermost level, functions first; none runs.
+
+    Empty for a file that is broken or cannot be read.
+    """
+    try:
+        body = ast.parse(_read(path)).body
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    made = [node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    made.sort(key=lambda node: isinstance(node, ast.ClassDef))
+    return [node.name for node in made if not node.name.startswith("_")]
+
+
 def _version(name: str) -> str:
     """Version of the library that is imported by this name; empty where none is installed."""
     try:

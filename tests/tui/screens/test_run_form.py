@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from textual.events import Key
@@ -9,9 +11,12 @@ from textual.widgets import Button, Input, Static
 
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.machine.devices import resolve_device
+from sysbench.core.runs.directory import create_run
 from sysbench.core.spec.files import list_profiles, load_profile
+from sysbench.core.spec.model_source import located
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.dialogs.pick_model import PickModelScreen
 from sysbench.tui.screens.run.device_prediction import predict_on_device
 from sysbench.tui.screens.run.form import SpecForm, checked, field_texts
 from sysbench.tui.screens.run.prediction import PredictionView
@@ -127,6 +132,45 @@ async def test_a_model_of_the_user_s_is_typed_under_its_choice(app: SysbenchApp)
         model.value = "tiny"
         await until(pilot, lambda: screen_of(app).filled.spec == RunSpec())
         assert not app.screen.query_one("#row-code").display
+
+
+async def test_the_code_is_picked_from_earlier_runs_and_from_files(
+    app: SysbenchApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mine"
+    (folder / "more").mkdir(parents=True)
+    (folder / "nano.py").write_text("def make(): ...\nclass Wide: ...\ndef _hidden(): ...\n")
+    (folder / "more" / "config.json").write_text("{}")
+    (folder / "more" / "empty.py").write_text("WIDTH = 4\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(folder))
+    spec = located(RunSpec(model="nano.py:Wide", batch=0, context=0, device="cpu"), "")
+    create_run(spec, ["timing"])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app.screen.query_one("#field-model", Choice).value = "yours"
+        await until(pilot, lambda: app.screen.query("#field-code"))
+
+        async def picked(*keys: str) -> str:
+            app.screen.query_one("#field-code", Input).focus()
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, PickModelScreen))
+            await pilot.press(*keys)
+            await pilot.pause()
+            if isinstance(app.screen, PickModelScreen):
+                return str(app.screen.query_one(".complaint", Static).render())
+            return app.screen.query_one("#field-code", Input).value
+
+        assert await picked("enter") == "nano.py:Wide"
+        # Behind the recent one: the folder above, more/, nano.py and its two factories.
+        assert await picked(*["down"] * 3, "enter", "enter") == "nano.py:make"
+        assert await picked("down", "down", "right", "down", "enter") == "hf:more/config.json"
+        text = await picked("down", "down", "enter", "down", "down", "enter")
+        assert text == "✗ empty.py has no function or class"
+        await pilot.press("left", "up", "enter", "escape")
+        monkeypatch.chdir(folder / "more")
+        text = await picked("tilde", "down", "down", "enter", "down", "enter")
+        assert text == "~/nano.py:Wide"
 
 
 async def test_a_card_changes_the_prediction_and_not_what_runs(app: SysbenchApp) -> None:

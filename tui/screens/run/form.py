@@ -54,7 +54,7 @@ ON_DEMAND = {
 }
 """Fields that matter only for some values of another: their rows then come under it."""
 
-CODE_HELP = f"the function or class that makes it: {WAYS}"
+CODE_HELP = f"enter lists recent ones and files; or type {WAYS}"
 
 CARD_HELP = "predict for this card instead; what runs and where stays as it is"
 
@@ -248,6 +248,20 @@ class SpecForm(VerticalScroll, can_focus=False):
             if name == "model" and control.value != CUSTOM:
                 self._take_dimensions(control.value)
         self._later()
+
+    @on(Input.Submitted, f"#field-{CODE}")
+    def _pick_code(self, event: Input.Submitted) -> None:
+        """Ask for the code among earlier models and files."""
+        from ..dialogs.pick_model import PickModelScreen  # not before the first frame
+
+        box = event.input
+
+        def picked(model: str | None) -> None:
+            if model is not None:
+                box.value = model
+                box.cursor_position = len(model)
+
+        self.app.push_screen(PickModelScreen(), picked)
 
     @property
     def _code(self) -> str:
