@@ -62,6 +62,10 @@ class DryRunOwnWorkload(own.OwnWorkload):
     def _prepared(self, model: nn.Module) -> nn.Module:
         model = super()._prepared(model)
         vary(model, self._variant)
+        if self.spec.checkpoint:
+            # What is computed again comes in the backward pass, outside of `_casting`.
+            again = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), self._casting())}
+            model.gradient_checkpointing_enable(again)  # type: ignore[operator]
         return model
 
     @contextmanager

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import ModelError, SpecError
+from sysbench.core.estimate.exact import canonical_spec
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.workloads.transformer import make_workload
 
 SCRIPT = Path(__file__).parents[4] / "docs" / "validation" / "models.py"
@@ -52,6 +54,21 @@ def test_a_row_of_the_table_of_architectures_holds(name: str) -> None:
     assert abs(row.ledger_gap) < 1e-3
     assert row.with_module >= 0.99
     assert abs(row.predicted) < 0.01
+
+
+@needs_transformers
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_layers_are_computed_again_as_they_were_the_first_time(
+    tmp_path: Path, precision: str
+) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
+    values = {"model_type": "llama", "vocab_size": 100, "num_attention_heads": 4, **sizes}
+    spec = configured(tmp_path, values, precision=precision, context=64).changed(device="cuda:0")
+    kept, again = (
+        exact_prediction(canonical_spec(spec.changed(checkpoint=blocks))) for blocks in (0, 1)
+    )
+    assert again.saved_activation_bytes < kept.saved_activation_bytes
+    assert again.peak_bytes < kept.peak_bytes
 
 
 @needs_transformers
