@@ -14,7 +14,7 @@ GPU_CHECK ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 3 ? 4 : n + 1 )))
 
 .DEFAULT_GOAL := run
-.PHONY: run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm api man screenshots wheels clean
+.PHONY: run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm api docs man screenshots film wheels clean
 
 run: $(VENV)/.installed  ## open the workstation; without a terminal, measure the default profile
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
@@ -53,14 +53,21 @@ test-null-gpu: $(VENV)/.installed-test  ## what needs the null GPU; skipped wher
 test-slurm: $(VENV)/.installed-test  ## studies on a Slurm of two nodes on the loopback; skipped without Debian's packages
 	@$(BIN)/pytest -q -m slurm tests/slurm
 
-api: $(VENV)/.installed  ## docs/api.md from the docstrings of sysbench.core
-	@$(BIN)/python -P docs/make_api.py
+api: $(VENV)/.installed  ## docs/api.md and docs/reference, from docstrings, types and registries
+	@$(BIN)/python -P docs/make_reference.py
+
+docs: $(VENV)/.installed-docs  ## the site, into build/site; a broken link fails, nothing is fetched
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo build/site/index.html
 
 man: $(VENV)/.installed  ## the manual page, from the parser of the command line
 	@$(BIN)/python -P docs/make_man.py build/sysbench-tui.1
 
-screenshots: $(VENV)/.installed-test  ## pictures of the real app on a real run, for the README
+screenshots: $(VENV)/.installed-test  ## pictures of the real app on real runs, for the README and the tour
 	@$(BIN)/python -P docs/screenshots.py
+
+film: $(VENV)/.installed-test  ## docs/pictures/film.svg: the main job by keys, in the real app
+	@$(BIN)/python -P docs/film.py
 
 # Torch is not among them: such a box has its own. FOR=3.12 is the Python there, if another.
 wheels:  ## for a box without a registry, where `make run WHEELS=wheels` then installs from them
@@ -99,6 +106,11 @@ $(VENV)/.installed: pyproject.toml $(VENV)/constraints.txt
 $(VENV)/.installed-test: $(VENV)/.installed
 	@echo "installing what the tests need …" >&2
 	@$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "installing what the site needs …" >&2
+	@$(PIP) -e '.[docs]'
 	@touch $@
 
 $(VENV)/.installed-lint: $(VENV)/.installed-test

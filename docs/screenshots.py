@@ -1,52 +1,99 @@
-"""Pictures of the real app on a real run, for the README: ``make screenshots``."""
+"""Pictures of the real app on real runs, for the README and the tour: ``make screenshots``.
+
+``python -P docs/screenshots.py NAME…`` saves only those of these names.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
+import shutil
+import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
-PICTURES = Path(__file__).parent / "pictures"
+PICTURES = Path(__file__).resolve().parent / "pictures"
 SIZE = (120, 36)
-TABS = ("summary", "kernels", "memory")
+TABS = {"summary": "result", "timing": "timing", "kernels": "kernels", "memory": "memory"}
+MODES = ("library", "studies")
+TRACE = "trace.json.gz"
 # The pictures must not make a reader's browser fetch fonts from elsewhere.
 WEB_FONT = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
+LIVE_STEPS = 20
+"""Steps that the picture of a live run shows at least."""
 
 
-async def take_pictures() -> None:
-    """Measure a small model with every pass, then save what three tabs and the form show."""
+async def take_pictures(names: Collection[str]) -> None:
+    """Measure a small model twice with every pass, then save what each screen shows of it.
+
+    Args:
+        names: The pictures to save; empty for all.
+    """
     from sysbench.core import RunSpec, run
+    from sysbench.core.runs.directory import create_run
+    from sysbench.core.runs.launch import start_detached, stop
+    from sysbench.core.spec.resolve import resolved
     from sysbench.tui.app import SysbenchApp
+    from sysbench.tui.live.pair_watch import Pair
+    from sysbench.tui.screens.inspect.screen import InspectScreen
     from sysbench.tui.screens.result.screen import ResultScreen
 
     sized = RunSpec(vocab=4096, d_model=256, d_ff=1024, layers=4, heads=8, context=256)
     spec = sized.changed(threads=1, until=0.02)
-    measured = await asyncio.to_thread(run, spec)
     app = SysbenchApp()
+
+    async def save(name: str) -> None:
+        if names and name not in names:
+            return
+        await pilot.pause(1.0)
+        picture = app.export_screenshot(title="sysbench-tui")
+        PICTURES.mkdir(exist_ok=True)
+        (PICTURES / f"{name}.svg").write_text(WEB_FONT.sub("", picture))
+
+    measured = (await asyncio.to_thread(run, spec)).directory
+    other = (await asyncio.to_thread(run, spec.changed(precision="bf16"))).directory
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause(2.0)
-        save(app.export_screenshot(title="sysbench-tui"), "run")
-        app.open_result(measured.directory)
+        await save("run")
+        app.open_result(measured)
         await pilot.pause(1.0)
-        for tab in TABS:
+        for tab, name in TABS.items():
             if isinstance(app.screen, ResultScreen):
                 await app.screen.action_tab(tab)
-            await pilot.pause(1.0)
-            save(app.export_screenshot(title="sysbench-tui"), "result" if tab == TABS[0] else tab)
-
-
-def save(picture: str, name: str) -> None:
-    """Keep one SVG."""
-    PICTURES.mkdir(exist_ok=True)
-    (PICTURES / f"{name}.svg").write_text(WEB_FONT.sub("", picture))
+            await save(name)
+        app.open_comparison(Pair(measured, other))
+        await save("compare")
+        for mode in MODES:
+            app.action_mode(mode)
+            await save(mode)
+        app.action_mode("inspect")
+        await pilot.pause(1.0)
+        if isinstance(app.screen, InspectScreen):
+            shutil.copy(measured.trace_path, TRACE)
+            await app.screen.open(Path(TRACE))
+            await pilot.pause(3.0)
+        await save("inspect")
+        if not names or "live" in names:
+            started = create_run(resolved(spec.changed(until=0.001)), ["timing"])
+            start_detached(started)
+            app.follow(started)
+            while (
+                (watch := app.watch_run) and watch.view.step_count < LIVE_STEPS and not watch.over
+            ):
+                await pilot.pause(0.5)
+            await save("live")
+            stop(started)
+            while (watch := app.watch_run) and not watch.over:
+                await pilot.pause(0.5)
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         os.environ["SYSBENCH_HOME"] = home
-        asyncio.run(take_pictures())
+        os.chdir(home)  # the pictures name no folder of this machine
+        asyncio.run(take_pictures(sys.argv[1:]))
 
 
 if __name__ == "__main__":
