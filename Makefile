@@ -57,7 +57,7 @@ api: $(VENV)/.installed  ## docs/api.md and docs/reference, from docstrings, typ
 	@$(BIN)/python -P docs/make_reference.py
 
 docs: $(VENV)/.installed-docs  ## the site, into build/site; a broken link fails, nothing is fetched
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	@echo build/site/index.html
 
 man: $(VENV)/.installed  ## the manual page, from the parser of the command line

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 
 import sysbench.core
 
@@ -32,6 +33,7 @@ TO_COME = ("docs/validation/",)
 MOST_STEPS = 3
 MOST_DECISION_LINES = 40
 
+MAKE_REFERENCE = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
 MAKE_API = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
 RELEASE_NOTES = runpy.run_path(str(ROOT / "docs" / "release_notes.py"))["release_notes"]
 
@@ -167,6 +169,46 @@ def test_decisions_are_short_and_listed() -> None:
 
 def test_the_api_page_is_what_the_docstrings_say() -> None:
     assert MAKE_API["api_page"]() == text_of("docs/api.md"), "run `make api`"
+
+
+@pytest.mark.parametrize("page", MAKE_REFERENCE["PAGES"], ids=lambda page: page.name)
+def test_the_reference_is_what_the_registries_and_types_say(page: Path) -> None:
+    assert MAKE_REFERENCE["PAGES"][page]() == page.read_text(encoding="utf-8"), "run `make api`"
+
+
+def test_every_column_that_has_a_meaning_is_one_of_a_table() -> None:
+    tables = [
+        table
+        for path in (ROOT / "core" / "tables").rglob("*.py")
+        for table in MAKE_REFERENCE["tables_in"](path)
+    ]
+    assert len(tables) > 50
+    columns = {name for table in tables for name in table.columns}
+    columns |= {f"{table.name}.{name}" for table in tables for name in table.columns}
+    assert MAKE_REFERENCE["MEANINGS"].keys() - columns == set()
+
+
+def test_the_site_has_a_place_for_every_page() -> None:
+    config = yaml.load(text_of("mkdocs.yml"), yaml.BaseLoader)
+    docs = ROOT / "docs"
+    placed: list[str] = []
+    for name in pages_in(config["nav"]):
+        folder = docs / name.removesuffix("*.md")
+        found = sorted(folder.glob("*.md")) if name.endswith("*.md") else [docs / name]
+        placed += [path.relative_to(docs).as_posix() for path in found]
+    of_the_root = {f"project/{page}" for page in PAGES if "/" not in page}
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    assert {name for name in placed if not name.startswith("project/")} == pages
+    assert {name for name in placed if name.startswith("project/")} < of_the_root
+
+
+def pages_in(nav: object) -> Iterator[str]:
+    """The pages that a part of the site's navigation names."""
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, dict | list):
+        for part in nav.values() if isinstance(nav, dict) else nav:
+            yield from pages_in(part)
 
 
 def test_public_names_are_those_that_resolve() -> None:

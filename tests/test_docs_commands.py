@@ -1,0 +1,113 @@
+"""Every command in the documents is one: parsed by the program's own parser, and run where it
+reads alone.
+
+Commands that measure take seconds to hours and need what readers have (a card, a cluster, a model
+of theirs): of these the words, keys, files' kinds and names are checked, and nothing is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.spec.own_model import is_own
+from sysbench.core.studies.file.places import study_files
+from sysbench.core.tables.sections import SECTIONS
+from sysbench.tui.cli import main
+from sysbench.tui.commands.registry import parse_arguments
+from sysbench.tui.commands.spec_arguments import asked_spec, changed_spec, parse_settings
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROGRAM = "sysbench-tui"
+ENDS_OF_A_COMMAND = {"|", ">", "&&", ";"}
+READING = {"list", "show", "estimate", "export", "compare", "completions", "baseline"}
+"""Commands that start no process and leave the runs alone."""
+STORED = ROOT / "tests" / "fixtures" / "tiny-cpu"
+RUNS = ("20261121-120000-tiny-cpu0", "20261121-120100-tiny-cpu0")
+NOT_HERE = {"RUN", "RUN_A", "RUN_B", "RUN_ID", "1204", "1211"}
+"""Runs of the reader's."""
+
+
+def commands_in(page: Path) -> Iterator[list[str]]:
+    """The words of each command in a page's blocks for a shell, without the program's name."""
+    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if PROGRAM in words:
+                rest = words[words.index(PROGRAM) + 1 :]
+                ends = [index for index, word in enumerate(rest) if word in ENDS_OF_A_COMMAND]
+                yield rest[: min(ends, default=len(rest))]
+
+
+COMMANDS = sorted({tuple(words) for page in PAGES for words in commands_in(page) if words})
+
+
+@pytest.fixture
+def desk(sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A reader's folder, with the files that commands name, and a home with two runs."""
+    for name in RUNS:
+        shutil.copytree(STORED, sysbench_home / "runs" / name)
+        run = RunDirectory(sysbench_home / "runs" / name)
+        for path in (run.header_path, run.record_path):
+            path.write_text(path.read_text().replace(RUNS[0], name))
+        run.trace_path.parent.mkdir()
+        run.trace_path.write_bytes(gzip.compress(b'{"traceEvents": []}'))
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    (folder / "base.toml").write_text('model = "tiny"\n')
+    (folder / "mine.toml").write_text('model = "tiny"\n')
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """What the parser leaves to the command: the spec, and names of studies and sections."""
+    if arguments.command in ("run", "estimate"):
+        asked_spec(arguments)
+    if settings := getattr(arguments, "settings_b", None):
+        changed_spec({}, parse_settings(settings))
+    if section := getattr(arguments, "section", None):
+        assert section in SECTIONS or arguments.command == "inspect"
+    if arguments.command == "study":
+        name = arguments.target if arguments.name == "show" else arguments.name
+        assert name in {*study_files(), "list"}
+
+
+def test_every_command_of_the_documents_is_taken(desk: Path) -> None:
+    assert len(COMMANDS) > 60
+    for words in COMMANDS:
+        try:
+            check(parse_arguments(words))
+        except SystemExit as end:
+            pytest.fail(f"{PROGRAM} {shlex.join(words)}: {end}")
+
+
+def is_run_here(words: tuple[str, ...]) -> bool:
+    return (
+        words[0] in READING
+        and not NOT_HERE & {*words}
+        and not any(is_own(word) for word in words)
+        and not any(word.endswith((".gz", ".pickle", ".sqlite")) for word in words)
+    )
+
+
+def test_every_command_that_reads_alone_does_its_work(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = [words for words in COMMANDS if is_run_here(words)]
+    assert len(run) > 15
+    for words in run:
+        code = main(list(words))
+        said = capsys.readouterr()
+        assert code == 0 and not said.err, f"{PROGRAM} {shlex.join(words)}: {said.err}"
+        assert said.out, words
