@@ -57,6 +57,22 @@ def test_fields_that_do_not_matter_do_not_change_the_identity() -> None:
     assert checked(texts, ["timing"]).spec == RunSpec(step="forward")
 
 
+async def test_a_model_is_picked_by_letters_and_arrows_go_from_row_to_row(
+    app: SysbenchApp,
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("enter", "x", "2", ".", "7", "enter")
+        model = app.screen.query_one("#field-model", Choice)
+        assert model.value == "cs336-2025/2.7B"
+        await pilot.press("enter", "t", "i", "enter")
+        assert model.value == "tiny"
+        await pilot.press("down", "8", "down", "6", "4")
+        texts = app.screen.query_one(SpecForm).texts
+        assert (texts["batch"], texts["context"]) == ("8", "64")
+        await pilot.press("up", "up")
+        assert app.focused is model
+
+
 async def test_the_first_field_has_the_focus_and_the_prediction_is_there(app: SysbenchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()

@@ -14,6 +14,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key
 from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import ModalScreen
@@ -26,7 +27,7 @@ Named = tuple[str, str]
 
 
 class ChoiceScreen(ModalScreen[str]):
-    """The list, to pick from."""
+    """The list, to pick from; letters go to the next choice that has them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Cancel", id="choice.cancel")
@@ -35,20 +36,42 @@ class ChoiceScreen(ModalScreen[str]):
     def __init__(self, title: str, choices: Sequence[Named], value: str) -> None:
         super().__init__()
         self._title, self._choices, self._value = title, choices, value
+        self._typed = ""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = self._title
-            dialog.border_subtitle = "enter picks, esc cancels"
+            dialog.border_subtitle = "type to find, enter picks, esc cancels"
             yield OptionList(*(Option(Content(label), id=None) for label, _ in self._choices))
 
     def on_mount(self) -> None:
         values = [value for _, value in self._choices]
         self.query_one(OptionList).highlighted = values.index(self._value)
 
+    def on_key(self, event: Key) -> None:
+        """Go to what has the letters typed so far, or begin anew with this one."""
+        if not event.is_printable or not event.character or event.character == " ":
+            return
+        event.stop()
+        options = self.query_one(OptionList)
+        for typed in (self._typed + event.character, event.character):
+            found = _first_with(typed, self._choices)
+            if found is not None:
+                self._typed, options.highlighted = typed, found
+                return
+        self._typed = ""
+
     @on(OptionList.OptionSelected)
     def _picked(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._choices[event.option_index][1])
+
+
+def _first_with(typed: str, choices: Sequence[Named]) -> int | None:
+    """The first choice that begins with a text, else the first that has it somewhere."""
+    labels = [label.lower() for label, _ in choices]
+    begin = (index for index, label in enumerate(labels) if label.startswith(typed.lower()))
+    within = (index for index, label in enumerate(labels) if typed.lower() in label)
+    return next(begin, next(within, None))
 
 
 class Choice(Widget, can_focus=True):
