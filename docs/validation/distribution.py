@@ -60,7 +60,7 @@ def done(*words: str | Path, cwd: Path, **environment: str) -> str:
 
 
 def environment_in(folder: Path) -> Path:
-    """The Python of an empty environment that sees the dependencies of this one, not the program."""
+    """The Python of an empty environment: it sees the dependencies of this one, not the program."""
     done(sys.executable, "-m", "venv", folder, cwd=ROOT)
     python = folder / "bin" / "python"
     site = done(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=ROOT)
