@@ -17,6 +17,8 @@ from textual.filter import LineFilter
 from ..core.errors import SysbenchError
 from ..core.runs.directory import RunDirectory
 from . import modes
+from .colours.kept import Choices, keep, kept_choices
+from .colours.themes import DARK, LIGHT, depth_of, hue_variables, theme_of
 from .glyphs import ascii_only
 from .keys import carry_out
 from .live.sensors import StripSampler
@@ -24,9 +26,10 @@ from .live.session import Session
 from .live.terminal import has_hung_up
 from .loading import load_class
 from .screens.base import WorkScreen
-from .theme import DARK, AsciiFilter, OnceParsed, PrintableFilter
+from .theme import AsciiFilter, OnceParsed, PrintableFilter
 
 if TYPE_CHECKING:
+    from .colours.themes import Depth
     from .live.pair_watch import Pair
     from .live.run_watch import RunWatch
     from .screens.result.screen import ResultScreen
@@ -55,6 +58,14 @@ class SysbenchApp(App[None]):
             for mode in modes.MODES.values()
         ),
         Binding("f1", "help", "Help", id="help", tooltip="Every key of this screen"),
+        Binding(
+            "f12",
+            "switch_theme",
+            "Dark or light",
+            id="theme",
+            show=False,
+            tooltip="Switch between the dark and the light theme; it is kept",
+        ),
         Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Leave; asks if a run is live"),
     ]
 
@@ -65,12 +76,38 @@ class SysbenchApp(App[None]):
         self.shown: RunDirectory | None = None
         self.compared: Pair | None = None
         self._own_filters = [PrintableFilter(), *([AsciiFilter()] if ascii_only() else [])]
-        self.register_theme(DARK)
+        for name in (DARK, LIGHT):
+            self.register_theme(theme_of(name, self.depth))
         if self.no_color:
             # Without colours these two paint black on black.
             for name in ("ansi-dark", "ansi-light"):
                 self.unregister_theme(name)
-        self.theme = DARK.name
+        kept = kept_choices().theme
+        self.theme = kept if kept in self.available_themes else DARK
+
+    @property
+    def depth(self) -> Depth:
+        """The number of colours that the terminal has."""
+        return depth_of(self.console.color_system)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """The hues in themes that are not ours."""
+        theme = self.current_theme
+        fields = {"field": theme.panel or theme.primary, "field-focus": f"{theme.primary} 25%"}
+        return fields | hue_variables(DARK if theme.dark else LIGHT, self.depth)
+
+    def choose_theme(self, name: str) -> None:
+        """Use a theme, now and at the next start."""
+        self.theme = name
+        try:
+            keep(Choices(theme=name))
+        except OSError as error:
+            text = f"The theme is not kept for the next start: {error}"
+            self.notify(text, severity="warning", markup=False)
+
+    def action_switch_theme(self) -> None:
+        """Go from dark to light, or back."""
+        self.choose_theme(LIGHT if self.current_theme.dark else DARK)
 
     @property
     def watch_run(self) -> RunWatch | None:

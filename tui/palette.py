@@ -51,8 +51,10 @@ class WorkstationCommands(Provider):
                 open_mode = partial(app.action_mode, mode.name)
                 yield Command(f"go: Open {mode.title}", mode.tooltip, open_mode)
         yield Command("app: Show keys", "every key of this screen", app.action_help)
+        other = "light" if app.current_theme.dark else "dark"
+        yield Command(f"app: Use {other} colours", "kept between starts", app.action_switch_theme)
         for theme in sorted(app.available_themes):
             if theme != app.theme:
-                yield Command(f"theme: Use {theme}", "", partial(setattr, app, "theme", theme))
+                yield Command(f"theme: Use {theme}", "", partial(app.choose_theme, theme))
         yield Command("app: Save screenshot", "an SVG of this screen", app.deliver_screenshot)
         yield Command("app: Quit", "a live run goes on if you want it to", app.action_quit)

@@ -1,75 +1,56 @@
-"""The looks of the workstation: theme, swatches, lines in ASCII, a stylesheet parsed once."""
+"""The looks of the workstation: swatches, lines in ASCII, a stylesheet parsed once."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.segment import Segment
+from textual.app import App
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 from textual.filter import LineFilter
-from textual.theme import Theme
 
+from ..core.colours import HUES, Look, look_of, place_look
 from .glyphs import to_ascii
-
-DARK = Theme(
-    name="sysbench",
-    primary="#4fc1b0",
-    secondary="#7f93a8",
-    accent="#4fc1b0",
-    foreground="#d3dae3",
-    background="#0f1317",
-    surface="#151a20",
-    panel="#1c232b",
-    success="#8fb573",
-    warning="#d9a65a",
-    error="#e0706d",
-    variables={
-        "border": "#4fc1b0",
-        "border-blurred": "#33404c",
-        "input-selection-background": "#4fc1b0 30%",
-        "block-cursor-background": "#24544f",
-        "block-cursor-foreground": "#f2f6f8",
-        "block-cursor-text-style": "none",
-        "block-cursor-blurred-background": "#20303a",
-        "footer-background": "#151a20",
-        "footer-key-foreground": "#4fc1b0",
-        "scrollbar": "#33404c",
-        "scrollbar-hover": "#4a5a68",
-        "scrollbar-background": "#12171c",
-        "scrollbar-background-hover": "#12171c",
-        "scrollbar-corner-color": "#12171c",
-    },
-)
 
 
 class Swatch(NamedTuple):
-    """The looks of a part of a stacked chart; the glyph distinguishes it without colour."""
+    """The looks of a part of a chart; the glyph distinguishes it without colour.
+
+    ``colour`` is a variable of the stylesheet, so that the theme decides it: `rich_colour` has
+    its value for what is not `Content`.
+    """
 
     glyph: str
     colour: str
 
 
-_COLOURS = (
-    "#4fc1b0",
-    "#6c9ef8",
-    "#d9a65a",
-    "#a78bda",
-    "#8fb573",
-    "#d77fa1",
-    "#63b3d1",
-    "#e08a6d",
-    "#b5b35f",
-    "#7f93a8",
-)
-_GLYPHS = "█▓▒"
-IDLE = Swatch("░", "#5d6b78")
+def _swatch(look: Look) -> Swatch:
+    return Swatch(look.glyph, f"$hue-{look.hue}")
+
+
+def swatch_of(name: str) -> Swatch:
+    """The look of a category, a phase or a row of a ledger: it goes by the name alone."""
+    return _swatch(look_of(name))
 
 
 def swatch(position: int) -> Swatch:
-    """The look of the part at that position; neighbours always differ in glyph and colour."""
-    return Swatch(_GLYPHS[position % len(_GLYPHS)], _COLOURS[position % len(_COLOURS)])
+    """The look of one of several alike things at that position, such as a line of a figure."""
+    return _swatch(place_look(position))
+
+
+IDLE = swatch_of("idle")
+
+
+def rich_colour(app: App[Any], colour: str) -> str:
+    """The value of a swatch's colour in the present theme, as ``#rrggbb``.
+
+    In an app that has no such variable it is the colour on a dark background.
+    """
+    name = colour.removeprefix("$")
+    plain = HUES.get(name.removeprefix("hue-"))
+    return app.theme_variables.get(name, plain.dark if plain else colour)
 
 
 class OnceParsed(Stylesheet):

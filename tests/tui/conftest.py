@@ -47,6 +47,7 @@ def quiet_environment(monkeypatch: pytest.MonkeyPatch, sysbench_home: Path) -> I
     """A terminal that shows everything, in one time zone, and a home of its own."""
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("SYSBENCH_ASCII", "0")
+    monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.delenv("NO_COLOR", raising=False)
     time.tzset()
     yield

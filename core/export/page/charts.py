@@ -6,21 +6,30 @@ import json
 from collections.abc import Sequence
 from itertools import accumulate
 
+from ...colours import HUES, Look, look_of
 from ...formatting import format_bytes
 from ...record.record import Timeline
 from .document import tag, text
 
 WIDTH, HEIGHT = 1100, 320
 LEFT, RIGHT, TOP, BOTTOM = 70, 10, 12, 34
-COLOURS = (
-    *("#4fc1b0", "#6c9ef8", "#d9a65a", "#a78bda", "#8fb573", "#d77fa1", "#63b3d1"),
-    *("#e08a6d", "#b5b35f", "#7f93a8", "#3f7f74", "#4a66a8", "#a0703a", "#c9a3e6", "#a85c5c"),
-)
 LETTER = 6.5
 """Width of a letter of a phase's name."""
 TICKS = 4
 
 Point = tuple[float, float]
+
+
+def paint(look: Look) -> str:
+    """The colour of a look in CSS, by the reader's scheme; a faint one is mixed with the page."""
+    hue = HUES[look.hue]
+    colour = f"light-dark({hue.light}, {hue.dark})"
+    return f"color-mix(in srgb, {colour} 55%, var(--card))" if look.faint else colour
+
+
+def colour_of(name: str) -> str:
+    """The colour of a category in CSS; it goes by the name alone."""
+    return paint(look_of(name))
 
 
 def memory_chart(timeline: Timeline) -> str:
@@ -43,7 +52,7 @@ def memory_chart(timeline: Timeline) -> str:
     )
     areas = [
         _area(x, [_up(v / highest) for v in below], [_up(v / highest) for v in above], colour)
-        for below, above, colour in zip(layers, layers[1:], _colours(len(names)), strict=False)
+        for below, above, colour in zip(layers, layers[1:], map(colour_of, names), strict=False)
     ]
     points = [
         {"x": round(position, 1), "text": _tooltip(timeline, index, names)}
@@ -68,11 +77,11 @@ def steps_chart(samples_ms: Sequence[float], median_ms: float) -> str:
     last = len(samples_ms) - 1
     dots = [
         tag("circle", cx=f"{_across(n / last):.1f}", cy=f"{_up((ms - low) / span):.1f}", r=2.5,
-            fill=COLOURS[0])
+            class_="step")
         for n, ms in enumerate(samples_ms)
     ]  # fmt: skip
     median_y = f"{_up((median_ms - low) / span):.1f}"
-    line = tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=median_y, y2=median_y, stroke=COLOURS[2])
+    line = tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=median_y, y2=median_y, class_="median")
     labels = [
         tag("text", text(f"{value:.4g} ms"), x=LEFT - 6, y=_up(height) + 4, text_anchor="end")
         for value, height in ((low, 0.0), (high, 1.0))
@@ -92,16 +101,13 @@ def _up(share: float) -> float:
     return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
 
-def _colours(count: int) -> list[str]:
-    return [COLOURS[index % len(COLOURS)] for index in range(count)]
-
-
 def _area(x: Sequence[float], below: Sequence[float], above: Sequence[float], colour: str) -> str:
     outline: list[Point] = [
         *zip(x, above, strict=True),
         *zip(reversed(x), reversed(below), strict=True),
     ]
-    return tag("polygon", points=" ".join(f"{a:.1f},{b:.1f}" for a, b in outline), fill=colour)
+    return tag("polygon", points=" ".join(f"{a:.1f},{b:.1f}" for a, b in outline), class_="area",
+               style=f"fill:{colour}")  # fmt: skip
 
 
 def _scale(highest: int) -> list[str]:
@@ -139,7 +145,7 @@ def _legend(names: Sequence[str]) -> str:
         "p",
         *(
             tag("span", tag("i", style=f"background:{colour}"), text(name))
-            for name, colour in zip(names, _colours(len(names)), strict=True)
+            for name, colour in zip(names, map(colour_of, names), strict=True)
         ),
         class_="legend",
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from ...colours import place_look
 from ...tables.cells import heading
 from ...tables.chart import Figure, Series
-from .charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+from .charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, paint
 from .document import tag, text
 
 TICKS = 5
@@ -72,21 +73,21 @@ def _axes(figure: Figure) -> list[str]:
 
 
 def _line(figure: Figure, series: Series, index: int) -> list[str]:
-    colour = COLOURS[index % len(COLOURS)]
+    colour = paint(place_look(index))
     places = [[(_across(figure, x), _up(figure, y)) for x, y in piece] for piece in series.pieces]
     lines = [
         tag(
             "polyline",
             points=" ".join(f"{x:.1f},{y:.1f}" for x, y in piece),
             fill="none",
-            stroke=colour,
+            style=f"stroke:{colour}",
             stroke_width=2,
             stroke_dasharray=DASHES[index % len(DASHES)],
         )
         for piece in places
     ]
     dots = [
-        tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=3, fill=colour)
+        tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=3, style=f"fill:{colour}")
         for piece in places
         for x, y in piece
     ]
@@ -99,7 +100,7 @@ def _legend(drawn: Sequence[Series]) -> str:
         *(
             tag(
                 "span",
-                tag("i", style=f"background:{COLOURS[index % len(COLOURS)]}"),
+                tag("i", style=f"background:{paint(place_look(index))}"),
                 text(series.name),
             )
             for index, series in enumerate(drawn)

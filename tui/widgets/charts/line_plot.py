@@ -9,7 +9,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ....core.tables.chart import Figure
-from ...theme import swatch
+from ...theme import rich_colour, swatch
 from .line_drawing import Span, figure_rows
 
 
@@ -48,4 +48,4 @@ class LinePlot(Widget):
     def _style(self, index: int | None) -> Style:
         if index is None:
             return self.rich_style
-        return self.rich_style + Style(color=swatch(index).colour)
+        return self.rich_style + Style(color=rich_colour(self.app, swatch(index).colour))

@@ -18,12 +18,12 @@ from textual.widget import Widget
 
 from ....core.record.record import Timeline
 from ...text import amount
-from ...theme import Swatch, swatch
+from ...theme import Swatch, rich_colour, swatch_of
 from .plot import mark_row
 from .traces import EIGHTHS
 
 Cell = tuple[str, str]
-"""One character and its colour; an empty colour is the background."""
+"""One character and its colour, a variable of the theme; an empty one is the background."""
 
 
 def stacking_order(timeline: Timeline) -> list[str]:
@@ -33,8 +33,8 @@ def stacking_order(timeline: Timeline) -> list[str]:
 
 
 def category_swatches(timeline: Timeline) -> dict[str, Swatch]:
-    """The looks of each category, by its place in the stack."""
-    return {name: swatch(place) for place, name in enumerate(stacking_order(timeline))}
+    """The looks of each category, by its name."""
+    return {name: swatch_of(name) for name in stacking_order(timeline)}
 
 
 def column_samples(timeline: Timeline, width: int) -> list[int]:
@@ -191,9 +191,12 @@ class TimelineView(Widget, can_focus=True):
             cells[cursor] = ("│", "cursor")
         for colour, run in groupby(cells, key=lambda cell: cell[1]):
             text = "".join(char for char, _ in run)
-            style = pointer if colour == "cursor" else Style.parse(colour) if colour else None
+            style = pointer if colour == "cursor" else self._style(colour) if colour else None
             segments.append(Segment(text, self.rich_style + style if style else self.rich_style))
         return Strip(segments).adjust_cell_length(width, self.rich_style)
+
+    def _style(self, colour: str) -> Style:
+        return Style(color=rich_colour(self.app, colour))
 
     def _axis_line(self, axis: Style, pointer: Style, cursor: int) -> Strip:
         """Phases and the cursor's position under the area."""

@@ -86,8 +86,8 @@ class Choice(Widget, can_focus=True):
     Choice {
         height: 1;
         padding: 0 1;
-        background: $surface;
-        &:focus { background: $accent 25%; }
+        background: $field;
+        &:focus { background: $field-focus; }
         &:hover { background: $panel; }
     }
     """

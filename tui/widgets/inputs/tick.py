@@ -24,7 +24,7 @@ class Tick(Widget, can_focus=True):
     Tick {
         width: auto;
         height: 1;
-        &:focus { background: $accent 25%; }
+        &:focus { background: $field-focus; }
     }
     """
 

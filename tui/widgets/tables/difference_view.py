@@ -13,7 +13,7 @@ from ....core.analysis.difference.nodes import NOT_RUNNING, ByteNode, TimeNode
 from ....core.tables.cells import SIGNED
 from ....core.tables.difference.tree import label
 from ....core.tables.table import Cell, Column, Table, tabulate
-from ...theme import IDLE, swatch
+from ...theme import IDLE, rich_colour
 from .kernel_table import perturbed_cell, perturbed_room
 from .outline_view import OutlineView
 
@@ -22,7 +22,7 @@ BAR = " "
 
 BAR_CELLS = 6
 """Cells of a bar on either side of its zero."""
-BAR_COLOUR = swatch(0).colour
+BAR_COLOUR = "$accent"
 LEAST_NET = 0.05
 """Part of all changes that the change of the whole must be for rows to have a share of it."""
 STATE_MARKS = {"both": "", "new": "+ new ", "gone": "− gone ", "renamed": "→ renamed "}
@@ -158,7 +158,8 @@ class DifferenceView(OutlineView[ChangeBranch]):
     def cell(self, column: str, row: int, text: str) -> Text:
         node = self._visible[row][1].node
         if column == BAR:
-            return Text(text, style=IDLE.colour if node.kind in NOT_RUNNING else BAR_COLOUR)
+            colour = IDLE.colour if node.kind in NOT_RUNNING else BAR_COLOUR
+            return Text(text, style=rich_colour(self.app, colour))
         if column == self.NAMES:
             return self.name_cell(row, STATE_MARKS[node.state] + text)
         return perturbed_cell(column, text, perturbed=self.perturbed)
@@ -171,5 +172,5 @@ class DifferenceView(OutlineView[ChangeBranch]):
 
     def style_of(self, node: ChangeBranch) -> str:
         if node.kind in NOT_RUNNING:
-            return IDLE.colour
+            return rich_colour(self.app, IDLE.colour)
         return "bold" if node.kind in ("step", "peak", "category", "module") else ""

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ....core.tables.kernels import KERNEL_NAMES
 from ....core.tables.trust import PERTURBED_MARK, mark_perturbed
-from ...theme import Swatch
+from ...theme import Swatch, rich_colour
 from .table_view import TableView
 
 FIRST = (
@@ -47,7 +47,7 @@ class KernelTable(TableView):
         look = self._looks.get(text.removesuffix(" (fused)")) if column == "category" else None
         if look is None:
             return perturbed_cell(column, text, perturbed=self._perturbed)
-        return Text.assemble((look.glyph, look.colour), " ", text)
+        return Text.assemble((look.glyph, rich_colour(self.app, look.colour)), " ", text)
 
 
 def perturbed_cell(column: str, text: str, *, perturbed: bool) -> Text:

@@ -10,7 +10,7 @@ from rich.text import Text
 from ....core.analysis.kernels.tree import NOT_RUNNING, TreeNode, matching
 from ....core.tables.table import Column, Table, tabulate
 from ....core.tables.tree import NODE_COLUMNS, PlacedNode, known_columns
-from ...theme import IDLE, swatch
+from ...theme import IDLE, rich_colour
 from ..charts.traces import bar
 from .kernel_table import perturbed_cell, perturbed_room
 from .outline_view import OutlineView
@@ -19,7 +19,7 @@ BAR = " "
 """Name and heading of the column of bars."""
 
 BAR_CELLS = 8
-BAR_COLOUR = swatch(0).colour
+BAR_COLOUR = "$accent"
 ORDER = (
     *("inclusive_ns", "share", BAR, "calls", "of_roof", "where", "forward_ns", "backward_ns"),
     *("own_ns", "parameter_bytes", "activation_bytes", "flops", "moved_bytes"),
@@ -55,7 +55,8 @@ class TreeView(OutlineView[TreeNode]):
     def cell(self, column: str, row: int, text: str) -> Text:
         if column == BAR:
             running = self._visible[row][1].kind not in NOT_RUNNING
-            return Text(text, style=BAR_COLOUR if running else IDLE.colour)
+            colour = BAR_COLOUR if running else IDLE.colour
+            return Text(text, style=rich_colour(self.app, colour))
         if column == self.NAMES:
             return self.name_cell(row, text)
         return perturbed_cell(column, text, perturbed=self._perturbed)
@@ -65,5 +66,5 @@ class TreeView(OutlineView[TreeNode]):
 
     def style_of(self, node: TreeNode) -> str:
         if node.kind in NOT_RUNNING:
-            return IDLE.colour
+            return rich_colour(self.app, IDLE.colour)
         return "bold" if node.kind in ("step", "module", "layers", "phase") else ""

@@ -29,7 +29,7 @@ from .....core.tables.compile import (
 )
 from .....core.tables.table import Table
 from ....text import milliseconds, significant
-from ....theme import swatch
+from ....theme import swatch_of
 from ....widgets.charts.stack_bar import Part, StackBar
 from ....widgets.tables.table_view import TableView
 from ..views import View, ViewsTab
@@ -259,8 +259,8 @@ def seconds_line(block: Compile) -> Content:
 def seconds_parts(block: Compile) -> list[Part]:
     """Seconds of each stage, as parts of the whole."""
     return [
-        Part(name, seconds, f"{significant(seconds, 3)} s", swatch(index))
-        for index, (name, seconds) in enumerate(block.parts_seconds.items())
+        Part(name, seconds, f"{significant(seconds, 3)} s", swatch_of(name))
+        for name, seconds in block.parts_seconds.items()
     ]
 
 

@@ -31,7 +31,7 @@ from ....text import (
     signed_percent,
     significant,
 )
-from ....theme import IDLE, Swatch, swatch
+from ....theme import Swatch, swatch_of
 from ....widgets.charts.stack_bar import Part
 from ....widgets.tables.facts import hanging
 
@@ -39,10 +39,9 @@ REST = ("idle", "unattributed")
 
 
 def category_looks(kernels: Kernels) -> dict[str, Swatch]:
-    """A swatch for each category, the longest first; the rest looks idle."""
+    """A swatch for each category in the table, and for what no kernel explains."""
     names = [str(name) for name in category_table(kernels).column("category")]
-    looks = {name: swatch(index) for index, name in enumerate(n for n in names if n not in REST)}
-    return looks | {"idle": IDLE, "unattributed": Swatch(" ", IDLE.colour)}
+    return {name: swatch_of(name) for name in (*names, *REST)}
 
 
 def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:

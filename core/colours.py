@@ -1,0 +1,156 @@
+"""One look for each name: the colour and the texture of a category, wherever it is drawn.
+
+A look goes by the name alone. Two runs side by side, a filtered table, the screens and the HTML
+page therefore show the same category alike, whatever else is in view and however large it is.
+
+The hues are the seven colours of Okabe and Ito (*Color Universal Design*, 2008), chosen so that
+people with protanopia, deuteranopia or tritanopia tell them apart. They are too pale for a white
+page: their twins there have the same hue angles, made dark enough for a contrast of three to one
+with the page, and moved apart in lightness until they are as far from each other for the same
+readers. Seven hues are fewer than the categories, so a texture goes with each; within a family of
+names no two have both in common, and the commonest differ in both.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+
+class Hue(NamedTuple):
+    """A colour on a dark and on a light background, each as ``#rrggbb``."""
+
+    dark: str
+    light: str
+
+
+HUES: dict[str, Hue] = {
+    "sky": Hue("#56b4e9", "#058fdf"),
+    "orange": Hue("#e69f00", "#886300"),
+    "green": Hue("#009e73", "#03856e"),
+    "purple": Hue("#cc79a7", "#dd52ac"),
+    "yellow": Hue("#f0e442", "#938f1d"),
+    "vermillion": Hue("#d55e00", "#7d3414"),
+    "blue": Hue("#0072b2", "#114683"),
+    "grey": Hue("#8a97a4", "#66727e"),
+}
+"""By name; grey is for what is no work: idle, the rest, what nobody owns."""
+
+TEXTURES = "█▓▒▚▌╳╱≡"
+"""Glyphs of one cell, from full to sparse; each is another character in ASCII too."""
+
+
+class Look(NamedTuple):
+    """The look of a named part.
+
+    Attributes:
+        hue: A name of `HUES`.
+        glyph: One of `TEXTURES`, ``░``, or a blank.
+        faint: Whether a drawing without textures takes half the colour.
+    """
+
+    hue: str
+    glyph: str
+    faint: bool = False
+
+
+KERNELS = {
+    "gemm": Look("sky", "█"),
+    "attention": Look("orange", "▓"),
+    "softmax": Look("purple", "▒"),
+    "elementwise": Look("green", "▚"),
+    "norm": Look("yellow", "▌"),
+    "optimizer": Look("vermillion", "╱"),
+    "reduce": Look("blue", "╳"),
+    "copy": Look("grey", "≡"),
+    "communication": Look("vermillion", "█", faint=True),
+    "embedding": Look("purple", "█", faint=True),
+    "convolution": Look("blue", "▓", faint=True),
+    "random": Look("yellow", "▒", faint=True),
+    "fused kernels": Look("green", "▓", faint=True),
+    "other": Look("grey", "▒", faint=True),
+}
+"""Categories of kernels and operators."""
+
+REST = {"idle": Look("grey", "░"), "unattributed": Look("grey", " ")}
+"""Time in which no kernel ran, or none that has a name."""
+
+MEMORY = {
+    "parameters": Look("sky", "█"),
+    "activations": Look("orange", "▓"),
+    "gradients": Look("purple", "▒"),
+    "optimizer state": Look("green", "▚"),
+    "temporaries": Look("vermillion", "╱"),
+    "autocast weight copies": Look("yellow", "▌"),
+    "logits and loss": Look("blue", "╳"),
+    "outputs": Look("blue", "▒", faint=True),
+    "inputs": Look("purple", "█", faint=True),
+    "buffers": Look("green", "▓", faint=True),
+    "library workspace": Look("yellow", "▒", faint=True),
+    "workspaces": Look("yellow", "█", faint=True),
+    "held by CUDA graphs": Look("sky", "▌", faint=True),
+    "kept between steps": Look("orange", "█", faint=True),
+    "there before the recording": Look("grey", "▓"),
+    "not attributed": Look("grey", "▒", faint=True),
+    "rounding": Look("grey", "░"),
+    "blocks larger than asked for": Look("grey", "▌"),
+}
+"""Rows of the memory ledger; of a name such as ``temporaries (forward)`` the first part counts."""
+
+TEMPORARIES = {
+    "temporaries (forward)": Look("vermillion", "█"),
+    "temporaries (backward)": Look("vermillion", "▓"),
+    "temporaries (optimizer)": Look("vermillion", "▒", faint=True),
+    "temporaries (loss)": Look("vermillion", "▌", faint=True),
+    "temporaries (build)": Look("vermillion", "╱"),
+    "temporaries (clip)": Look("vermillion", "≡"),
+    "temporaries (zero-grad)": Look("vermillion", "╳"),
+}
+"""Parts of one row of the ledger, which a timeline stacks on each other."""
+
+PHASES = {
+    "forward": Look("sky", "█"),
+    "backward": Look("orange", "▓"),
+    "optimizer": Look("vermillion", "╱"),
+    "loss": Look("purple", "▒"),
+    "clip": Look("yellow", "▌"),
+    "zero-grad": Look("blue", "╳"),
+}
+"""Phases of a step; ``optimizer`` looks as the category of its kernels does."""
+
+STAGES = {
+    "dynamo": Look("sky", "█"),
+    "aot": Look("orange", "▓"),
+    "inductor": Look("purple", "▒"),
+    "backend": Look("green", "▚"),
+}
+"""Stages of `torch.compile`."""
+
+FAMILIES: tuple[dict[str, Look], ...] = (
+    KERNELS | REST,
+    MEMORY,
+    TEMPORARIES,
+    PHASES,
+    STAGES,
+)
+"""Names that are drawn together."""
+
+LOOKS: dict[str, Look] = STAGES | PHASES | MEMORY | TEMPORARIES | REST | KERNELS
+
+
+def look_of(name: str) -> Look:
+    """The look of a name, the same at every call in every process.
+
+    A name that nobody listed, such as a category of a foreign file, gets one from its letters.
+    """
+    for known in (name, name.split(" (")[0], name.split(" to ")[0]):
+        if known in LOOKS:
+            return LOOKS[known]
+    number = zlib.crc32(name.encode())
+    coloured = [hue for hue in HUES if hue != "grey"]
+    return Look(coloured[number % len(coloured)], TEXTURES[number // 16 % len(TEXTURES)])
+
+
+def place_look(place: int) -> Look:
+    """The look of one of several alike things by its place, such as a line of a figure."""
+    return Look([*HUES][place % len(HUES)], TEXTURES[place % len(TEXTURES)])

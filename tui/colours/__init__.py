@@ -1,0 +1,1 @@
+"""Colours of the screens: themes for each number of colours, and the one that a user chose."""
