@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from textual._compositor import CompositorUpdate
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.events import Event
 from textual.filter import LineFilter
 
 from ..core.errors import SysbenchError
-from ..core.runs.directory import RunDirectory
 from . import modes
 from .colours.kept import Choices, keep, kept_choices
 from .colours.themes import DARK, LIGHT, depth_of, hue_variables, theme_of
@@ -24,11 +24,16 @@ from .keys import carry_out
 from .live.sensors import StripSampler
 from .live.session import Session
 from .live.terminal import has_hung_up
+from .live.wire import Shown
 from .loading import load_class
 from .screens.base import WorkScreen
 from .theme import AsciiFilter, OnceParsed, PrintableFilter
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from textual.screen import Screen
+
+    from ..core.runs.directory import RunDirectory
     from .colours.themes import Depth
     from .live.pair_watch import Pair
     from .live.run_watch import RunWatch
@@ -75,6 +80,7 @@ class SysbenchApp(App[None]):
         self.session = Session(sampler or StripSampler())
         self.shown: RunDirectory | None = None
         self.compared: Pair | None = None
+        self._shown_cells = Shown()
         self._own_filters = [PrintableFilter(), *([AsciiFilter()] if ascii_only() else [])]
         for name in (DARK, LIGHT):
             self.register_theme(theme_of(name, self.depth))
@@ -120,6 +126,13 @@ class SysbenchApp(App[None]):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._own_filters]
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        # The one place that all painting goes through on its way to the terminal.
+        writes = self._running and not self._closed and not self.is_headless
+        if writes and isinstance(renderable, CompositorUpdate) and not self._batch_count:
+            renderable = self._shown_cells.only_changes(renderable)
+        super()._display(screen, renderable)
 
     def get_key_display(self, binding: Binding) -> str:
         shown = super().get_key_display(binding)

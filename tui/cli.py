@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 
 from ..core.errors import SysbenchError
-from .commands.registry import COMMANDS, parse_arguments
-from .commands.report.output import flush
 
 INTERRUPTED = 130
 
@@ -23,8 +20,10 @@ class NoTerminalError(SysbenchError):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Errors become text only here."""
     _settle_streams()
+    given = sys.argv[1:] if argv is None else argv
     try:
-        code = _run(parse_arguments(sys.argv[1:] if argv is None else argv))
+        # The workstation needs none of the commands: they are imported for whoever names one.
+        code = _run(given) if given else _open_workstation()
     except KeyboardInterrupt:
         code = _explain("interrupted", INTERRUPTED)
     except SysbenchError as error:
@@ -32,11 +31,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         code = _explain(f"{place}{error.strerror or error}", 1)
-    flush()
+    if given:
+        from .commands.report.output import flush
+
+        flush()
     return code
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(given: Sequence[str]) -> int:
+    from .commands.registry import COMMANDS, parse_arguments
+
+    arguments = parse_arguments(given)
     if arguments.command is None:
         return _open_workstation()
     if python := getattr(arguments, "python", None):

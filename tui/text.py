@@ -12,7 +12,6 @@ from ..core import formatting as quantities
 from ..core.formatting import UNKNOWN, format_bytes, format_count
 from ..core.spec.own_model import argument_words
 from ..core.spec.spec import NUMERIC_WORKLOADS, RunSpec
-from ..core.tables.context import bare_attention, ranks_words
 from .cutting import cut_off
 
 if TYPE_CHECKING:
@@ -132,6 +131,9 @@ def headline(spec: Mapping[str, Any]) -> str:
 
 def _settings(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Pairs of a spec's key and its words, the subject first."""
+    # The tables of a record: a screen that shows no run yet appears without them.
+    from ..core.tables.context import bare_attention, ranks_words
+
     workload = spec.get("workload", "transformer")
     if workload in NUMERIC_WORKLOADS:
         return [("workload", str(workload)), ("device", str(spec.get("device", "?")))]

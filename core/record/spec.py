@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import DamagedFileError
-from .record import Record
+
+if TYPE_CHECKING:
+    from .record import Record
 
 _SPEC_HAS = {
     **dict.fromkeys(("batch", "context"), int),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...core.runs.directory import RunDirectory, list_runs, newest_run
 from .sensors import StripSampler, StripState
 
 if TYPE_CHECKING:
+    from ...core.runs.directory import RunDirectory
     from .pair_watch import Pair
     from .run_watch import RunWatch
 
@@ -39,11 +39,15 @@ class Session:
 
     def find_live_run(self) -> RunDirectory | None:
         """A run that outlived an earlier terminal, or was started in another one."""
+        from ...core.runs.directory import list_runs
+
         return next((run for run in list_runs()[:RECENT_RUNS] if run.is_live()), None)
 
     @staticmethod
     def newest_run() -> RunDirectory | None:
         """The run that Result shows before any was opened."""
+        from ...core.runs.directory import newest_run
+
         return newest_run()
 
     def find_newcomer(self) -> RunDirectory | None:

@@ -13,6 +13,7 @@ from textual.widgets import Static
 from ....core.formatting import signed_percent
 from ....core.spec.command_line import command_line
 from ...text import amount, operations, shape
+from ...theme import swatch_of
 from ...widgets.charts.traces import bar, gauge
 
 if TYPE_CHECKING:
@@ -220,7 +221,8 @@ def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
     for row in prediction.ledger:
         text = f"{row.name:<{names}}{amount(row.bytes):>{FIGURE_WIDTH}}"
         share = row.bytes / peak if peak else 0.0
-        lines.append(Content.assemble(text, "  ", (bar(share, max(0, bars)), "$accent 70%")))
+        colour = swatch_of(row.name).colour
+        lines.append(Content.assemble(text, "  ", (bar(share, max(0, bars)), colour)))
     return lines
 
 

@@ -17,8 +17,6 @@ from textual.worker import get_current_worker
 from ....core.errors import SysbenchError
 from ....core.machine.children import PYTHON_VARIABLE
 from ....core.record.blocks import PassName
-from ....core.runs.directory import create_run
-from ....core.runs.launch import start_detached
 from ....core.spec.command_line import command_line
 from ....core.spec.spec import RunSpec
 from ...widgets.bars.command_line import CommandLine
@@ -141,6 +139,10 @@ class RunScreen(WorkScreen):
         from ....core.spec.resolve import resolved
 
         try:
+            # Nothing of a run is needed before the first frame.
+            from ....core.runs.directory import create_run
+            from ....core.runs.launch import start_detached
+
             run = create_run(resolved(spec), self.filled.passes)
             start_detached(run)
         except (SysbenchError, OSError) as error:

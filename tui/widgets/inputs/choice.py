@@ -109,7 +109,10 @@ class Choice(Widget, can_focus=True):
     def render(self) -> Content:
         label = next(label for label, value in self.choices if value == self.value)
         room = max(self.content_size.width - 2, 1)
-        return Content(label[:room].ljust(room)) + Content.styled(" ▾", "$foreground 50%")
+        if len(label) > room:
+            # Half of what stands beside a name is another figure: it goes as a whole.
+            label = label.split("  ")[0][:room]
+        return Content(label.ljust(room)) + Content.styled(" ▾", "$foreground 50%")
 
     def watch_value(self) -> None:
         self.post_message(self.Changed(self))

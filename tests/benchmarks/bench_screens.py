@@ -1,0 +1,254 @@
+"""The screens in figures: first frame, bytes on the wire, a long table. Writes docs/performance.md.
+
+    python -P tests/benchmarks/bench_screens.py [--write]
+
+All programs run in one go, in pseudo-terminals of the same size, in turn: a bare Textual app, this
+one, and nvitop where it is installed. Work is in seconds of CPU time, which other programs on the
+machine do not lengthen. Bytes are those that the program wrote to its terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import importlib
+import importlib.metadata
+import os
+import pty
+import select
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+TRIES = 7
+# Else every start would compile our modules anew, and none of the libraries.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+WORDS = b"What to run"
+FIRST_LIMIT, WIRE_LIMIT, TABLE_LIMIT = 1.3, 15.0, 0.3
+"""Goals: times the bare app; KiB/s live at 160x48; seconds of CPU time for 100,000 rows."""
+
+BARE = """
+from textual.app import App
+from textual.widgets import Footer, Input, Label
+class Bare(App):
+    def compose(self):
+        yield Label("What to run")
+        yield from (Input(str(n), compact=True) for n in range(20))
+        yield Footer()
+Bare().run()
+"""
+OURS = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
+LIVE = ("run", "tiny", "threads=1", "until=0.000001", "max_steps=100000", "max_seconds=600",
+        "--passes", "timing")  # fmt: skip
+
+
+@dataclass
+class Terminal:
+    """A program in a pseudo-terminal; ``seen`` is what it wrote."""
+
+    pid: int
+    master: int
+    seen: bytearray = field(default_factory=bytearray)
+
+    def read_for(self, seconds: float) -> int:
+        """Read for so long; returns the number of bytes that came."""
+        before, end = len(self.seen), time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self.master], [], [], left)[0]:
+                self.seen += os.read(self.master, 2**16)
+        return len(self.seen) - before
+
+    def wait_for(self, words: bytes, seconds: float = 60.0) -> None:
+        """Read until these words were written.
+
+        Raises:
+            TimeoutError: They were not.
+        """
+        end = time.monotonic() + seconds
+        while words not in self.seen:
+            if time.monotonic() > end:
+                raise TimeoutError(
+                    f"no {words!r} within {seconds:g} s: {bytes(self.seen[-300:])!r}"
+                )
+            if select.select([self.master], [], [], 0.2)[0]:
+                self.seen += os.read(self.master, 2**16)
+
+    def press(self, keys: bytes) -> None:
+        """Type these."""
+        os.write(self.master, keys)
+
+    def end(self) -> float:
+        """Kill the program; returns the CPU seconds that it used."""
+        os.kill(self.pid, signal.SIGKILL)
+        _, _, used = os.wait4(self.pid, 0)
+        os.close(self.master)
+        return used.ru_utime + used.ru_stime
+
+
+def started(command: Sequence[str], home: str, columns: int, lines: int) -> Terminal:
+    """A program in a terminal of its own, with true colours."""
+    pid, master = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        shown = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "SYSBENCH_HOME": home}
+        os.execvpe(command[0], list(command), {**os.environ, **shown})
+    return Terminal(pid, master)
+
+
+def first_frames(home: str) -> dict[str, list[float]]:
+    """CPU seconds until the words are on the terminal, of programs in turn."""
+    found: dict[str, list[float]] = {}
+    programs = {
+        "python -c pass": None,
+        "bare Textual app, 20 fields": [sys.executable, "-P", "-c", BARE],
+        "sysbench-tui": OURS,
+    }
+    for _ in range(TRIES):
+        for name, command in programs.items():
+            if command is None:
+                pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-P", "-c", "pass"])
+                _, _, used = os.wait4(pid, 0)
+                seconds = used.ru_utime + used.ru_stime
+            else:
+                terminal = started(command, home, 120, 40)
+                terminal.wait_for(WORDS)
+                seconds = terminal.end()
+            found.setdefault(name, []).append(seconds)
+    return found
+
+
+@contextmanager
+def live_run(home: str) -> Iterator[None]:
+    """A run of tiny that measures until it is ended."""
+    environment = {**os.environ, "SYSBENCH_HOME": home, "OMP_NUM_THREADS": "1"}
+    quiet = subprocess.DEVNULL
+    run = subprocess.Popen([*OURS, *LIVE], env=environment, stdout=quiet, stderr=quiet)
+    try:
+        yield
+    finally:
+        run.send_signal(signal.SIGINT)
+        run.wait()
+
+
+def wire(seconds: float = 20.0) -> dict[str, float]:
+    """Bytes a second that are written, by situation."""
+    found = {}
+    for columns, lines in ((80, 24), (160, 48)):
+        size = f"{columns}x{lines}"
+        with tempfile.TemporaryDirectory() as home:
+            form = started(OURS, home, columns, lines)
+            form.wait_for(WORDS)
+            form.read_for(3)
+            found[f"form, nothing typed, {size}"] = form.read_for(seconds) / seconds
+            form.end()
+            with live_run(home):
+                wait_until(lambda: any(Path(home, "runs").glob("*/events.jsonl")), 60)
+                time.sleep(12)
+                live = started(OURS, home, columns, lines)
+                live.wait_for(b"Step time")
+                live.read_for(4)
+                found[f"live, timing, {size}"] = live.read_for(seconds) / seconds
+                live.end()
+    if shutil.which("nvitop"):
+        other = started(["nvitop"], "", 160, 48)
+        other.read_for(4)
+        found["nvitop, 160x48"] = other.read_for(seconds) / seconds
+        other.end()
+    return found
+
+
+def wait_until(true: Callable[[], bool], seconds: float) -> None:
+    """Wait for a condition.
+
+    Raises:
+        TimeoutError: It did not come true.
+    """
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            raise TimeoutError("waited in vain")
+        time.sleep(0.1)
+
+
+def long_table() -> dict[str, float]:
+    """CPU milliseconds of `bench_long_table`."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    bench = importlib.import_module("bench_long_table")
+
+    async def figures() -> dict[str, float]:
+        async with bench.Tables().run_test(size=(160, 48)) as pilot:
+            measured: dict[str, float] = await bench.measure(pilot)
+        return measured
+
+    return asyncio.run(figures())
+
+
+def page() -> Iterator[str]:
+    """The lines of the page, measured now."""
+    names = ("textual", "rich", "torch")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+    yield from (
+        "# Performance of the screens",
+        "",
+        "Written by `python -P tests/benchmarks/bench_screens.py --write`, all in one run.",
+        "",
+        f"{date.today():%Y-%m-%d}, Python {sys.version.split()[0]}, {versions}, "
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before.",
+    )
+    with tempfile.TemporaryDirectory() as home:
+        frames = first_frames(home)
+    middle = {name: statistics.median(values) for name, values in frames.items()}
+    bare = middle["bare Textual app, 20 fields"]
+    yield from ("", "## First frame", "")
+    yield f"CPU seconds from the start to the words on the terminal, 120x40, {TRIES} tries."
+    yield from ("", "| program | median | least | times the bare app |", "|---|---:|---:|---:|")
+    for name, values in frames.items():
+        yield f"| {name} | {middle[name]:.3f} | {min(values):.3f} | {middle[name] / bare:.2f} |"
+    yield from ("", f"Goal: at most {FIRST_LIMIT:g} times the bare app.")
+    yield from ("", "## Bytes on the wire", "")
+    yield "As written to the terminal in true colours, mean of 20 s; `ssh -C` makes it less."
+    yield from ("", "| situation | KiB/s |", "|---|---:|")
+    for name, value in wire().items():
+        yield f"| {name} | {value / 1024:.2f} |"
+    yield from ("", f"Goal: live at 160x48 at most {WIRE_LIMIT:g}; nothing where nothing changes.")
+    yield from (
+        "",
+        "## A table of 100,000 rows",
+        "",
+        "CPU milliseconds until it is painted, 160x48.",
+    )
+    yield from ("", "| table | ms |", "|---|---:|")
+    for name, value in long_table().items():
+        yield f"| {name} | {value:.0f} |"
+    yield from ("", f"Goal: 100,000 rows in less than {TABLE_LIMIT:g} s.")
+    if not shutil.which("nvitop"):
+        yield from ("", "nvitop was not installed: it is not among the figures.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    arguments = parser.parse_args()
+    lines = []
+    for line in page():
+        print(line, flush=True)
+        lines.append(line)
+    if arguments.write:
+        PAGE.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
