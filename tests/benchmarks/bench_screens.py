@@ -36,7 +36,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 TRIES = 7
 # Else every start would compile our modules anew, and none of the libraries.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-WORDS = b"What to run"
+WORDS, FRAME = b"What to run", b"Studies"
+"""On the form's frame, and on the keys below it, which are there first."""
 FIRST_LIMIT, WIRE_LIMIT, TABLE_LIMIT = 1.3, 15.0, 0.3
 """Goals: times the bare app; KiB/s live at 160x48; seconds of CPU time for 100,000 rows."""
 
@@ -114,17 +115,18 @@ def first_frames(home: str) -> dict[str, list[float]]:
     programs = {
         "python -c pass": None,
         "bare Textual app, 20 fields": [sys.executable, "-P", "-c", BARE],
-        "sysbench-tui": OURS,
+        "sysbench-tui, first frame": OURS,
+        "sysbench-tui, the form": OURS,
     }
     for _ in range(TRIES):
         for name, command in programs.items():
-            if command is None:
+            if command is None:  # the start of the interpreter alone
                 pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-P", "-c", "pass"])
                 _, _, used = os.wait4(pid, 0)
                 seconds = used.ru_utime + used.ru_stime
             else:
                 terminal = started(command, home, 120, 40)
-                terminal.wait_for(WORDS)
+                terminal.wait_for(FRAME if name.endswith("first frame") else WORDS)
                 seconds = terminal.end()
             found.setdefault(name, []).append(seconds)
     return found
@@ -217,7 +219,7 @@ def page() -> Iterator[str]:
     yield from ("", "| program | median | least | times the bare app |", "|---|---:|---:|---:|")
     for name, values in frames.items():
         yield f"| {name} | {middle[name]:.3f} | {min(values):.3f} | {middle[name] / bare:.2f} |"
-    yield from ("", f"Goal: at most {FIRST_LIMIT:g} times the bare app.")
+    yield from ("", f"Goal: the first frame in at most {FIRST_LIMIT:g} times that of the bare app.")
     yield from ("", "## Bytes on the wire", "")
     yield "As written to the terminal in true colours, mean of 20 s; `ssh -C` makes it less."
     yield from ("", "| situation | KiB/s |", "|---|---:|")

@@ -109,9 +109,9 @@ class WorkScreen(Screen[None]):
         self.notify(f"Copied {name}.", markup=False, timeout=2)
 
     def action_explain(self) -> None:
-        from .dialogs.explain import ExplainScreen
+        from .dialogs.explain import ExplainScreen, columns_in_view
 
-        self.app.push_screen(ExplainScreen(self.explanations()))
+        self.app.push_screen(ExplainScreen(self.explanations(), columns=columns_in_view(self)))
 
     def action_unfold(self) -> None:
         """Show legends, notes and the whole command on a short screen, or fold them away."""

@@ -118,8 +118,12 @@ def check_terminal(environ: Mapping[str, str], size: tuple[int, int] | None) -> 
         troubles.append(("screens are cut off below 80×24", "enlarge the terminal"))
     if not is_utf8:
         troubles.append(("plots use plain ASCII", "set LANG=C.UTF-8"))
-    if environ.get("TMUX") and not has_colours and not environ.get("NO_COLOR"):
-        troubles.append(("tmux passes 256 colours only", "set COLORTERM=truecolor inside tmux"))
+    if not has_colours and not environ.get("NO_COLOR"):
+        if environ.get("TMUX"):
+            troubles.append(("tmux passes 256 colours only", "set COLORTERM=truecolor inside tmux"))
+        elif environ.get("SSH_CONNECTION"):
+            remedy = "SendEnv COLORTERM in ~/.ssh/config, AcceptEnv COLORTERM on this machine"
+            troubles.append(("256 colours or fewer: COLORTERM did not come along", remedy))
     return Check(
         name="terminal",
         status="warning" if troubles else "ok",

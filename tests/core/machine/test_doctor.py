@@ -202,6 +202,7 @@ def test_a_good_terminal() -> None:
         ({}, (80, 23), "80×24"),
         ({"LC_ALL": "C"}, (80, 24), "ASCII"),
         ({"TMUX": "/tmp/tmux-0", "COLORTERM": ""}, (80, 24), "256 colours"),
+        ({"SSH_CONNECTION": "a 1 b 22", "COLORTERM": ""}, (80, 24), "256 colours"),
     ],
 )
 def test_what_a_terminal_lacks(

@@ -328,11 +328,11 @@ class CompareScreen(WorkScreen):
         return list(EXPLAINS.get(self.bar.active, ()))
 
     def action_explain(self) -> None:
-        from ..dialogs.explain import ExplainScreen
+        from ..dialogs.explain import ExplainScreen, columns_in_view
 
         views = (view for view in self.query(RowsView) if view.display)
         subject = next((view.in_full() for view in views), "")
-        self.app.push_screen(ExplainScreen(self.explanations(), subject))
+        self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))
 
     def command(self) -> str:
         if self.pair_watch is None:

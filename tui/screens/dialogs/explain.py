@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from ...explanations import EXPLANATIONS, Explanation
-from ...widgets.tables.facts import DIALOG_EDGES, DIALOG_WIDTH, pair_lines
+from ....core.tables.cells import heading_of
+from ...explanations import EXPLANATIONS, Explanation, explain_column
+from ...widgets.tables.facts import DIALOG_EDGES, DIALOG_WIDTH, Pair, pair_lines
+from ...widgets.tables.table_view import TableView
 
 
 class ExplainScreen(ModalScreen[None]):
-    """One paragraph a number; `subject` is the row in view, literal, when there is one."""
+    """The columns of the table where the cursor stands, then one paragraph a number; `subject` is
+    the row in view, literal, when there is one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter", "dismiss", "Close", id="explain.close")
     ]
 
-    def __init__(self, keys: Sequence[str], subject: str = "") -> None:
+    def __init__(
+        self, keys: Sequence[str], subject: str = "", columns: Sequence[Pair] = ()
+    ) -> None:
         super().__init__()
         self._keys = keys
         self._subject = subject
+        self._columns = columns
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as dialog:
@@ -39,9 +45,27 @@ class ExplainScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         width = min(self.app.size.width, DIALOG_WIDTH) - DIALOG_EDGES
         lines = [line for key in self._keys for line in _paragraph(EXPLANATIONS[key], width)]
+        if self._columns:
+            heading = Content.styled("Columns of this table", "bold $accent")
+            lines = [heading, *pair_lines(self._columns, width), Content(""), *lines]
         if not lines:
             lines = [Content("This tab has no numbers to explain.")]
         self.query_one("#origins", Static).update(Content("\n").join(lines))
+
+
+def columns_in_view(screen: Screen[Any]) -> list[Pair]:
+    """Heading and sentence of each column of the table with the focus, else of the first."""
+    tables = [table for table in screen.query(TableView) if table.is_on_screen]
+    tables.sort(key=lambda table: not table.has_focus)
+    shown = next((table.table for table in tables if table.table is not None), None)
+    if shown is None:
+        return []
+    sentences = {name: explain_column(shown.name, name) for name in shown.columns}
+    return [
+        (f"  {heading_of(shown, name)}", sentence)
+        for name, sentence in sentences.items()
+        if sentence
+    ]
 
 
 def _paragraph(entry: Explanation, width: int) -> Iterator[Content]:

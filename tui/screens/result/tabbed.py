@@ -68,10 +68,10 @@ class TabbedScreen(WorkScreen):
         return list(self.tab.row.explains) if self.tab else []
 
     def action_explain(self) -> None:
-        from ..dialogs.explain import ExplainScreen
+        from ..dialogs.explain import ExplainScreen, columns_in_view
 
         subject = self.tab.subject() if self.tab else ""
-        self.app.push_screen(ExplainScreen(self.explanations(), subject))
+        self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands: list[tuple[str, str, Any]] = list(self.tab.palette_commands() if self.tab else [])
