@@ -99,7 +99,7 @@ $(VENV)/constraints.txt: constraints.txt
 	fi
 
 $(VENV)/.installed: pyproject.toml $(VENV)/constraints.txt
-	@echo "installing into $(VENV) …" >&2
+	@echo "installing into $(VENV): with torch about 1 GB, some minutes; on a box with torch less …" >&2
 	@$(PIP) -e .
 	@touch $@
 

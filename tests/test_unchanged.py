@@ -15,11 +15,26 @@ from typing import Any
 
 import pytest
 
+from sysbench.core.export.page.charts import colour_of
 from sysbench.tui.cli import main
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RUN = "20261121-120000-tiny-cpu0"
 WRITTEN = zipfile.ZipFile(FIXTURES / "tiny-cpu-written.zip")
+RANKED = {
+    "#4fc1b0": "parameters",
+    "#6c9ef8": "buffers",
+    "#d9a65a": "inputs",
+    "#a78bda": "optimizer state",
+    "#8fb573": "gradients",
+    "#d77fa1": "activations",
+    "#63b3d1": "outputs",
+    "#e08a6d": "temporaries (backward)",
+    "#b5b35f": "temporaries (build)",
+    "#7f93a8": "temporaries (forward)",
+    "#3f7f74": "temporaries (optimizer)",
+}
+"""Colours of the page as they were, by rank, and the categories that had them."""
 CHANGED = {
     # The prediction error has one sign everywhere: predicted / measured - 1.
     "closed form 32.8 MiB, measured +0.0 %": (
@@ -34,6 +49,23 @@ CHANGED = {
         "run step=inference until=0.02 device=cpu threads=1"
     ),
     "steps, 95 % interval 52.64": "steps, 95 % interval inside one process 52.64",
+    # A category of the page has the colour of its name, and every part a class for its look.
+    "svg .axis { stroke: var(--line); }": (
+        "svg .axis { stroke: var(--line); }\n"
+        "svg .area { stroke: var(--card); stroke-width: .5; }\n"
+        "svg .step { fill: var(--accent); }\n"
+        "svg .median { stroke: var(--warn); }"
+    ),
+    'r="2.5" fill="#4fc1b0"': 'r="2.5" class="step"',
+    'stroke="#d9a65a"': 'class="median"',
+    **{
+        before.format(colour): after.format(colour_of(name))
+        for colour, name in RANKED.items()
+        for before, after in (
+            ('fill="{}"', 'class="area" style="fill:{}"'),
+            ("background:{}", "background:{}"),
+        )
+    },
 }
 
 ADDED = {

@@ -31,12 +31,13 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     A link in its place is replaced, and what it leads to stays.
 
     Raises:
-        SpecError: The folder cannot be made or written to.
+        SpecError: The folder cannot be made, as where the one around it is missing, or written to.
     """
     # A name that nobody can foresee, and no file or link that is there: the folder may be shared.
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # One folder at most: a path with a mistake in it is no tree to make.
+        path.parent.mkdir(exist_ok=True)
         file = part.open("xb")
     except OSError as error:
         raise SpecError("output", str(path), f"cannot be written: {error.strerror}") from error

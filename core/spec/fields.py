@@ -207,7 +207,12 @@ FIELDS: tuple[Field, ...] = (
     ),
     *_with(
         "stop",
-        choice("sync", "every-step waits for the device after each step", "batched", "every-step"),
+        choice(
+            "sync",
+            "batched waits once a batch; every-step each time, slower",
+            "batched",
+            "every-step",
+        ),
         decides="conditions",
     ),
     *_with(

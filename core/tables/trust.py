@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..analysis.rounds import counting, inside, middle
 from ..analysis.rules.clocks import sm_clock_words
 from ..analysis.rules.kernels import COVERAGE_LIMIT, PERTURBATION_LIMIT
-from ..formatting import format_bytes, percent, signed_percent
+from ..formatting import counted, format_bytes, percent, signed_percent
 from ..record.clock_reasons import holding
 from ..record.memory import RESIDUAL
 from ..record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
@@ -147,7 +147,8 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
     yield (
         "steady",
         f"{steady}: {literal(timing.stop_reason)}; drift {signed_percent(within.drift)}, "
-        f"{len(within.outliers)} outliers kept; warm-up {warm} after {len(timing.warmup_ms)} steps",
+        f"{counted(len(within.outliers), 'outlier')} kept; "
+        f"warm-up {warm} after {len(timing.warmup_ms)} steps",
     )
 
 
@@ -167,8 +168,8 @@ def _of_kernels(kernels: Kernels) -> Iterator[tuple[str, str]]:
 
 
 def _of_memory(memory: Memory, *, is_own: bool) -> Iterator[tuple[str, str]]:
-    counted = "the peak allocated" if memory.residual_bytes is None else "the allocator's counter"
-    yield ("ledger", _closing(memory.ledger, memory.peak_allocated_bytes, counted))
+    whole = "the peak allocated" if memory.residual_bytes is None else "the allocator's counter"
+    yield ("ledger", _closing(memory.ledger, memory.peak_allocated_bytes, whole))
     if memory.card and memory.driver_used_bytes:
         counted_by = (
             "what the driver counts" if memory.source == "cuda-snapshot" else "the resident set"

@@ -17,8 +17,8 @@ from .spec_arguments import add_spec_arguments
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the spec, the method of prediction, and the questions to answer."""
     parser.description = (
-        "Predict a spec: nothing is measured. The closed form needs no torch and takes a\n"
-        "millisecond; --exact plays the step on tensors without memory, in a separate process.\n"
+        "Predict a spec: nothing is measured. The closed form needs no torch;\n"
+        "--exact plays the step on tensors without memory, in a separate process.\n"
         "A CUDA device need not be here: --card asks for one by name, with its memory,\n"
         "compute capability and peaks; device=cuda with --capacity for one of any size."
     )

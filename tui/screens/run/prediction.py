@@ -55,7 +55,8 @@ class PredictionView(Static):
     def _paint(self) -> None:
         lines: list[Content | str] = []
         if self._reasons:
-            lines.append(Content.styled("Not a spec yet:", "bold"))
+            fields = "1 field" if len(self._reasons) == 1 else f"{len(self._reasons)} fields"
+            lines.append(Content.styled(f"{fields} to fix:", "bold"))
         for field, allowed in self._reasons.items():
             lines.append(Content.assemble((f"✗ {field} ", "$error"), allowed))
         if self.predicted is not None:
@@ -248,7 +249,7 @@ def _verdict(predicted: DevicePrediction) -> Content:
             f"{amount(room.most - peak)} that are left.",
         )
     over = amount(peak - room.most)
-    may_run = "" if predicted.card else " It may still run; out of memory is a result."
+    may_run = "" if predicted.card else " Start anyway: if it runs out, you see where."
     return Content.assemble(
         ("✗ Does not fit", "bold $error"),
         f" {predicted.place}: {over} too much.{may_run}",

@@ -163,7 +163,7 @@ class RunScreen(WorkScreen):
             return
         self._stop_estimator()
         self.estimator = Estimator()
-        self.prediction.show_exact("exact: playing the step on meta tensors…")
+        self.prediction.show_exact("exact: playing the step on tensors without memory…")
         self._predict_exactly(predicted, self.estimator)
 
     @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
@@ -219,7 +219,7 @@ class RunScreen(WorkScreen):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands = [
             ("run: Start", "start what the form says, detached", self.action_start),
-            ("run: Exact prediction", "the step on meta tensors, seconds", self.action_exact),
+            ("run: Predict exactly", "the real code on tensors without memory", self.action_exact),
             (
                 "run: Copy estimate command",
                 "the prediction of this form, for the shell",
