@@ -30,7 +30,7 @@ HUES: dict[str, Hue] = {
     "green": Hue("#009e73", "#03856e"),
     "purple": Hue("#cc79a7", "#dd52ac"),
     "yellow": Hue("#f0e442", "#938f1d"),
-    "vermillion": Hue("#d55e00", "#7d3414"),
+    "vermilion": Hue("#d55e00", "#7d3414"),
     "blue": Hue("#0072b2", "#114683"),
     "grey": Hue("#8a97a4", "#66727e"),
 }
@@ -60,10 +60,10 @@ KERNELS = {
     "softmax": Look("purple", "▒"),
     "elementwise": Look("green", "▚"),
     "norm": Look("yellow", "▌"),
-    "optimizer": Look("vermillion", "╱"),
+    "optimizer": Look("vermilion", "╱"),
     "reduce": Look("blue", "╳"),
     "copy": Look("grey", "≡"),
-    "communication": Look("vermillion", "█", faint=True),
+    "communication": Look("vermilion", "█", faint=True),
     "embedding": Look("purple", "█", faint=True),
     "convolution": Look("blue", "▓", faint=True),
     "random": Look("yellow", "▒", faint=True),
@@ -80,7 +80,7 @@ MEMORY = {
     "activations": Look("orange", "▓"),
     "gradients": Look("purple", "▒"),
     "optimizer state": Look("green", "▚"),
-    "temporaries": Look("vermillion", "╱"),
+    "temporaries": Look("vermilion", "╱"),
     "autocast weight copies": Look("yellow", "▌"),
     "logits and loss": Look("blue", "╳"),
     "outputs": Look("blue", "▒", faint=True),
@@ -98,20 +98,20 @@ MEMORY = {
 """Rows of the memory ledger; of a name such as ``temporaries (forward)`` the first part counts."""
 
 TEMPORARIES = {
-    "temporaries (forward)": Look("vermillion", "█"),
-    "temporaries (backward)": Look("vermillion", "▓"),
-    "temporaries (optimizer)": Look("vermillion", "▒", faint=True),
-    "temporaries (loss)": Look("vermillion", "▌", faint=True),
-    "temporaries (build)": Look("vermillion", "╱"),
-    "temporaries (clip)": Look("vermillion", "≡"),
-    "temporaries (zero-grad)": Look("vermillion", "╳"),
+    "temporaries (forward)": Look("vermilion", "█"),
+    "temporaries (backward)": Look("vermilion", "▓"),
+    "temporaries (optimizer)": Look("vermilion", "▒", faint=True),
+    "temporaries (loss)": Look("vermilion", "▌", faint=True),
+    "temporaries (build)": Look("vermilion", "╱"),
+    "temporaries (clip)": Look("vermilion", "≡"),
+    "temporaries (zero-grad)": Look("vermilion", "╳"),
 }
 """Parts of one row of the ledger, which a timeline stacks on each other."""
 
 PHASES = {
     "forward": Look("sky", "█"),
     "backward": Look("orange", "▓"),
-    "optimizer": Look("vermillion", "╱"),
+    "optimizer": Look("vermilion", "╱"),
     "loss": Look("purple", "▒"),
     "clip": Look("yellow", "▌"),
     "zero-grad": Look("blue", "╳"),
