@@ -2,7 +2,8 @@
 
 Where a terminal has 256 or 16 colours, each of a theme's is replaced by the nearest it has: dark
 surfaces that differ by a shade then become one black, and two hues the same yellow. For these
-terminals every colour is chosen by hand among those that it has, so that nothing is replaced.
+terminals every colour is chosen by hand, so that fields, the cursor and
+the hues differ from their ground. Mixtures that a stylesheet makes are still replaced.
 """
 
 from __future__ import annotations
