@@ -1,6 +1,7 @@
 """Makes the pages under docs/reference from the program's own registries and types: ``make api``.
 
-Nothing of them is written by hand but the meaning of columns, in ``columns.toml``.
+Nothing of them is written by hand but the meaning of columns: those of the screens in
+``tui/columns.toml``, the others in ``columns.toml`` here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 from sysbench.core.record.record import SCHEMA, Record
 from sysbench.core.spec.fields import FIELDS
 from sysbench.core.spec.spec import RunSpec
-from sysbench.tui.explanations import EXPLANATIONS
+from sysbench.tui.explanations import EXPLANATIONS, explain_column
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -213,7 +214,8 @@ def meaning(table: str, column: str) -> str:
     Raises:
         KeyError: ``columns.toml`` does not know the column.
     """
-    text = MEANINGS.get(f"{table}.{column}") or MEANINGS[column]
+    own = MEANINGS.get(f"{table}.{column}")
+    text = own or explain_column(table, column) or MEANINGS[column]
     unit = UNITS.get(column.rpartition("_")[2])
     return f"{text}; {unit}" if unit and unit not in text else text
 
