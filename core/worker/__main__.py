@@ -25,6 +25,7 @@ from ..runs.job import CACHE_FOLDER, Job, Report
 from ..runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE, STACKS_SIGNAL
 from ..spec.spec import RunSpec
 from .compile.plain_paths import CACHE_VARIABLE, have_plain_paths
+from .imports import import_compiler, uncollected
 
 
 def main() -> int:
@@ -132,14 +133,17 @@ def _run(job: Job, report: Report, parent: int) -> int:
     if not have_plain_paths(job, report):
         return 1
     # Late, so that the first event is out before the second that importing torch takes.
-    from .boot import Measure, measured
-    from .limits import leftover_allocation_notice
-    from .passes.registry import measure_of
+    with uncollected():
+        from .boot import Measure, measured
+        from .limits import leftover_allocation_notice
+        from .passes.registry import measure_of
 
     die_with_parent(parent)
 
     def load() -> Measure:
-        measure = measure_of(job)
+        with uncollected():
+            measure = measure_of(job)
+            import_compiler(job)
 
         def measure_with_notice(job: Job, report: Report) -> bool | None:
             if (message := leftover_allocation_notice(job.spec)) is not None:

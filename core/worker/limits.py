@@ -15,6 +15,7 @@ from torch.autograd.profiler import profile
 
 from ..formatting import format_bytes
 from ..spec.spec import RunSpec
+from .imports import uncollected
 
 M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 * 2**10
 """The parameter's number in malloc.h, and glibc's initial value of it: mallopt(3)."""
@@ -55,7 +56,8 @@ def _preallocate_non_tensor_memory() -> None:
     optimizers, autocast and the profiler import.
     """
     torch.ones(2**16).sum()
-    importlib.import_module("torch._dynamo")
+    with uncollected():
+        importlib.import_module("torch._dynamo")
     with profile(use_kineto=True):
         pass
 

@@ -17,6 +17,7 @@ from ...machine.processes import die_with_parent
 from ...record.record import Compile
 from ...runs.job import Job
 from ...spec.spec import RunSpec
+from ..imports import uncollected
 from .plain_paths import use_plain_paths
 
 MODULE = "sysbench.core.worker.compile.warm"
@@ -72,12 +73,13 @@ def main() -> None:
     die_with_parent(os.getppid())
     use_plain_paths()
     # Late: torch is imported from a plain path.
-    import torch
+    with uncollected():
+        import torch
 
-    from ..limits import limit_memory
-    from ..setup import prepare_torch
-    from ..workloads.transformer import make_workload
-    from .apply import describe_compilation
+        from ..limits import limit_memory
+        from ..setup import prepare_torch
+        from ..workloads.transformer import make_workload
+        from .apply import describe_compilation
 
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=RunSpec)
     prepare_torch(spec)

@@ -19,6 +19,7 @@ from ...machine.processes import die_with_parent
 from ...record.events import AnyEvent, StageEntered, encode_event
 from ...runs.job import Job, Report
 from ..compile.plain_paths import have_plain_paths
+from ..imports import import_compiler, uncollected
 
 JOB, MEETING = "job.json", "meeting"
 """The job's file, and the folder that exists while ranks meet and run."""
@@ -51,10 +52,13 @@ def main() -> int:
         if not have_plain_paths(job, report):
             return 1
         # Late, so that the first event is out before the seconds that importing torch takes.
-        import torch.distributed as dist
+        with uncollected():
+            import torch.distributed as dist
 
-        from ..boot import Measure, measured
-        from .timing import join, measure
+            from ..boot import Measure, measured
+            from .timing import join, measure
+
+            import_compiler(job)
 
         die_with_parent(int(os.environ[PARENT_VARIABLE]))
         job = msgspec.structs.replace(job, spec=job.spec.changed(device=job.spec.devices[rank]))

@@ -1,0 +1,57 @@
+"""Importing without garbage collection, and when torch's compiler is imported ahead of a pass."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sysbench.core.runs.job import Job
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.imports import import_compiler, uncollected
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_nothing_is_collected_in_the_block_and_what_it_made_is_never_walked() -> None:
+    frozen = gc.get_freeze_count()
+    with uncollected():
+        assert not gc.isenabled()
+        made: list[Any] = [[] for _ in range(1000)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= frozen + len(made)
+
+
+def test_a_failed_import_leaves_the_collector_on() -> None:
+    with pytest.raises(ImportError), uncollected():
+        raise ImportError
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "asked"),
+    [
+        ("timing", {"step": "train"}, True),
+        ("timing", {"step": "inference"}, False),
+        ("timing", {"step": "inference", "attention": "flex"}, True),
+        ("timing", {"step": "inference", "compile": "default"}, True),
+        ("timing", {"workload": "all-reduce", "ranks": 2, "payload_mib": 1.0}, False),
+        ("trace", {"step": "inference"}, True),
+        ("memory", {"step": "forward+backward"}, False),
+    ],
+)
+def test_the_compiler_is_imported_for_passes_that_would_import_it_themselves(
+    name: Any, changes: Any, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(spec=RunSpec(device="cpu", **changes), name=name, folder="")
+    imported: list[str] = []
+    monkeypatch.setattr(importlib, "import_module", imported.append)
+    import_compiler(job)
+    assert imported == ["torch._dynamo"] * asked
