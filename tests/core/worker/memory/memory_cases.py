@@ -1,11 +1,13 @@
 """Runs the memory pass on each spec, and counts what is alive in a run of its own.
 
-``python -P memory_cases.py SPECS RESULTS`` reads a JSON list of specs and writes one of results.
-Many specs share a process: torch takes longer to import than a small model to measure.
+``python -P memory_cases.py`` reads `Request`s, a line of JSON each, and answers each with a line.
+One process imports torch, which takes longer than a small model to measure; a copy of it then
+measures all specs of a request.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 import tempfile
@@ -15,6 +17,7 @@ from typing import Any
 
 import msgspec
 import torch
+import torch._dynamo  # for AdamW, once
 
 from sysbench.core.analysis.memory.predicted import reconciled
 from sysbench.core.estimate.closed_form import predict
@@ -27,6 +30,14 @@ from sysbench.core.worker.passes.memory import measure
 live_of: Callable[[RunSpec], Any] = runpy.run_path(str(Path(__file__).with_name("live_bytes.py")))[
     "live_of"
 ]
+
+
+class Request(msgspec.Struct):
+    """Specs to measure with more variables in the environment; where the results go."""
+
+    specs: list[RunSpec]
+    environment: dict[str, str]
+    results: str
 
 
 class Result(msgspec.Struct):
@@ -49,5 +60,12 @@ def result_of(spec: RunSpec) -> Result:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    specs = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=list[RunSpec])
-    Path(sys.argv[2]).write_bytes(msgspec.json.encode([result_of(spec) for spec in specs]))
+    for line in sys.stdin:
+        request = msgspec.json.decode(line, type=Request)
+        # oneDNN reads its limit when it is first used, so only in the copy.
+        if not (copy := os.fork()):
+            os.environ.update(request.environment)
+            results = [result_of(spec) for spec in request.specs]
+            Path(request.results).write_bytes(msgspec.json.encode(results))
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]), flush=True)

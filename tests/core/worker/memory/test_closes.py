@@ -2,7 +2,7 @@
 
 What is really alive is counted in another run, by other means: see ``live_bytes.py``. A library
 takes memory of its own by the CPU's instructions, so some are measured under each set that this
-machine has, in processes of their own: oneDNN reads its limit when torch loads.
+machine has, in processes of their own: oneDNN reads its limit once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -113,27 +113,39 @@ Cases = Callable[[str], dict[str, Case]]
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
     """All that are measured under a limit to oneDNN, by one process; empty is none."""
-
-    @cache
-    def measured(limit: str) -> dict[str, Case]:
-        folder = tmp_path_factory.mktemp("cases")
-        specs, results = folder / "specs.json", folder / "results.json"
-        asked = UNDER_EACH if limit else SPECS
-        specs.write_bytes(msgspec.json.encode(list(asked.values())))
-        done = subprocess.run(
-            [sys.executable, "-P", str(SCRIPT), str(specs), str(results)],
-            env=os.environ | {"OMP_NUM_THREADS": "1"} | ({LIMITS[0]: limit} if limit else {}),
-            capture_output=True,
+    folder = tmp_path_factory.mktemp("cases")
+    log = folder / "stderr"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-P", str(SCRIPT)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
             text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        found = msgspec.json.decode(results.read_bytes(), type=list[Case])
-        return dict(zip(asked, found, strict=True))
+        ) as process,
+    ):
 
-    return measured
+        @cache
+        def measured(limit: str) -> dict[str, Case]:
+            assert process.stdin is not None and process.stdout is not None
+            asked = UNDER_EACH if limit else SPECS
+            results = folder / f"results{limit}.json"
+            request = {
+                "specs": list(asked.values()),
+                "environment": {LIMITS[0]: limit} if limit else {},
+                "results": str(results),
+            }
+            process.stdin.write(msgspec.json.encode(request).decode() + "\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "0\n", log.read_text()
+            found = msgspec.json.decode(results.read_bytes(), type=list[Case])
+            return dict(zip(asked, found, strict=True))
+
+        yield measured
 
 
 @pytest.fixture(
