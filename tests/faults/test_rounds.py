@@ -31,6 +31,8 @@ from sysbench.core.runs.supervisor import Cancellation, add_round, disturb_round
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
 
+from ..worker_double.script import replace_workers
+
 SHORT = RunSpec(device="cpu", steps=12, warmup=1, step="inference", threads=1, batch=1, context=16)
 ENDLESS = SHORT.changed(steps=1_000_000)
 
@@ -76,6 +78,12 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def own_home(sysbench_home: Path, stored: Path) -> Path:
     return sysbench_home
+
+
+@pytest.fixture
+def stepping(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that only tell of steps: what they measure is nothing to the test."""
+    replace_workers(monkeypatch, tmp_path / "double", steps=True)
 
 
 def copy_of(stored: Path, repeat: int) -> RunDirectory:
@@ -179,6 +187,7 @@ def test_a_supervisor_killed_in_a_round_leaves_a_readable_run_and_the_next_round
     assert tail.skipped == 1
 
 
+@pytest.mark.usefixtures("stepping")
 def test_a_killed_worker_costs_its_round_and_no_other() -> None:
     run = create_run(SHORT, ["timing"], repeat=2)
     for event in supervise(run):
@@ -212,6 +221,7 @@ def test_cancelling_keeps_the_rounds_that_finished() -> None:
     assert record.missing["memory"] == "the memory pass did not run"
 
 
+@pytest.mark.usefixtures("stepping")
 def test_two_rounds_cannot_be_added_at_once_and_the_refused_one_leaves_no_trace(
     stored: Path,
 ) -> None:
@@ -226,6 +236,7 @@ def test_two_rounds_cannot_be_added_at_once_and_the_refused_one_leaves_no_trace(
     assert outcomes(load_record(run)) == ["finished", "finished"]
 
 
+@pytest.mark.usefixtures("stepping")
 def test_a_busy_device_refuses_a_round_and_leaves_the_run_as_it_was(stored: Path) -> None:
     run, other = copy_of(stored, 1), create_run(ENDLESS, ["timing"])
     before = load_record(run)

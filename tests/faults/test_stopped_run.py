@@ -26,6 +26,8 @@ from sysbench.core.runs.supervision import STOPPED
 from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.spec.spec import RunSpec
 
+from ..worker_double.script import replace_workers
+
 ENDLESS = RunSpec(
     device="cpu", steps=1_000_000, warmup=1, step="inference", threads=1, batch=1, context=16
 )
@@ -34,6 +36,12 @@ ENDLESS = RunSpec(
 @pytest.fixture(autouse=True)
 def own_home(sysbench_home: Path) -> Path:
     return sysbench_home
+
+
+@pytest.fixture
+def stepping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that only tell of steps: enough for what the supervisor makes of their ends."""
+    replace_workers(monkeypatch, tmp_path / "double", steps=True)
 
 
 def measured_until(
@@ -74,6 +82,7 @@ def test_what_a_stopped_run_measured_is_in_its_record_and_counts_as_no_round() -
     assert (entry.median_ms, entry.rounds) == (timing.step.median_ms, 0)
 
 
+@pytest.mark.usefixtures("stepping")
 def test_the_record_of_a_stopped_run_is_the_same_when_it_is_rebuilt() -> None:
     run, _ = measured_until(lambda pid, cancel: cancel.set())
     before: Record = run.record()
@@ -81,6 +90,7 @@ def test_the_record_of_a_stopped_run_is_the_same_when_it_is_rebuilt() -> None:
     assert load_record(run).timing == before.timing
 
 
+@pytest.mark.usefixtures("stepping")
 def test_a_process_that_a_signal_stops_is_told_at_once_and_its_round_does_not_count() -> None:
     run, cancel, pid, done = create_run(ENDLESS, ["timing"]), Cancellation(), 0, False
     for event in supervise(run, cancel=cancel):
@@ -99,6 +109,7 @@ def test_a_process_that_a_signal_stops_is_told_at_once_and_its_round_does_not_co
     assert [one.disturbed for one in timing.rounds] == [STOPPED]
 
 
+@pytest.mark.usefixtures("stepping")
 def test_a_clock_that_is_set_while_a_round_runs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time_ns
     run, cancel, done = create_run(ENDLESS, ["timing"]), Cancellation(), False

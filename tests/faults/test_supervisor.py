@@ -33,6 +33,8 @@ from sysbench.core.runs.supervisor import Cancellation, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
 
+from ..worker_double.script import replace_workers
+
 ENDLESS = RunSpec(
     device="cpu", steps=1_000_000, warmup=1, step="inference", threads=1, batch=1, context=16
 )
@@ -44,6 +46,12 @@ PATIENCE_SECONDS = 60
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture
+def stepping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that only tell of steps, where it matters what becomes of their supervisor."""
+    replace_workers(monkeypatch, tmp_path / "double", steps=True)
 
 
 def new_run(spec: RunSpec, *passes: PassName) -> RunDirectory:
@@ -132,6 +140,7 @@ def test_a_worker_killed_by_a_signal_is_told_by_name_and_leaves_its_stack_in_the
     assert said in "\n".join(record.passes[0].log_tail)
 
 
+@pytest.mark.usefixtures("stepping")
 def test_a_silent_worker_is_ended_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     def silence(pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
@@ -157,6 +166,7 @@ def test_cancelling_ends_the_worker_and_is_told() -> None:
     assert not psutil.pid_exists(pids[0])
 
 
+@pytest.mark.usefixtures("stepping")
 def test_a_failing_pass_keeps_what_earlier_passes_measured() -> None:
     run = new_run(SHORT, "timing", "trace")
     killed: list[int] = []
@@ -198,7 +208,9 @@ class TestBesideALiveRun:
     @pytest.fixture(scope="class")
     def live(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(HOME_VARIABLE, str(tmp_path_factory.mktemp("home")))
+            home = tmp_path_factory.mktemp("home")
+            patch.setenv(HOME_VARIABLE, str(home))
+            replace_workers(patch, home / "double", steps=True)
             yield from detached_run()
 
     @pytest.fixture(autouse=True)
@@ -222,7 +234,9 @@ class TestBesideALiveRun:
             next(supervise(RunDirectory(live.path)))
 
 
-def test_a_second_run_waits_until_the_first_is_stopped_as_cancelled(detached: RunDirectory) -> None:
+def test_a_second_run_waits_until_the_first_is_stopped_as_cancelled(
+    stepping: None, detached: RunDirectory
+) -> None:
     second = new_run(SHORT)
     told: list[AnyEvent] = []
     for event in supervise(second):

@@ -22,10 +22,18 @@ from sysbench.tui.screens.result.registry import USUAL_TABS
 from sysbench.tui.screens.result.screen import ResultScreen
 from sysbench.tui.screens.run.screen import RunScreen
 
+from ..worker_double.script import replace_workers
 from .conftest import is_shown, open_result, until
 
-# One thread: with more, a busy machine makes operators wait for each other.
-SPEC = RunSpec(model="tiny", steps=6, warmup=1, context=32, batch=1, threads=1)
+# One thread: with more, a busy machine makes operators wait for each other. Training would import
+# more of torch.
+SPEC = RunSpec(model="tiny", step="inference", steps=6, warmup=1, context=32, batch=1, threads=1)
+
+
+@pytest.fixture
+def stepping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that take steps and no processor, until somebody stops them."""
+    replace_workers(monkeypatch, tmp_path / "double", steps=True)
 
 
 async def test_from_the_form_to_the_artifacts(
@@ -76,6 +84,7 @@ async def test_from_the_form_to_the_artifacts(
         await until(pilot, lambda: app.screen is result)
 
 
+@pytest.mark.usefixtures("stepping")
 async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> None:
     long = SPEC.changed(steps=100_000, max_seconds=3600.0)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -118,6 +127,7 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
     assert run.record().status == "cancelled"
 
 
+@pytest.mark.usefixtures("stepping")
 async def test_a_run_that_is_started_elsewhere_is_followed(
     app: SysbenchApp, own_run: RunDirectory
 ) -> None:
@@ -165,6 +175,7 @@ async def test_an_export_that_cannot_be_says_why(
         await until(pilot, lambda: "✗ json" in str(written.content))
 
 
+@pytest.mark.usefixtures("stepping")
 async def test_a_question_about_a_run_goes_when_the_run_does(app: SysbenchApp) -> None:
     run = create_run(SPEC.changed(device="cpu", steps=100_000, max_seconds=3600.0), ["timing"])
     pid = start_detached(run)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -33,6 +34,16 @@ def note(**facts: object) -> int:
 def tell(event: str, **facts: object) -> None:
     line = json.dumps({"event": event, "t_ns": time.time_ns(), **facts}) + "\n"
     os.write(PIPE, line.encode())
+
+
+def take_steps(spec: dict[str, Any]) -> bool:
+    """Tell one step after another, twenty milliseconds each; false if the supervisor is gone."""
+    for index in range(spec["steps"]):
+        times = {"step_ms": [20.0], "phases_ms": {"forward": [20.0]}}
+        tell("StepsTimed", first_index=index, median_ms=20.0, half_width=None, **times)
+        if select.select([0], [], [], 0.02)[0]:
+            return False
+    return True
 
 
 def timing(template: dict[str, Any], spec: dict[str, Any], number: int) -> dict[str, Any]:
@@ -62,6 +73,8 @@ def main() -> int:
         unknown = ("free_bytes", "allocated_bytes", "reserved_bytes")
         facts = {"requested_bytes": 2**30, "message": "no memory", "stack": []}
         tell("OutOfMemory", phase="forward", **facts, **dict.fromkeys(unknown))
+        return 1
+    if script["steps"] and not take_steps(job["spec"]):
         return 1
     time.sleep(script["seconds"])
     tell("ResultReported", block="timing", data=timing(script["timing"], job["spec"], number))

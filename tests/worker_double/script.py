@@ -12,19 +12,47 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
+
+from sysbench.core.runs import launch, worker_process
 
 from .. import factories
 
 DOUBLE = Path(__file__).with_name("double.py")
 FOLDER_VARIABLE = "WORKER_DOUBLE"
 PATIENCE_SECONDS = 60
+WORKER = [sys.executable, "-S", "-E", str(DOUBLE)]
+SUPERVISOR = f"""
+import sys
+from sysbench.core.runs import supervisor, worker_process
+worker_process.python_child = lambda *_, **__: {WORKER}
+sys.exit(supervisor.main())
+"""
 MAIN = f"""
 import sys
-from sysbench.core.runs import worker_process
-worker_process.python_child = lambda *_, **__: [sys.executable, "-S", "-E", {str(DOUBLE)!r}]
+from sysbench.core.runs import launch, worker_process
+worker_process.python_child = lambda *_, **__: {WORKER}
+launch.python_child = lambda _, run: [sys.executable, "-P", "-c", {SUPERVISOR!r}, run]
 from sysbench.tui.cli import main
 sys.exit(main(sys.argv[1:]))
 """
+PROGRAM = [sys.executable, "-P", "-c", MAIN]
+"""The command line, its workers replaced by the double."""
+
+
+def replace_workers(patch: pytest.MonkeyPatch, folder: Path, *, steps: bool = False) -> Script:
+    """Have runs that this process supervises or starts measured by the double.
+
+    Args:
+        steps: Its workers take the steps of their specs.
+    """
+    patch.setenv(FOLDER_VARIABLE, str(folder))
+    patch.setattr(worker_process, "python_child", lambda *_, **__: WORKER)
+    supervise = [sys.executable, "-P", "-c", SUPERVISOR]
+    patch.setattr(launch, "python_child", lambda _, run: [*supervise, run])
+    script = Script(folder)
+    script.write(steps=steps)
+    return script
 
 
 class Script:
@@ -43,6 +71,7 @@ class Script:
         fail: Sequence[int] = (),
         starve: Sequence[int] = (),
         seconds: float = 0.0,
+        steps: bool = False,
     ) -> None:
         """Say what the workers do, by their number from 1.
 
@@ -52,10 +81,11 @@ class Script:
             fail: End with an exception.
             starve: End out of memory.
             seconds: Length of the measured part of the others.
+            steps: The others tell the steps of their specs, 20 ms each.
         """
         timing = msgspec.to_builtins(factories.timing(factories.spread(10.0)))
         ends = {"hold": hold, "die": die, "fail": fail, "starve": starve}
-        script = {**ends, "seconds": seconds, "timing": timing}
+        script = {**ends, "seconds": seconds, "steps": steps, "timing": timing}
         (self.folder / "script.json").write_text(json.dumps(script))
 
     def log(self) -> list[dict[str, Any]]:
@@ -87,7 +117,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def command(*words: str) -> subprocess.Popen[str]:
     """The command line, its workers replaced by the double."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", MAIN, *words],
+        [*PROGRAM, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -21,6 +20,8 @@ from sysbench.core.record.events import PassStarted, StepsTimed
 from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
+
+from ...worker_double.script import PROGRAM, replace_workers
 
 CLI = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
 SMALL = ["--set", "model=tiny", "--set", "device=cpu", "--set", "threads=1", "--set", "warmup=1"]
@@ -32,9 +33,19 @@ PATIENCE_SECONDS = 60
 pytestmark = pytest.mark.usefixtures("sysbench_home")
 
 
-def start(arguments: list[str], stderr: int | IO[bytes] = subprocess.PIPE) -> subprocess.Popen[str]:
+@pytest.fixture
+def stepping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that only tell of steps, of runs started here and by `PROGRAM`."""
+    replace_workers(monkeypatch, tmp_path / "double", steps=True)
+
+
+def start(arguments: list[str], program: list[str] = CLI) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*CLI, *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True, encoding="utf-8"
+        [*program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
     )
 
 
@@ -75,6 +86,7 @@ def test_run_in_a_pipe_is_plain_lines_then_tables() -> None:
     assert re.search(r"^  step +\d+\.\d+", result.stdout, re.MULTILINE)
 
 
+@pytest.mark.usefixtures("stepping")
 def test_a_repeated_run_is_followed_round_by_round_and_told_with_its_rounds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -91,8 +103,9 @@ def test_a_repeated_run_is_followed_round_by_round_and_told_with_its_rounds(
     assert json.loads(capsys.readouterr().out)[0]["rounds"] == 2
 
 
+@pytest.mark.usefixtures("stepping")
 def test_run_goes_on_when_nobody_reads_its_output() -> None:
-    command = f"{shlex.join([*CLI, *SHORT])} 2>&1 | head -n 1"
+    command = f"{shlex.join([*PROGRAM, *SHORT])} 2>&1 | head -n 1"
     # Where Python buffers, what could not be written is still there at the interpreter's exit.
     environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     result = subprocess.run(
@@ -103,9 +116,12 @@ def test_run_goes_on_when_nobody_reads_its_output() -> None:
     assert run.record().status == "finished"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_run_is_cancelled_with_what_it_measured(number: signal.Signals) -> None:
-    process = start([*ENDLESS, "--json"])
+@pytest.mark.usefixtures("stepping")
+@pytest.mark.parametrize(("number", "program"), [(signal.SIGINT, CLI), (signal.SIGTERM, PROGRAM)])
+def test_interrupted_run_is_cancelled_with_what_it_measured(
+    number: signal.Signals, program: list[str]
+) -> None:
+    process = start([*ENDLESS, "--json"], program)
     run = wait_for_steps()
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
@@ -115,8 +131,9 @@ def test_interrupted_run_is_cancelled_with_what_it_measured(number: signal.Signa
     assert record["passes"][0]["outcome"] == "cancelled"
 
 
+@pytest.mark.usefixtures("stepping")
 def test_hang_up_takes_the_terminal_but_not_the_run() -> None:
-    process = start([*ENDLESS, "--set", "steps=40"])
+    process = start([*ENDLESS, "--set", "steps=40"], PROGRAM)
     run = wait_for_steps()
     process.send_signal(signal.SIGHUP)
     stdout, _ = process.communicate(timeout=PATIENCE_SECONDS)
@@ -125,8 +142,9 @@ def test_hang_up_takes_the_terminal_but_not_the_run() -> None:
     assert run.record().status == "finished"
 
 
+@pytest.mark.usefixtures("stepping")
 def test_killed_worker_is_exit_code_1_and_told() -> None:
-    process = start(ENDLESS)
+    process = start(ENDLESS, PROGRAM)
     run = wait_for_steps()
     (worker,) = [event.pid for event in run.tail().read() if isinstance(event, PassStarted)]
     os.kill(worker, signal.SIGKILL)
@@ -136,6 +154,7 @@ def test_killed_worker_is_exit_code_1_and_told() -> None:
     assert "Traceback" not in stderr
 
 
+@pytest.mark.usefixtures("stepping")
 def test_detached_run_is_attached_to_and_stopped_from_elsewhere(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -166,6 +185,7 @@ def test_detached_run_is_attached_to_and_stopped_from_elsewhere(
     assert "was not running" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("stepping")
 def test_attached_run_whose_supervisor_dies_is_told_with_what_it_measured() -> None:
     assert main([*ENDLESS, "--detach"]) == 0
     run = wait_for_steps()
@@ -186,7 +206,7 @@ def on_terminal(arguments: list[str], **environment: str) -> tuple[int, str]:
     pid, handle = pty.fork()
     if pid == 0:
         os.environ.update({"TERM": "xterm-256color", "COLUMNS": "100", **environment})
-        os.execv(CLI[0], [*CLI, *arguments])
+        os.execv(PROGRAM[0], [*PROGRAM, *arguments])
     painted = b""
     while True:
         try:
@@ -200,6 +220,7 @@ def on_terminal(arguments: list[str], **environment: str) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), painted.decode()
 
 
+@pytest.mark.usefixtures("stepping")
 def test_terminal_shows_progress_and_then_styled_tables() -> None:
     code, painted = on_terminal(SHORT)
     assert code == 0

@@ -9,7 +9,6 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,8 @@ from sysbench.core.runs.launch import stop
 from sysbench.core.spec.files import save_profile
 from sysbench.core.spec.spec import RunSpec
 
+from ...worker_double.script import PROGRAM, replace_workers
+
 WAIT_SECONDS = 120.0
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
@@ -35,13 +36,13 @@ ENDLESS = SHORT.changed(steps=100_000, max_seconds=3600.0)
 
 
 class Terminal:
-    """`sysbench-tui` in a pseudo-terminal of 100 by 30."""
+    """`sysbench-tui` in a pseudo-terminal of 100 by 30; its workers take steps, no processor."""
 
     def __init__(self, home: Path) -> None:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sysbench.tui.cli"],
+            PROGRAM,
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -91,8 +92,11 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(sysbench_home: Path) -> Iterator[Terminal]:
+def terminal(
+    sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Terminal]:
     """The workstation."""
+    replace_workers(monkeypatch, tmp_path / "double", steps=True)
     terminal = Terminal(sysbench_home)
     yield terminal
     terminal.end()

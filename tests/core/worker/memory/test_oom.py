@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -112,52 +113,18 @@ class TestARealRefusal:
         assert replay(oom_run).passes == record.passes
 
 
-LIMIT_AND_STEP = """
-import sys
-from sysbench.core.spec.spec import parse_spec
-from sysbench.core.worker.failures import ran_out_of_memory
-from sysbench.core.worker.limits import limit_memory
-from sysbench.core.worker.workloads.transformer import Workload
-
-spec = parse_spec({"device": "cpu", "memory_limit": "100MiB"})
-limit_memory(spec)
-for batch in map(int, sys.argv[1:]):
-    workload = Workload(spec.changed(batch=batch))
-    try:
-        for _ in range(2):
-            workload.step(lambda phase: None)
-        print("fits")
-    except Exception as error:
-        assert ran_out_of_memory(error), error
-        print("out of memory")
-    del workload
-"""
-
-
-def test_what_the_closed_form_says_fits_does_fit_and_more_does_not() -> None:
-    spec, libraries = RunSpec(device="cpu"), 8 * MIB
-    fitting = fit(spec, "batch", 100 * MIB - libraries, predict).largest
-    failing = fit(spec, "batch", 100 * MIB, predict).largest + 1
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", LIMIT_AND_STEP, str(fitting), str(failing)],
-        env={"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split("\n") == ["fits", "out of memory", ""]
-
-
-TIGHT_LIMITS = """
+UNDER_LIMITS = """
+import json
 import os
 import sys
 import torch._dynamo
 from sysbench.core.record.events import OutOfMemory, ResultReported
 from sysbench.core.spec.spec import parse_spec
-from sysbench.core.worker.failures import report_failure
+from sysbench.core.worker.failures import ran_out_of_memory, report_failure
 from sysbench.core.runs.job import Job
 from sysbench.core.worker.limits import limit_memory
 from sysbench.core.worker.passes.registry import measure_of
+from sysbench.core.worker.workloads.transformer import Workload
 
 def told(name, folder, limit):
     spec = parse_spec(
@@ -178,14 +145,68 @@ def told(name, folder, limit):
         if isinstance(event, ResultReported) and event.block != "oom":
             yield event.block
 
-name, folder, *limits = sys.argv[1:]
-for limit in limits:
+def fitting(*batches):
+    spec = parse_spec({"device": "cpu", "memory_limit": "100MiB"})
+    limit_memory(spec)
+    for batch in batches:
+        workload = Workload(spec.changed(batch=batch))
+        try:
+            for _ in range(2):
+                workload.step(lambda phase: None)
+            yield "fits"
+        except Exception as error:
+            assert ran_out_of_memory(error), error
+            yield "out of memory"
+        del workload
+
+for line in sys.stdin:
+    name, *arguments = json.loads(line)
     # A process each, as in a run: what a refusal broke is nobody else's.
-    if not os.fork():
-        print(*told(name, folder, limit), sep=os.linesep, flush=True)
+    if not (copy := os.fork()):
+        print(json.dumps([*globals()[name](*arguments)]), flush=True)
         os._exit(0)
-    os.wait()
+    assert os.waitpid(copy, 0)[1] == 0
 """
+
+Under = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def under_limits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Under]:
+    """Calls a function of the script in a process of its own, and has the lines that it yields.
+
+    The processes are copies of one, which imports torch once for all of them.
+    """
+    log = tmp_path_factory.mktemp("limits") / "stderr"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", UNDER_LIMITS],
+            env={"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+
+        def call(*words: object) -> list[str]:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(words) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            assert answer, log.read_text()
+            lines: list[str] = json.loads(answer)
+            return lines
+
+        yield call
+
+
+def test_what_the_closed_form_says_fits_does_fit_and_more_does_not(under_limits: Under) -> None:
+    spec, libraries = RunSpec(device="cpu"), 8 * MIB
+    fitting = fit(spec, "batch", 100 * MIB - libraries, predict).largest
+    failing = fit(spec, "batch", 100 * MIB, predict).largest + 1
+    assert under_limits("fitting", fitting, failing) == ["fits", "out of memory"]
 
 
 @pytest.mark.parametrize(
@@ -196,17 +217,11 @@ for limit in limits:
     ],
 )
 def test_a_tight_limit_ends_in_a_typed_refusal_or_a_result(
-    name: str, block: str, limits: list[str], tmp_path: Path
+    name: str, block: str, limits: list[str], tmp_path: Path, under_limits: Under
 ) -> None:
     """Python, C++ and the profiler need memory on the way out of a refusal, too."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", TIGHT_LIMITS, name, str(tmp_path), *limits],
-        env={"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    told = [line.split() for line in done.stdout.splitlines()]
+    lines = [line for limit in limits for line in under_limits("told", name, str(tmp_path), limit)]
+    told = [line.split() for line in lines]
     assert len(told) == len(limits)
     assert told.pop() == [block]
     for phase, requested in told:
