@@ -58,6 +58,12 @@ OOM_RUN = (
 
 
 def pytest_configure() -> None:
+    """Prepare the process before a test is imported."""
+    gc.disable()  # until the tests are collected
+    _take_interrupts()
+
+
+def _take_interrupts() -> None:
     """Take interrupts again: a shell ignores them for what it starts in the background, programs
     inherit that, and some tests interrupt programs."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -70,6 +76,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -111,8 +111,9 @@ def _run_program(job: Job, report: Report) -> int:
 def _run_ranks(job: Job, report: Report) -> int:
     """Run a pass of several processes: this one starts them, and measures nothing itself."""
     report(StageEntered(stage="import"))
-    from .failures import report_failure
-    from .ranks.launcher import measure
+    with uncollected():
+        from .failures import report_failure
+        from .ranks.launcher import measure
 
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
     try:

@@ -171,6 +171,8 @@ def test_a_run_with_torch_compile_disabled_is_an_eager_one(
 
 
 FALL_BACK = """
+import gc
+gc.disable()
 import json, msgspec, torch
 from torch._dynamo import config, utils
 from sysbench.core import RunSpec
