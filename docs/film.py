@@ -237,6 +237,7 @@ def main() -> None:
     stills: Path | None = parser.parse_args().stills
     with tempfile.TemporaryDirectory() as home:
         os.environ["SYSBENCH_HOME"] = home
+        os.environ["COLORTERM"] = "truecolor"  # the theme goes by the terminal
         film = asyncio.run(play())
     text = svg_of(film)
     shown = sum(seconds for _, seconds, _ in film.frames)

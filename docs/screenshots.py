@@ -92,6 +92,7 @@ async def take_pictures(names: Collection[str]) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         os.environ["SYSBENCH_HOME"] = home
+        os.environ["COLORTERM"] = "truecolor"  # the theme goes by the terminal
         os.chdir(home)  # the pictures name no folder of this machine
         asyncio.run(take_pictures(sys.argv[1:]))
 

@@ -120,6 +120,7 @@ def take(kind: str, folder: Path) -> None:
     """Measure on a kind of null GPU, and take the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     with null_gpu(**KINDS[kind]) as (python, environment):
+        environment |= {"COLORTERM": "truecolor"}  # the theme goes by the terminal
         run = partial(subprocess.run, cwd=ROOT, env=environment, check=True)
         program = [python, "-P", "-m", "sysbench.tui.cli"]
         study = folder / "widths.toml"
