@@ -57,13 +57,14 @@ class Stacks:
     def __init__(self) -> None:
         self.distinct: list[Stack] = []
         self._numbers: dict[Stack, int] = {}
-        self._alike: defaultdict[tuple[int, ...], list[tuple[list[Any], int]]] = defaultdict(list)
+        self._alike: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
 
     def number(self, frames: Any) -> int:
         """The number of a stack, -1 without one."""
         if not frames:
             return -1
-        key = len(frames), id(frames[0]), id(frames[len(frames) // 2]), id(frames[-1])
+        # One number is found faster than a tuple, and a key that stacks share is no error.
+        key = id(frames[0]) ^ id(frames[len(frames) // 2]) ^ id(frames[-1])
         alike = self._alike[key]
         for stored, number in alike:
             if stored == frames:

@@ -67,13 +67,14 @@ def readable(stack: Stack) -> list[str]:
     frames unless there is no other, but with the optimizers', which tell their states apart."""
     python = [frame for frame in stack if not frame.file or is_python(frame.file)]
     told = python if any(frame.file for frame in python) else stack
-    own = [frame for frame in told if not _is_internal(slashed(frame.file))]
+    own = [frame for frame in told if not _is_internal(frame.file)]
     shown = own if any(frame.file for frame in own) else told
     return [_line(frame) for frame in shown[:STACK_DEPTH]]
 
 
 @lru_cache(MOST_KNOWN)
 def _is_internal(file: str) -> bool:
+    file = slashed(file)
     is_library = LIBRARY_FILE.match(file) and not OPTIMIZER_FILE.search(file)
     return bool(is_library) or file.endswith(RECORDING_FILES)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import gzip
 import pickle
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
@@ -20,7 +20,6 @@ from typing import Annotated, Any, NoReturn
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import DamagedFileError
 from ...estimate.blocks import GRANULE
@@ -38,7 +37,8 @@ MOVE_OF, RESERVE_OF = (
     np.array([signs.get(action, 0) for action in (*ACTIONS, "")]) for signs in (MOVES, RESERVING)
 )
 """The signs of each number in ACTIONS, and of OTHER."""
-FIELDS = itemgetter("action", "addr", "size", "time_us", "frames")
+BOUNDED = (("address", "addr", 2**62), ("size", "size", 2**50), ("time_us", "time_us", 2**52))
+"""Columns of whole numbers: name, key in the file, and the largest that is taken for real."""
 
 MAX_EVENTS = 10_000_000
 """A longer file is refused: a few bytes of pickle can stand for very long lists."""
@@ -95,6 +95,9 @@ class InUse:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
     """One device's ring of events; arrays have one element an event.
+
+    Of an event that changes no bytes, such as a request to free, nothing else is read: its address,
+    size and time are 0.
 
     Attributes:
         move: 1 where memory was taken, -1 where it was given back, else 0.
@@ -268,45 +271,31 @@ def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> Ev
 
 
 def _columns(events: list[dict[str, Any]], stacks: Stacks) -> dict[str, Integers]:
-    actions, addresses, sizes, times, frames = _fields(events)
-    known = np.fromiter(map(ACTIONS.get, actions, repeat(OTHER)), np.int64, len(actions))
-    move = MOVE_OF[known]
-    return {
-        "move": move,
-        "reserve": RESERVE_OF[known],
-        "address": _bounded("addr", addresses, 2**62),
-        "size": _bounded("size", sizes, 2**50),
-        "time_us": _bounded("time_us", times, 2**52),
-        "stack": _stacks_of(frames, move > 0, stacks),
-    }
+    """The columns of a chunk, field by field while its events are near in memory."""
+    actions = map(itemgetter("action"), events)
+    known = np.fromiter(map(ACTIONS.get, actions, repeat(OTHER)), np.int64, len(events))
+    columns = {"move": MOVE_OF[known], "reserve": RESERVE_OF[known]}
+    counts = known != OTHER
+    changes = list(compress(events, counts.tolist()))
+    for name, key, largest in BOUNDED:
+        columns[name] = np.zeros(len(events), dtype=np.int64)
+        columns[name][counts] = _bounded(key, _values(changes, key, 0), largest)
+    is_taken = columns["move"] > 0
+    takes = list(compress(events, is_taken.tolist()))
+    columns["stack"] = np.full(len(events), -1)
+    columns["stack"][is_taken] = list(map(stacks.number, _values(takes, "frames", None)))
+    return columns
 
 
-def _fields(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """The fields of all events, a tuple each; read once an event, which is far away in memory."""
+def _values(events: list[dict[str, Any]], key: str, absent: Any) -> list[Any]:
+    """One field of all events."""
     try:
-        rows = list(map(FIELDS, events))
-    except KeyError:  # a failed request has no address, and events without a context no stack
-        rows = [
-            (
-                event["action"],
-                event.get("addr", 0),
-                event.get("size", 0),
-                event.get("time_us", 0),
-                event.get("frames"),
-            )
-            for event in events
-        ]
-    return list(zip(*rows, strict=True))
+        return list(map(itemgetter(key), events))
+    except KeyError:  # events without a context have no stack
+        return [event.get(key, absent) for event in events]
 
 
-def _stacks_of(frames: tuple[Any, ...], is_taken: NDArray[np.bool_], stacks: Stacks) -> Integers:
-    """The stacks' numbers of the events that take memory; of the others -1."""
-    result = np.full(len(frames), -1)
-    result[is_taken] = list(map(stacks.number, compress(frames, is_taken.tolist())))
-    return result
-
-
-def _bounded(name: str, values: Collection[Any], largest: int) -> Integers:
+def _bounded(name: str, values: list[Any], largest: int) -> Integers:
     if set(map(type, values)) - {int}:
         raise TypeError(f"{name} is not a whole number")
     column = np.fromiter(values, np.int64, len(values))

@@ -96,6 +96,14 @@ class TestForm:
         assert history.change.tolist() == [100, -100]
         assert [time // 1000 for time in history.time_ns.tolist()] == [10, 12]
 
+    def test_of_an_event_that_changes_no_bytes_nothing_else_is_read(self) -> None:
+        marks = [event("alloc", 8, 100, 10), {"action": "user_defined", "addr": "here"}]
+        snapshot = snapshot_from({"segments": [], "device_traces": [marks]})
+        assert snapshot.history(0).change.tolist() == [100]
+        assert snapshot.events[0].address.tolist() == [8, 0]
+        with pytest.raises(DamagedFileError, match="addr"):
+            snapshot_from({"segments": [], "device_traces": [[marks[0] | {"addr": "here"}]]})
+
     def test_survivors_are_the_blocks_in_use(self) -> None:
         blocks = [
             block(1024, 512, 300, "active_allocated"),
