@@ -20,7 +20,7 @@ from . import modes
 from .colours.kept import Choices, keep, kept_choices
 from .colours.themes import DARK, LIGHT, depth_of, hue_variables, theme_of
 from .glyphs import ascii_only
-from .keys import carry_out
+from .keys import Keys
 from .live.sensors import StripSampler
 from .live.session import Session
 from .live.terminal import has_hung_up
@@ -78,6 +78,7 @@ class SysbenchApp(App[None]):
         super().__init__()
         self.stylesheet = OnceParsed(variables=self.get_css_variables())
         self.session = Session(sampler or StripSampler())
+        self.keys = Keys(self)
         self.shown: RunDirectory | None = None
         self.compared: Pair | None = None
         self._shown_cells = Shown()
@@ -121,7 +122,7 @@ class SysbenchApp(App[None]):
         return self.session.watch
 
     async def on_event(self, event: Event) -> None:
-        if not await carry_out(self, event):
+        if not await self.keys.carry_out(event):
             await super().on_event(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:

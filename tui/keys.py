@@ -18,29 +18,46 @@ FOCUS_SECONDS = 1.0
 """Longest wait for a field to take the focus; a field that is taken away never does."""
 
 
-async def carry_out(app: App[Any], key: Event) -> bool:
-    """Type a new key into the focused field, or run the action that it is bound to.
+class Keys:
+    """The keys of an app; those for a screen that is not built yet wait until it is."""
 
-    Returns:
-        Whether it did something; else the event goes Textual's way.
-    """
-    if not isinstance(key, Key) or key.is_forwarded or not app.screen_stack:
-        return False
-    field = app.focused
-    if isinstance(field, Input) and key.is_printable and key.character:
-        if field.selection.is_empty:
-            field.insert_text_at_cursor(key.character)
-        else:
-            field.replace(key.character, *field.selection)
-        return True
-    active = app.screen.active_bindings.get(key.key)
-    if active is None or not active.enabled:
-        return False
-    done = await app.run_action(active.binding.action, active.node)
-    focused = app.focused
-    if isinstance(focused, Input) and focused is not field:
-        await _focus_taken(focused)
-    return done
+    def __init__(self, app: App[Any]) -> None:
+        self._app = app
+        self._held: list[Key] = []
+
+    async def carry_out(self, key: Event) -> bool:
+        """Type a new key into the focused field, or run the action that it is bound to.
+
+        Returns:
+            Whether it did something, or is held; else the event goes Textual's way.
+        """
+        app = self._app
+        if not isinstance(key, Key) or key.is_forwarded or not app.screen_stack:
+            return False
+        if self._held or not getattr(app.screen, "takes_keys", True):
+            self._held.append(key)
+            return True
+        field = app.focused
+        if isinstance(field, Input) and key.is_printable and key.character:
+            if field.selection.is_empty:
+                field.insert_text_at_cursor(key.character)
+            else:
+                field.replace(key.character, *field.selection)
+            return True
+        active = app.screen.active_bindings.get(key.key)
+        if active is None or not active.enabled:
+            return False
+        done = await app.run_action(active.binding.action, active.node)
+        focused = app.focused
+        if isinstance(focused, Input) and focused is not field:
+            await _focus_taken(focused)
+        return done
+
+    async def release(self) -> None:
+        """Do what was typed while the screen was being built."""
+        held, self._held = self._held, []
+        for key in held:
+            await self._app.on_event(key)
 
 
 async def _focus_taken(field: Input) -> None:

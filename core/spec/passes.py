@@ -14,8 +14,10 @@ def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
     """Check that the passes can measure the spec's workload.
 
     Raises:
-        SpecError: For the first pass that cannot.
+        SpecError: For the first pass that cannot, or as there is none.
     """
+    if not passes:
+        raise SpecError("passes", "", "at least one")
     ranked = [name for name, row in PASSES.items() if row.takes_ranks]
     stepless = [name for name, row in PASSES.items() if not row.measures_steps]
     for name in passes:

@@ -46,6 +46,9 @@ class WorkScreen(Screen[None]):
         unfold_binding(is_shown=False),
     ]
 
+    takes_keys = True
+    """False while it is being built: what is typed meanwhile waits for `Keys.release`."""
+
     if TYPE_CHECKING:
         # The app imports this module.
         app = getters.app(SysbenchApp)

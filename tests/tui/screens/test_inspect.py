@@ -212,14 +212,15 @@ async def test_the_rows_of_an_export_fill_the_bar(app: SysbenchApp, nsys_export:
             "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT i, i + 1, 1, i, 1 FROM n"
         )
         database.commit()
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, app, nsys_export)
-        bar = screen.query_one(ProgressBar)
-        await until(pilot, lambda: bar.total is not None)
-        assert "reading rows" in text_of(screen, "#stage")
-        assert "of 1,000,004 · esc cancels" in text_of(screen, "#stage")
-        await pilot.press("escape")
-        assert "cancelled" in text_of(screen, "#message")
+    with slowed_decoder(nsys_export):
+        async with app.run_test(size=(80, 24)) as pilot:
+            screen = await opened(pilot, app, nsys_export)
+            bar = screen.query_one(ProgressBar)
+            await until(pilot, lambda: bar.total is not None)
+            assert "reading rows" in text_of(screen, "#stage")
+            assert "of 1,000,004 · esc cancels" in text_of(screen, "#stage")
+            await pilot.press("escape")
+            assert "cancelled" in text_of(screen, "#message")
 
 
 async def test_leaving_the_app_ends_the_decoding(app: SysbenchApp, tmp_path: Path) -> None:

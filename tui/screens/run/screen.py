@@ -49,7 +49,8 @@ class RunScreen(WorkScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.filled = Filled(spec=RunSpec(), passes=[], errors={})
+        self.filled = Filled(spec=None, passes=[], errors={})
+        self.takes_keys = False
         self.estimator: Estimator | None = None
 
     def on_mount(self) -> None:
@@ -92,6 +93,9 @@ class RunScreen(WorkScreen):
         )
         self.command_view.show(self.command())
         self._hint(self.focused)  # what a field means can go by its value
+        if not self.takes_keys:
+            self.takes_keys = True
+            self.app.call_later(self.app.keys.release)
 
     @on(DescendantFocus)
     def _show_hint(self, event: DescendantFocus) -> None:

@@ -275,7 +275,8 @@ def test_a_treated_process_has_its_variables_and_cores_and_this_one_keeps_its_ow
     cores = frozenset({max(HERE)})
     treated = Treatment(environ={"MALLOC_MMAP_MAX_": "0"}, cores=cores)
     cancel = Cancellation()
-    directory = create_experiment(SPEC, SPEC, seed=SEED_OF_B_FIRST)
+    long = SPEC.changed(steps=600)  # so that it is there when it is looked at
+    directory = create_experiment(long, long, seed=SEED_OF_B_FIRST)
     measurement = Measurement(directory, treated=treated, cancel=cancel)
     pid, side = 0, ""
     for item in measurement.rounds():
