@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import msgspec
@@ -233,7 +234,9 @@ def _is_found(name: str) -> bool:
 
 def install_command(python: str, requirements: Sequence[str]) -> str:
     """The command that installs packages into an interpreter; empty for this program's own."""
-    has_pip = examined(python).has_pip if python else _is_found("pip")
+    # Asked by `find_spec`, setuptools' hook would give this process the standard distutils for
+    # good, with which setuptools itself cannot be imported any more: torch's compiler does that.
+    has_pip = examined(python).has_pip if python else PathFinder.find_spec("pip") is not None
     return _install(python or sys.executable, requirements, has_pip)
 
 

@@ -158,6 +158,17 @@ def test_the_variable_comes_before_the_active_environment_and_that_after_a_torch
     assert chosen_python() == ""
 
 
+def test_a_command_that_installs_leaves_setuptools_as_it_was() -> None:
+    """Before Python 3.12 its hook changes for good when pip is asked for, and then torch's
+    compiler cannot import it."""
+    code = (
+        "import sys; from sysbench.core.machine.interpreter import install_command; "
+        "assert '-m pip install some' in install_command('', ['some']); import setuptools"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_workers_need_is_what_is_promised() -> None:
     """A worker's first modules load beside nothing but `NEEDED`, torch not among them yet."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
