@@ -33,6 +33,8 @@ def why_not_played(spec: RunSpec) -> str | None:
         return why_not_predicted(spec)
     if spec.compiles:
         return "compiled code saves and fuses as it likes; the played step is eager"
+    if spec.parallel != "none":
+        return "the played step is of one device; ranks hold buckets and shards besides"
     return None
 
 

@@ -67,10 +67,8 @@ def _check_own(spec: RunSpec) -> None:
         )
     if spec.optimizer == "custom" and spec.step != "train":
         raise SpecError("optimizer", spec.optimizer, "left out, unless step = train")
-    if spec.parallel != "none":
-        raise SpecError(
-            "parallel", spec.parallel, "none: models of yours are measured on one device so far"
-        )
+    if spec.shard_optimizer and spec.optimizer == "custom":
+        raise SpecError("shard_optimizer", True, "false: the model brings its own optimizer")
 
 
 def _check_dimensions(spec: RunSpec) -> None:
@@ -121,7 +119,8 @@ def _check_parallel(spec: RunSpec) -> None:
     if wants_ranks != (spec.ranks > 1):
         allowed = "at least 2 for this" if wants_ranks else "1, unless parallel or all-reduce"
         raise SpecError("ranks", spec.ranks, allowed)
-    if spec.parallel != "none" and (spec.step != "train" or spec.workload != "transformer"):
+    has_model = spec.workload in ("transformer", OWN_MODEL)
+    if spec.parallel != "none" and (spec.step != "train" or not has_model):
         raise SpecError("parallel", spec.parallel, "none, unless a transformer takes train steps")
     if spec.shard_optimizer and spec.parallel in ("none", "fsdp2"):
         raise SpecError(

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from ...record.distributed import Kind
+from ..workloads.blocks import blocks_of
 from .collectives import Collectives, Launch
 
 UNSEEN = "on CUDA the streams of fully_shard do not tell when computing waits for them; see a trace"
 
 
 class Fsdp2:
-    """``fully_shard`` around each block and around the model.
+    """``fully_shard`` around each of the model's own blocks and around the model.
 
     On the CPU its collectives run one at a time while computing stands still; on CUDA they run
     on separate streams.
@@ -27,7 +28,7 @@ class Fsdp2:
     def __init__(self, model: nn.Module, collectives: Collectives) -> None:
         if next(model.parameters()).is_cuda:
             collectives.why_unseen = UNSEEN
-        for part in (*model.get_submodule("blocks").children(), model):
+        for part in (*blocks_of(model), model):
             sharded = fully_shard(part)
             # The annotations name private classes of torch; these have all that it calls.
             sharded.set_custom_all_gather(_AllGather(collectives))  # type: ignore[arg-type]

@@ -62,6 +62,11 @@ def when_accumulated(parameter: nn.Parameter, call: Callable[[nn.Parameter], Non
     parameter.register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call]
 
 
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that the backward pass makes gradients of."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def gradient_of(parameter: nn.Parameter) -> Tensor:
     """The gradient that the backward pass has just made."""
     assert parameter.grad is not None
@@ -118,7 +123,7 @@ class Flat:
         self._collectives = collectives
 
     def finish(self) -> None:
-        gradients = [gradient_of(parameter) for parameter in self.model.parameters()]
+        gradients = [gradient_of(parameter) for parameter in trained(self.model)]
         flat = flattened(gradients)
         self._collectives.all_reduce(flat)
         copy_back(flat.div_(self._collectives.ranks), gradients)
@@ -152,7 +157,7 @@ class Bucketed:
         self.model = model
         self._collectives = collectives
         self._sent: list[tuple[list[Tensor], Tensor, Pending]] = []
-        parameters = list(model.parameters())[::-1]
+        parameters = trained(model)[::-1]
         groups = grouped([parameter.nbytes for parameter in parameters], bucket_mib * MIB)
         for group in groups:
             bucket = [parameters[index] for index in group]
@@ -206,7 +211,7 @@ class Naive:
         self._collectives = collectives
 
     def finish(self) -> None:
-        for parameter in self.model.parameters():
+        for parameter in trained(self.model):
             gradient = gradient_of(parameter)
             self._collectives.all_reduce(gradient)
             gradient.div_(self._collectives.ranks)
@@ -221,7 +226,7 @@ class Overlap:
         self.model = model
         self._collectives = collectives
         self._sent: list[tuple[Tensor, Pending]] = []
-        for parameter in model.parameters():
+        for parameter in trained(model):
             when_accumulated(parameter, self._send)
 
     def _send(self, parameter: nn.Parameter) -> None:

@@ -28,9 +28,10 @@ from ...runs.job import Job, Report
 from ...spec.spec import RunSpec
 from ..clocks import TimedSteps, clock_for
 from ..passes.timing import timed
+from ..workloads.own import report_own_model
 from .block import RankFacts, merged_block, slowest
 from .collectives import Collectives
-from .workloads import AllReduceWorkload, ParallelWorkload
+from .workloads import AllReduceWorkload, OfRanks, ParallelOwnWorkload, ParallelWorkload
 
 STOP, MEMORY = 0, -1
 TIMEOUT = timedelta(hours=1)
@@ -68,17 +69,18 @@ def measure(job: Job, report: Report) -> None:
     report(StageEntered(stage="build"))
     collectives = Collectives(torch.device(spec.device), backend_of(spec))
     workload = make_workload(spec, collectives)
-    memory = [workload.memory_row("after init")] if isinstance(workload, ParallelWorkload) else []
+    memory = [workload.memory_row("after init")] if isinstance(workload, OfRanks) else []
     clock = RanksClock(spec, collectives)
 
     def memory_of_a_step() -> list[MemoryRow]:
-        assert isinstance(workload, ParallelWorkload)
+        assert isinstance(workload, OfRanks)
         return memory + workload.memory_of_a_step()
 
     if collectives.rank:
         clock.follow(workload.step, memory_of_a_step)
         return
     timing = _of_all_ranks(spec, timed(workload, clock, report))
+    report_own_model(workload, report)  # its steps have named its loss
     kept = clock.steps[-timing.step.n :]  # without warm-up
     rows = clock.lead_memory(memory_of_a_step) if memory else []
     clock.stop()
@@ -87,8 +89,10 @@ def measure(job: Job, report: Report) -> None:
     report(ResultReported(block="distributed", data=msgspec.to_builtins(block)))
 
 
-def make_workload(spec: RunSpec, collectives: Collectives) -> ParallelWorkload | AllReduceWorkload:
+def make_workload(spec: RunSpec, collectives: Collectives) -> OfRanks | AllReduceWorkload:
     """The workload of a rank of this spec."""
+    if spec.is_own:
+        return ParallelOwnWorkload(spec, collectives)
     if spec.workload == "all-reduce":
         return AllReduceWorkload(spec, collectives)
     return ParallelWorkload(spec, collectives)
@@ -100,6 +104,8 @@ def _of_all_ranks(spec: RunSpec, timing: Timing) -> Timing:
         unknown = ("tokens_per_second", "model_flops", "tflops")
         missing = timing.missing | dict.fromkeys(unknown, "an all-reduce runs no model")
         return msgspec.structs.replace(timing, **dict.fromkeys(unknown), missing=missing)
+    if timing.tokens_per_second is None:  # a model of the user's may take no tokens
+        return timing
     tokens = spec.tokens_per_step * spec.ranks / timing.step.median_ms * 1e3
     return msgspec.structs.replace(timing, tokens_per_second=tokens)
 

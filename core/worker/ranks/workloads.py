@@ -10,22 +10,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
+from ...errors import ModelError
 from ...record.distributed import MemoryRow, Moment
 from ...spec.spec import RunSpec
-from ..workloads.base import EnterPhase
+from ..workloads.base import EnterPhase, SteppedWorkload
+from ..workloads.own import OwnWorkload
 from ..workloads.transformer import Workload, make_optimizer
 from .block import resident_row, rows_around_optimizer
 from .collectives import Collectives
-from .strategies import make_strategy
+from .strategies import Strategy, make_strategy, trained
 
 
 def make_sharded_optimizer(
     spec: RunSpec, model: nn.Module, collectives: Collectives
 ) -> torch.optim.Optimizer:
     """The spec's optimizer over this rank's parameters; its step ends by broadcasting weights."""
-    parameters = list(model.parameters())
+    parameters = trained(model)
     owners = owners_of([parameter.numel() for parameter in parameters], collectives.ranks)
     pairs = list(zip(parameters, owners, strict=True))
     own = nn.ParameterList(parameter for parameter, owner in pairs if owner == collectives.rank)
@@ -53,7 +56,45 @@ def owners_of(sizes: Sequence[int], ranks: int) -> list[int]:
     return owners
 
 
-class ParallelWorkload(Workload):
+class OfRanks(SteppedWorkload):
+    """Base of the training steps on one of several ranks.
+
+    Attributes:
+        collectives: Those of the step.
+        strategy: The way in which its gradients are shared.
+    """
+
+    collectives: Collectives
+    strategy: Strategy
+    optimizer: torch.optim.Optimizer
+
+    def step(self, enter: EnterPhase) -> None:
+        self.collectives.begin_step()
+        super().step(enter)
+
+    def _update(self, enter: EnterPhase) -> None:
+        if self.strategy.phase:
+            enter(self.strategy.phase)
+        self.strategy.finish()
+        super()._update(enter)
+
+    def memory_row(self, moment: Moment) -> MemoryRow:
+        """Memory row of this rank now."""
+        return resident_row(self.collectives.rank, moment, self.model, self.optimizer)
+
+    def memory_of_a_step(self) -> list[MemoryRow]:
+        """Run one more step; returns this rank's rows before and after its optimizer."""
+        return rows_around_optimizer(self.step, self.memory_row)
+
+
+def with_sharing(phases: tuple[str, ...], strategy: Strategy) -> tuple[str, ...]:
+    """The phases of a step with that in which its strategy shares gradients, if it has one."""
+    after = phases.index("backward") + 1
+    own = (strategy.phase,) if strategy.phase else ()
+    return (*phases[:after], *own, *phases[after:])
+
+
+class ParallelWorkload(OfRanks, Workload):
     """The transformer's training step on one of several ranks.
 
     Every rank draws the same weights and the same combined batch of ``ranks * batch`` sequences
@@ -73,28 +114,69 @@ class ParallelWorkload(Workload):
         self.strategy = make_strategy(spec, self.model, collectives)
         self.model = self.strategy.model
         make = make_sharded_optimizer if spec.shard_optimizer else _make_whole
-        self.optimizer: torch.optim.Optimizer = make(spec, self.model, collectives)
-        if self.strategy.phase:
-            after = self.phases.index("backward") + 1
-            self.phases = (*self.phases[:after], self.strategy.phase, *self.phases[after:])
+        self.optimizer = make(spec, self.model, collectives)
+        self.phases = with_sharing(self.phases, self.strategy)
 
-    def step(self, enter: EnterPhase) -> None:
-        self.collectives.begin_step()
-        super().step(enter)
+
+class ParallelOwnWorkload(OfRanks, OwnWorkload):
+    """The training step of a model of the user's on one of several ranks.
+
+    Every rank builds the model, takes the weights of rank 0, and has a batch of its own.
+    """
+
+    def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
+        """Build the model of this rank.
+
+        Raises:
+            SpecError, ModelError: As for a single device.
+        """
+        self.collectives = collectives
+        self._is_complete = False
+        super().__init__(spec)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return super().facts | {"class": self._class}  # the strategy's wrapper has another
+
+    def _inputs(self) -> tuple[Any, torch.Tensor | None]:
+        torch.manual_seed(self.spec.seed + 1 + self.collectives.rank)
+        return super()._inputs()
+
+    def _prepared(self, model: nn.Module) -> nn.Module:
+        # What the factory draws may go by the rank.
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point():
+                dist.broadcast(tensor.detach(), 0)
+        self._class = f"{type(model).__module__}.{type(model).__qualname__}"
+        self.strategy = make_strategy(self.spec, super()._prepared(model), self.collectives)
+        return self.strategy.model
+
+    def _phases(self) -> tuple[str, ...]:
+        return with_sharing(super()._phases(), self.strategy)
+
+    def _optimizer(self) -> torch.optim.Optimizer | None:
+        if not self.spec.shard_optimizer:
+            return super()._optimizer()
+        return make_sharded_optimizer(self.spec, self.model, self.collectives)
 
     def _update(self, enter: EnterPhase) -> None:
-        if self.strategy.phase:
-            enter(self.strategy.phase)
-        self.strategy.finish()
+        if not self._is_complete:
+            self._require_gradients()
+            self._is_complete = True
         super()._update(enter)
 
-    def memory_row(self, moment: Moment) -> MemoryRow:
-        """Memory row of this rank now."""
-        return resident_row(self.collectives.rank, moment, self.model, self.optimizer)
+    def _require_gradients(self) -> None:
+        """Refuse a model of which a step leaves a part unused: ranks would wait for it.
 
-    def memory_of_a_step(self) -> list[MemoryRow]:
-        """Run one more step; returns this rank's rows before and after its optimizer."""
-        return rows_around_optimizer(self.step, self.memory_row)
+        Raises:
+            ModelError: A parameter that is trained got no gradient.
+        """
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                raise ModelError(
+                    f"parameter {name} got no gradient in a step, and ranks share the gradients of "
+                    "all: use it, or set its requires_grad to False"
+                )
 
 
 def _make_whole(

@@ -120,7 +120,8 @@ class OwnWorkload(SteppedWorkload):
             allowed = "custom: the model brings its own" if brings else "a name: it brings none"
             raise SpecError("optimizer", spec.optimizer, allowed)
         if parts.step is not None:
-            for key, only in (("step", "train"), ("clip", 0.0), ("compile", "off")):
+            alone = (("step", "train"), ("clip", 0.0), ("compile", "off"), ("parallel", "none"))
+            for key, only in alone:
                 if getattr(spec, key) != only:
                     raise SpecError(key, getattr(spec, key), f"{only}: the step is the model's own")
 
@@ -246,7 +247,7 @@ def import_own_model(spec: RunSpec) -> None:
     model_class(spec)
 
 
-def report_own_model(workload: SteppedWorkload, report: Report) -> None:
+def report_own_model(workload: object, report: Report) -> None:
     """Report the facts of a model of the user's; of others nothing."""
     if isinstance(workload, OwnWorkload):
         report(DeviceDescribed(facts={"model": workload.facts}))

@@ -56,7 +56,7 @@ def test_what_names_no_code_is_refused(text: str) -> None:
         ({"attention": "naive"}, "attention", "its own code"),
         ({"attention": "sdpa"}, "attention", "its own code"),
         ({"checkpoint": 1}, "checkpoint", "recompute"),
-        ({"ranks": 2, "parallel": "ddp"}, "parallel", "one device"),
+        ({"ranks": 2, "parallel": "ddp", "step": "inference"}, "parallel", "train steps"),
         ({"workload": "attention"}, "model", "left out"),
         ({"workload": "accumulation"}, "workload", "left out"),
         ({"trust_code": True}, "trust_code", "your own code"),

@@ -14,11 +14,17 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from sysbench.core.analysis.kernels.communication import Split, split_step
-from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.ranks.collectives import Collectives
 from sysbench.core.worker.ranks.timing import RanksClock, join
-from sysbench.core.worker.ranks.workloads import AllReduceWorkload, ParallelWorkload
-from sysbench.core.worker.workloads.base import EnterPhase
+from sysbench.core.worker.ranks.workloads import (
+    AllReduceWorkload,
+    ParallelOwnWorkload,
+    ParallelWorkload,
+)
+from sysbench.core.worker.workloads.base import EnterPhase, StepError, SteppedWorkload
+from sysbench.core.worker.workloads.own import OwnWorkload
 from sysbench.core.worker.workloads.transformer import Workload
 
 SPEC = RunSpec(device="cpu", ranks=2, parallel="naive", batch=2, context=16, threads=1)
@@ -39,7 +45,7 @@ def whole(tensor: Tensor) -> Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
-def one_step(workload: Workload) -> tuple[list[Tensor], list[Tensor]]:
+def one_step(workload: SteppedWorkload) -> tuple[list[Tensor], list[Tensor]]:
     """The gradients that the optimizer gets, and the weights that it makes of them."""
     gradients: list[Tensor] = []
 
@@ -80,6 +86,92 @@ def compare_with_alone() -> dict[str, dict[str, object]]:
     return found
 
 
+OWN = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x):
+        return x + self.outer(F.gelu(self.inner(x)))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(64, 16)
+        self.blocks_of_mine = nn.Sequential(Block(), Block(), Block())
+        self.head = nn.Linear(16, 64, bias=False)
+        self.head.weight = self.tokens.weight
+        self.frozen = nn.Parameter(torch.ones(16), requires_grad=False)
+
+    def forward(self, ids):
+        return self.head(self.blocks_of_mine(self.tokens(ids) * self.frozen))
+
+
+def make():
+    return Model()
+
+
+class Unused(Model):
+    def __init__(self):
+        super().__init__()
+        self.spare = nn.Linear(2, 2)
+
+
+def unused():
+    return Unused()
+"""
+
+
+def own_spec(factory: str, folder: Path, **changes: object) -> RunSpec:
+    """The spec of a factory of `OWN`."""
+    named = {"model": f"{folder / 'own.py'}:{factory}", "device": "cpu", "context": 8}
+    return resolved(parse_spec({**named, "batch": 2, "ranks": 2, "threads": 1, **changes}))
+
+
+def compare_own_with_alone(folder: Path) -> dict[str, float]:
+    """Gradients of a model of the user's against the mean of those of the batch of each rank."""
+    found = {}
+    for way in ("naive", "bucketed", "ddp", "fsdp2"):
+        collectives = Collectives(torch.device("cpu"), "gloo")
+        spec = own_spec("make", folder, parallel=way)
+        workload = ParallelOwnWorkload(spec, collectives)
+        batches: list[tuple[Tensor, Tensor]] = [(torch.empty(0),) * 2] * spec.ranks
+        dist.all_gather_object(batches, (workload.batch, workload.targets))
+        alone = OwnWorkload(spec.changed(ranks=1, parallel="none"))
+        weights = [whole(one) for one in workload.model.parameters()]
+        with torch.no_grad():
+            for own, weight in zip(alone.model.parameters(), weights, strict=True):
+                own.copy_(weight)
+        loss = sum(
+            nn.functional.cross_entropy(alone.model(ids).flatten(0, 1), targets.flatten())
+            for ids, targets in batches
+        )
+        assert isinstance(loss, Tensor) and not torch.equal(batches[0][0], batches[1][0])
+        (loss / spec.ranks).backward()  # type: ignore[no-untyped-call]
+        gradients, _ = one_step(workload)
+        expected = [one.grad for one in alone.model.parameters() if one.grad is not None]
+        found[way] = furthest(gradients, expected)
+    return found
+
+
+def complaint_of_an_unused_part(folder: Path) -> str:
+    workload = ParallelOwnWorkload(
+        own_spec("unused", folder, parallel="flat"), Collectives(torch.device("cpu"), "gloo")
+    )
+    try:
+        workload.step(lambda phase: None)
+    except StepError as error:
+        return str(error.__cause__)
+    return ""
+
+
 def wait_for_a_late_rank() -> list[list[Split]]:
     """Steps of an all-reduce that rank 1 always reaches late."""
     spec = RunSpec(
@@ -109,6 +201,8 @@ def main() -> None:
     late = wait_for_a_late_rank()
     found = {
         "ways": compare_with_alone(),
+        "own": compare_own_with_alone(folder),
+        "unused": complaint_of_an_unused_part(folder),
         "late": [
             [[split.compute_ns, split.waiting_ns, split.transfer_ns] for split in step]
             for step in late

@@ -23,6 +23,8 @@ from sysbench.core.worker.ranks.launcher import environment_of, first_failure
 from sysbench.core.worker.ranks.strategies import grouped
 from sysbench.core.worker.ranks.workloads import owners_of
 
+from .ranks_for_test import OWN
+
 SCRIPT = Path(__file__).with_name("ranks_for_test.py")
 REPLICATED = ("naive", "flat", "overlap", "bucketed", "ddp")
 
@@ -31,6 +33,7 @@ REPLICATED = ("naive", "flat", "overlap", "bucketed", "ddp")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What rank 0 of one torchrun found out about every strategy."""
     folder = tmp_path_factory.mktemp("ranks")
+    (folder / "own.py").write_text(OWN)
     done = subprocess.run(
         [
             *(sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"),
@@ -51,6 +54,17 @@ def test_gradients_are_those_of_one_process_with_the_combined_batch(
     told: dict[str, Any], way: str
 ) -> None:
     assert told["ways"][way]["gradients"] < 1e-5
+
+
+@pytest.mark.parametrize("way", ["naive", "bucketed", "ddp", "fsdp2"])
+def test_ranks_of_a_model_of_ones_own_share_the_mean_of_their_gradients(
+    told: dict[str, Any], way: str
+) -> None:
+    assert told["own"][way] < 1e-5
+
+
+def test_a_part_that_a_step_leaves_unused_is_named(told: dict[str, Any]) -> None:
+    assert told["unused"].startswith("parameter spare.weight got no gradient in a step")
 
 
 @pytest.mark.parametrize("way", ["flat", "fsdp2", "sharded", "sharded-ddp"])
