@@ -188,6 +188,8 @@ class SysbenchApp(App[None]):
 
     def _tick(self) -> None:
         """Twice a second: read new events and let the visible screen paint them."""
+        if not self.is_running:  # on the way out a screen outlives its widgets
+            return
         if not self.is_headless and has_hung_up():
             self.exit(None, 128 + signal.SIGHUP)
             return

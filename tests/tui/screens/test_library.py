@@ -22,7 +22,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.commands.list import table_of
 from sysbench.tui.run_text import age
 from sysbench.tui.screens.dialogs.ask import AskScreen
-from sysbench.tui.screens.library.screen import LibraryScreen
+from sysbench.tui.screens.library.screen import REFRESH_TICKS, LibraryScreen
 from sysbench.tui.screens.library.text import comparison, runs_table, step_time, usual_text
 from sysbench.tui.screens.result.screen import ResultScreen, heading
 
@@ -123,6 +123,15 @@ async def test_an_empty_library_says_what_to_do(app: SysbenchApp) -> None:
         await pilot.pause()
         assert "none yet" in str(app.screen.query_one("RunsTable").border_subtitle)
         await pilot.press("enter", "space", "slash", "escape")
+
+
+async def test_a_tick_on_the_way_out_finds_no_widgets_and_ends_well(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        library = await opened(pilot, app, 0)
+        app._running = False  # as the app does first when it shuts down
+        await library.query("*").remove()
+        for _ in range(REFRESH_TICKS):
+            app._tick()
 
 
 async def opened(pilot: Pilot[None], app: SysbenchApp, runs: int) -> LibraryScreen:
