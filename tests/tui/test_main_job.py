@@ -46,7 +46,8 @@ async def test_from_the_form_to_the_artifacts(
         app.screen.fill(SPEC, ["timing", "trace", "memory"])
         await pilot.pause()
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen) or app._notifications)
+        assert isinstance(app.screen, LiveScreen), [one.message for one in app._notifications]
         watch = app.watch_run
         assert watch is not None
 
