@@ -1,7 +1,7 @@
 """The table of ``instruction_sets.md``: memory on the CPU under each of oneDNN's sets.
 
 ``python -P docs/validation/measure_instruction_sets.py`` prints it. Every set that this CPU has
-runs in a process of its own, because torch reads the limit as it loads.
+runs in a process of its own, because oneDNN reads the limit when it is first used.
 """
 
 from __future__ import annotations
@@ -64,11 +64,15 @@ def specs() -> dict[tuple[str, str, str, str], RunSpec]:
 def measured(name: str, cells: list[RunSpec]) -> list[Result]:
     """The cells in a process under that limit."""
     with tempfile.TemporaryDirectory() as folder:
-        asked, answered = Path(folder, "specs.json"), Path(folder, "results.json")
-        asked.write_bytes(msgspec.json.encode(cells))
-        environ = {**os.environ, LIMITS[0]: name, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-P", str(CASES), str(asked), str(answered)]
-        subprocess.run(command, env=environ, check=True)
+        answered = Path(folder, "results.json")
+        request = {"specs": cells, "environment": {LIMITS[0]: name}, "results": str(answered)}
+        subprocess.run(
+            [sys.executable, "-P", str(CASES)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            input=msgspec.json.encode(request),
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
         return msgspec.json.decode(answered.read_bytes(), type=list[Result])
 
 
