@@ -18,7 +18,6 @@ from ....core.export.text_formats import findings_as_markdown
 from ....core.inspection.ranks.folder import as_text
 from ....core.tables.cells import cells_as_text, heading_of, literal
 from ....core.tables.files.ranks import ranks_notes, ranks_tables
-from ....core.tables.table import Table
 from ...widgets.tables.facts import Facts
 from ...widgets.tables.table_view import TableView
 from ..result.tabs.findings import FoundInFile
@@ -104,8 +103,8 @@ class RanksPanel(Vertical):
 
     @on(DataTable.RowHighlighted)
     def show_detail(self) -> None:
-        """Write out the row under the cursor."""
-        line, words = self.query_one("#detail", Static), " · ".join(self._row_in_full())
+        """Write out what the row under the cursor has in columns without room."""
+        line, words = self.query_one("#detail", Static), " · ".join(self._hidden_facts())
         line.update(Content(words))
         line.display = bool(words)
 
@@ -124,16 +123,12 @@ class RanksPanel(Vertical):
     def _view(self, name: str) -> TableView:
         return self.query_one(f"#ranks-{name}", TableView)
 
-    def _row_in_full(self) -> Iterator[str]:
+    def _hidden_facts(self) -> Iterator[str]:
         table = self._tables.get(self.name_shown)
-        if table is None:
+        view = self._view(self.name_shown) if table else None
+        if table is None or view is None or view.selected is None:
             return
-        row = self._view(self.name_shown).selected
-        if row is not None:
-            yield from _facts(table, row)
-
-
-def _facts(table: Table, row: int) -> Iterator[str]:
-    for name, text in zip(table.columns, cells_as_text(table)[row], strict=True):
-        if text:
-            yield f"{heading_of(table, name)} {text}"
+        texts = zip(table.columns, cells_as_text(table)[view.selected], strict=True)
+        for name, text in texts:
+            if text and name not in view.columns_in_view:
+                yield f"{heading_of(table, name)} {text}"

@@ -156,6 +156,11 @@ class TableView(VirtualRows):
         return matching
 
     @property
+    def columns_in_view(self) -> list[str]:
+        """Names of the columns that have room, left to right."""
+        return [name for name, _ in self._shape]
+
+    @property
     def selected(self) -> int | None:
         """Index into ``table.rows`` of the row under the cursor."""
         return self._matching[self.cursor_row] if self.row_count else None
@@ -306,7 +311,7 @@ class TableView(VirtualRows):
 
     def action_sort_next(self) -> None:
         """Sort by the next visible column."""
-        names = [name for name, _ in self._shape]
+        names = self.columns_in_view
         index = names.index(self.sort_column) + 1 if self.sort_column in names else 0
         self._sort_by(names[index % len(names)])
 
