@@ -1,7 +1,7 @@
 """Workloads of several ranks: a step with shared gradients, a sharded optimizer, a bare all-reduce.
 
-Gradients stay whole on every rank; only the optimizer's state is sharded (the first stage of
-ZeRO, Rajbhandari et al. 2020, arXiv:1910.02054). A parameter is never cut.
+The sharded optimizer is the first stage of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054): it
+divides state by whole parameters, and gradients stay whole on every rank. `fsdp2` cuts all of them.
 """
 
 from __future__ import annotations
@@ -113,8 +113,11 @@ class ParallelWorkload(OfRanks, Workload):
         self.collectives = collectives
         self.strategy = make_strategy(spec, self.model, collectives)
         self.model = self.strategy.model
-        make = make_sharded_optimizer if spec.shard_optimizer else _make_whole
-        self.optimizer = make(spec, self.model, collectives)
+        self.optimizer = (
+            make_sharded_optimizer(spec, self.model, collectives)
+            if spec.shard_optimizer
+            else make_optimizer(spec, self.model)
+        )
         self.phases = with_sharing(self.phases, self.strategy)
 
 
@@ -131,12 +134,12 @@ class ParallelOwnWorkload(OfRanks, OwnWorkload):
             SpecError, ModelError: As for a single device.
         """
         self.collectives = collectives
-        self._is_complete = False
+        self._has_checked_gradients = False
         super().__init__(spec)
 
     @property
     def facts(self) -> dict[str, Any]:
-        return super().facts | {"class": self._class}  # the strategy's wrapper has another
+        return super().facts | {"class": self._class_name}  # the strategy's wrapper has another
 
     def _inputs(self) -> tuple[Any, torch.Tensor | None]:
         torch.manual_seed(self.spec.seed + 1 + self.collectives.rank)
@@ -147,7 +150,7 @@ class ParallelOwnWorkload(OfRanks, OwnWorkload):
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():
                 dist.broadcast(tensor.detach(), 0)
-        self._class = f"{type(model).__module__}.{type(model).__qualname__}"
+        self._class_name = f"{type(model).__module__}.{type(model).__qualname__}"
         self.strategy = make_strategy(self.spec, super()._prepared(model), self.collectives)
         return self.strategy.model
 
@@ -160,9 +163,9 @@ class ParallelOwnWorkload(OfRanks, OwnWorkload):
         return make_sharded_optimizer(self.spec, self.model, self.collectives)
 
     def _update(self, enter: EnterPhase) -> None:
-        if not self._is_complete:
+        if not self._has_checked_gradients:
             self._require_gradients()
-            self._is_complete = True
+            self._has_checked_gradients = True
         super()._update(enter)
 
     def _require_gradients(self) -> None:
@@ -177,12 +180,6 @@ class ParallelOwnWorkload(OfRanks, OwnWorkload):
                     f"parameter {name} got no gradient in a step, and ranks share the gradients of "
                     "all: use it, or set its requires_grad to False"
                 )
-
-
-def _make_whole(
-    spec: RunSpec, model: torch.nn.Module, collectives: Collectives
-) -> torch.optim.Optimizer:
-    return make_optimizer(spec, model)
 
 
 MIB = 2**20
