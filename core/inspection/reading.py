@@ -21,7 +21,7 @@ from ..analysis.memory.profiled import (
     read_counted_allocations,
     read_profiled_allocations,
 )
-from ..analysis.memory.snapshot import read_snapshot
+from ..analysis.memory.snapshot.reading import read_snapshot
 from ..analysis.nsys.export import export_of, read_contents
 from ..analysis.nsys.summaries import summary
 from ..analysis.ranks.summary import RankTrace, rank_trace

@@ -20,7 +20,7 @@ from ...errors import DamagedFileError
 from ...estimate.blocks import GRANULE, SMALL_REQUEST, splits
 from .card import SIGNS, WHOLE
 from .history import Integers
-from .snapshot import MOVES
+from .snapshot.contents import MOVES
 
 
 class _Block(msgspec.Struct, gc=False):

@@ -14,7 +14,7 @@ from .history import History, pair
 from .owners import Notes
 from .profiled import CountedHistory
 from .residents import block_bytes
-from .snapshot import Snapshot
+from .snapshot.contents import Snapshot
 
 FREED_BLOCKS = (
     "blocks in use at the end are as the file has them; of those freed before, a snapshot has only "

@@ -18,7 +18,7 @@ from ...analysis.memory.block_sizes import block_sizes
 from ...analysis.memory.card import CardReading, segments_of
 from ...analysis.memory.history import refusal_in
 from ...analysis.memory.owners import Sounding
-from ...analysis.memory.snapshot import snapshot_from
+from ...analysis.memory.snapshot.reading import snapshot_from
 from ...runs.job import Job
 from ...storage import write_atomically
 from .oom import observe_refusals

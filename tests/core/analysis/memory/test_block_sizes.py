@@ -17,7 +17,7 @@ from sysbench.core.analysis.memory.block import Counters, Recording, describe_me
 from sysbench.core.analysis.memory.block_sizes import block_sizes
 from sysbench.core.analysis.memory.card import segments_of
 from sysbench.core.analysis.memory.owners import Notes, PhaseMark
-from sysbench.core.analysis.memory.snapshot import snapshot_from
+from sysbench.core.analysis.memory.snapshot.reading import snapshot_from
 from sysbench.core.analysis.rules.memory import ledger_does_not_close
 from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import LedgerRow, Memory

@@ -17,7 +17,7 @@ from sysbench.core.analysis.memory.card import (
     segments_of,
 )
 from sysbench.core.analysis.memory.owners import Notes, Tag
-from sysbench.core.analysis.memory.snapshot import snapshot_from
+from sysbench.core.analysis.memory.snapshot.reading import snapshot_from
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.memory import Pool
 from sysbench.core.record.record import LedgerRow, Memory

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sysbench.core.analysis.memory.foreign import describe_snapshot
-from sysbench.core.analysis.memory.snapshot import read_snapshot, snapshot_from
+from sysbench.core.analysis.memory.snapshot.reading import read_snapshot, snapshot_from
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.record import Memory
 from sysbench.core.tables.allocations import largest_alike_table, largest_table

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sysbench.core.analysis.memory.block import Counters, Recording, describe_memory
 from sysbench.core.analysis.memory.card import CardReading, Segments, segments_of
 from sysbench.core.analysis.memory.owners import Notes, Tag
-from sysbench.core.analysis.memory.snapshot import snapshot_from
+from sysbench.core.analysis.memory.snapshot.reading import snapshot_from
 from sysbench.core.record.memory import Pool
 from sysbench.core.record.record import LedgerRow, Memory
 

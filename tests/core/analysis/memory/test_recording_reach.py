@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from sysbench.core.analysis.memory.foreign import describe_snapshot
-from sysbench.core.analysis.memory.snapshot import snapshot_from
+from sysbench.core.analysis.memory.snapshot.reading import snapshot_from
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.tables.allocations import largest_table, origins_table
 from sysbench.core.tables.memory import devices_table, memory_table, recording_notes

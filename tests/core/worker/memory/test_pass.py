@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from sysbench.core.analysis.memory.owners import Notes
-from sysbench.core.analysis.memory.snapshot import read_snapshot
+from sysbench.core.analysis.memory.snapshot.reading import read_snapshot
 from sysbench.core.record.events import (
     AnyEvent,
     MemoryRead,

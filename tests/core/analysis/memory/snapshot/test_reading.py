@@ -13,7 +13,8 @@ import pytest
 
 from sysbench.core.analysis.memory.foreign import describe_snapshot
 from sysbench.core.analysis.memory.history import pair
-from sysbench.core.analysis.memory.snapshot import Snapshot, read_snapshot, snapshot_from
+from sysbench.core.analysis.memory.snapshot.contents import Snapshot
+from sysbench.core.analysis.memory.snapshot.reading import read_snapshot, snapshot_from
 from sysbench.core.errors import DamagedFileError
 
 SECOND_US = 1_000_000
