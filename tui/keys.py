@@ -12,6 +12,7 @@ from typing import Any
 
 from textual.app import App
 from textual.events import Event, Key
+from textual.widget import Widget
 from textual.widgets import Input
 
 FOCUS_SECONDS = 1.0
@@ -58,6 +59,12 @@ class Keys:
         held, self._held = self._held, []
         for key in held:
             await self._app.on_event(key)
+
+
+def give_focus(widget: Widget) -> None:
+    """Give a widget the focus at once; ``Widget.focus`` lets keys that wait go before it."""
+    if widget.is_attached:
+        widget.screen.set_focus(widget)
 
 
 async def _focus_taken(field: Input) -> None:

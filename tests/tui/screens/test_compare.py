@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Button, Input, Static
 
@@ -98,6 +99,18 @@ async def test_two_marked_runs_open_by_a_key(app: SysbenchApp) -> None:
         assert word in all_text(screen)
         assert "between 6 processes" in all_text(screen)
         assert screen.command() == f"sysbench-tui compare {library.marked[0]} {library.marked[1]}"
+
+
+async def test_keys_typed_with_that_of_a_view_are_the_views(
+    app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await compared(pilot, app, Pair(own_run, gpu_run))
+        rows = await show_rows(pilot, screen, "2", "time")
+        await pilot.press("1")
+        for key in ("2", "down", "down"):
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: rows.table.cursor_row == 2)
 
 
 async def test_each_view_has_its_key_and_explains_itself(

@@ -13,6 +13,7 @@ from textual.widgets import Static
 from ....core.analysis.compare import Comparison, Factor
 from ....core.tables.cells import one_figure
 from ....core.tables.table import Table
+from ...keys import give_focus
 from ...widgets.tables.table_view import TableView
 from .text import QUIET
 
@@ -38,7 +39,7 @@ class DiffersView(Vertical):
 
     def start_focus(self) -> None:
         """Put the focus where the keys of the table work."""
-        self.table.focus()
+        give_focus(self.table)
 
 
 def causes_words(comparison: Comparison) -> str:

@@ -17,6 +17,7 @@ from ....core.analysis.difference.nodes import ByteNode, Difference, TimeNode
 from ....core.formatting import counted
 from ....core.tables.cells import literal
 from ....core.tables.table import Column
+from ...keys import give_focus
 from ...text import amount
 from ...widgets.charts.drawing import Folding
 from ...widgets.tables.difference_view import ChangeBranch, DifferenceView
@@ -113,13 +114,13 @@ class RowsView(Vertical):
     def start_focus(self) -> None:
         """Put the focus where the keys of the rows work."""
         if self.table.display:
-            self.table.focus()
+            give_focus(self.table)
 
     def action_filter(self) -> None:
         """Ask for words that the rows must contain."""
         box = self.query_one("#filter", Input)
         box.display = self.table.display
-        box.focus()
+        give_focus(box)
 
     def action_clear_filter(self) -> None:
         """Show every row again."""

@@ -26,6 +26,7 @@ from ....core.runs.ab.detached import start_experiment, stop_experiment
 from ....core.runs.ab.report import Report
 from ....core.runs.artifacts import layer_rows
 from ....core.tables.trust import is_perturbed
+from ...keys import give_focus
 from ...live.pair_watch import PairWatch, Reading
 from ...text import elapsed, significant
 from ...widgets.bars.command_line import CommandLine
@@ -256,9 +257,9 @@ class CompareScreen(WorkScreen):
         self.bar.active = name
         view = self.query_one(f"#{name}")
         if isinstance(view, RowsView | DiffersView):
-            self.call_after_refresh(view.start_focus)
+            view.start_focus()
         else:
-            self.call_after_refresh(view.focus)
+            give_focus(view)
 
     @on(TabBar.Chosen)
     def _clicked(self, event: TabBar.Chosen) -> None:

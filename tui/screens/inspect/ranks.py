@@ -18,6 +18,7 @@ from ....core.export.text_formats import findings_as_markdown
 from ....core.inspection.ranks.folder import as_text
 from ....core.tables.cells import cells_as_text, heading_of, literal
 from ....core.tables.files.ranks import ranks_notes, ranks_tables
+from ...keys import give_focus
 from ...widgets.tables.facts import Facts
 from ...widgets.tables.table_view import TableView
 from ..result.tabs.findings import FoundInFile
@@ -92,7 +93,7 @@ class RanksPanel(Vertical):
         self.name_shown = name
         for each in self.names:
             self.query_one(f"#ranks-{each}").display = each == name
-        self.query_one(f"#ranks-{name}").focus()
+        give_focus(self.query_one(f"#ranks-{name}"))
         self.show_detail()
 
     def copyable(self) -> tuple[str, str]:

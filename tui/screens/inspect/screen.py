@@ -32,6 +32,7 @@ from ....core.inspection.ranks.folder import FolderError
 from ....core.inspection.ranks.reading import FolderDecoding
 from ....core.machine.null_gpu import WORDS, is_null
 from ....core.tables.cells import literal
+from ...keys import give_focus
 from ...text import decoding_text, file_text, folder_text
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.tab_bar import TabBar
@@ -281,7 +282,7 @@ class InspectScreen(TabbedScreen):
         message.set_class(True, "-refused")
         message.update(Content("\n".join(map(literal, f"✗ {reason}".splitlines()))))
         self._show_only("file", "message")
-        self.query_one("#file").focus()
+        give_focus(self.query_one("#file"))
 
     def _show_only(self, *names: str) -> None:
         for name in ("file", "message", "decoding", "heading", "tabs", "place"):
@@ -317,7 +318,7 @@ class InspectScreen(TabbedScreen):
         """Ask for another file."""
         box = self.query_one("#file")
         box.display = True
-        box.focus()
+        give_focus(box)
 
     def action_step(self) -> None:
         """Ask for the step, or the range of steps, that all tables are to be of."""

@@ -23,6 +23,7 @@ from ....core.runs.directory import RunDirectory
 from ....core.runs.keeping.trash import Trashed, restore, trash_run
 from ....core.runs.library import Entry, Library
 from ....core.runs.records import load_record
+from ...keys import give_focus
 from ...run_text import age
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.tables.table_view import TableView
@@ -97,7 +98,7 @@ class LibraryScreen(WorkScreen):
     def on_mount(self) -> None:
         self.query_one("#comparison").border_title = "Compare"
         self._reload()
-        self.table.focus()
+        give_focus(self.table)
 
     def on_screen_resume(self) -> None:
         self._reload()
@@ -145,10 +146,10 @@ class LibraryScreen(WorkScreen):
 
     @on(Input.Submitted, "#filter")
     def _to_table(self) -> None:
-        self.table.focus()
+        give_focus(self.table)
 
     def action_filter(self) -> None:
-        self.query_one("#filter", Input).focus()
+        give_focus(self.query_one("#filter", Input))
 
     def action_clear(self) -> None:
         """Clear the filter; a second time, the marks."""
@@ -158,7 +159,7 @@ class LibraryScreen(WorkScreen):
         elif self.marked:
             self.marked = []
             self._marks_changed()
-        self.table.focus()
+        give_focus(self.table)
 
     @property
     def selected(self) -> Entry | None:

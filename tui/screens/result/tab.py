@@ -9,6 +9,7 @@ from textual.widgets import Static
 
 from ....core.record.record import Record
 from ....core.runs.directory import RunDirectory
+from ...keys import give_focus
 from ...text import outcome_text
 from .registry import Tab
 
@@ -36,7 +37,7 @@ class ResultTab(Vertical):
         """Put the focus where the keys of the tab work."""
         first = next((widget for widget in self.query("*") if widget.focusable), None)
         if first is not None:
-            first.focus()
+            give_focus(first)
 
     def copyable(self) -> tuple[str, str] | None:
         """The name and the text that `y` copies, or None for the command."""

@@ -55,7 +55,7 @@ class TabbedScreen(WorkScreen):
                 tab.display = other == name
         self.tab = self._built[name]
         self.bar.active = name
-        self.call_after_refresh(self.tab.start_focus)
+        self.tab.start_focus()
 
     @on(TabBar.Chosen)
     async def _clicked(self, event: TabBar.Chosen) -> None:

@@ -15,6 +15,7 @@ from textual.widgets import DataTable, Input, Static
 from ....core.record.record import Record
 from ....core.runs.directory import RunDirectory
 from ....core.tables.table import Table
+from ...keys import give_focus
 from ...widgets.bars.tab_bar import ViewBar, after
 from ...widgets.tables.table_view import TableView
 from .registry import Tab
@@ -98,7 +99,7 @@ class ViewsTab(ResultTab):
 
     def start_focus(self) -> None:
         if self.views:
-            self.active.focus()
+            give_focus(self.active)
 
     def show_view(self, name: str) -> None:
         """Show a view, filled the first time, under the words of the filter."""
@@ -118,7 +119,7 @@ class ViewsTab(ResultTab):
     def turn_to(self, name: str) -> None:
         """Show a view and give it the focus."""
         self.show_view(name)
-        self.active.focus()
+        give_focus(self.active)
 
     def action_view(self) -> None:
         """Show the next view."""
@@ -134,13 +135,13 @@ class ViewsTab(ResultTab):
         """Ask for words that the rows must contain."""
         for box in self.query("#filter").results(Input):
             box.display = True
-            box.focus()
+            give_focus(box)
 
     def action_clear_filter(self) -> None:
         """Show every row again."""
         for box in self.query("#filter").results(Input):
             box.value, box.display = "", False
-            self.active.focus()
+            give_focus(self.active)
 
     @on(Input.Changed, "#filter")
     def _narrow(self, event: Input.Changed) -> None:
@@ -154,7 +155,7 @@ class ViewsTab(ResultTab):
 
     @on(Input.Submitted, "#filter")
     def _to_view(self) -> None:
-        self.active.focus()
+        give_focus(self.active)
 
     @on(DataTable.RowHighlighted)
     def show_detail(self) -> None:

@@ -18,6 +18,7 @@ from ....core.export.text_formats import table_as_markdown
 from ....core.studies.report.report import Report
 from ....core.studies.report.text import study_command
 from ....core.studies.run.grid import Cell, with_variant
+from ...keys import give_focus
 from ...live.study_watch import StudyWatch
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.tab_bar import after
@@ -123,11 +124,11 @@ class StudiesScreen(WorkScreen):
     @on(OptionList.OptionSelected, "#list")
     def _enter(self) -> None:
         self.set_class(True, "-entered")
-        self.grid.focus()
+        give_focus(self.grid)
 
     def action_back(self) -> None:
         self.set_class(False, "-entered")
-        self.menu.focus()
+        give_focus(self.menu)
 
     def open(self, choice: Choice, variant: str | None = None) -> None:
         """Show this study: a profile in this variant, or in the one that suits the machine."""

@@ -28,6 +28,7 @@ from .....core.tables.compile import (
     generated_table,
 )
 from .....core.tables.table import Table
+from ....keys import give_focus
 from ....text import milliseconds, significant
 from ....theme import swatch_of
 from ....widgets.charts.stack_bar import Part, StackBar
@@ -154,7 +155,7 @@ class CompileTab(ViewsTab):
         self.remove_class("-gaps")
         # On a short screen the code takes the table's place.
         self.generated.display = not panel.display or self.app.size.height >= TALL
-        (self.generated if self.generated.display else panel).focus()
+        give_focus(self.generated if self.generated.display else panel)
         self._show_code()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -171,7 +172,7 @@ class CompileTab(ViewsTab):
         if is_short:
             self.query_one("#code").display = False
             self.generated.display = not is_there
-        (gaps if is_there else self.generated).focus()
+        give_focus(gaps if is_there else self.generated)
 
     def on_descendant_focus(self) -> None:
         self.show_detail()

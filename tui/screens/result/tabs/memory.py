@@ -19,6 +19,7 @@ from .....core.runs.records import load_record
 from .....core.tables.cells import cells_as_text, heading
 from .....core.tables.memory import difference_tables
 from .....core.tables.table import Table
+from ....keys import give_focus
 from ....text import amount
 from ....widgets.bars.tab_bar import ViewBar
 from ....widgets.charts.timeline import TimelineView
@@ -95,7 +96,7 @@ class MemoryTab(ViewsTab):
     def start_focus(self) -> None:
         for timeline in self.query(TimelineView):
             if self._is_above_shown:
-                timeline.focus()
+                give_focus(timeline)
                 return
         super().start_focus()
 
@@ -109,10 +110,10 @@ class MemoryTab(ViewsTab):
 
     def turn_to(self, name: str) -> None:
         """Show a view. It takes the focus from a table; the timeline keeps it while in sight."""
-        had_focus = self.active.has_focus
+        had_focus = self.screen.focused is self.active
         self.show_view(name)
         if had_focus or self._is_short:
-            self.active.focus()
+            give_focus(self.active)
 
     def show_view(self, name: str) -> None:
         """Show one table; where there is room, the ledger next to the others.
@@ -195,7 +196,7 @@ class MemoryTab(ViewsTab):
                 await self.query_one("#tables").mount(view.widget)
                 show_table(view)
         self.show_view(next(name for name in DIFFERENCES if name in self.views))
-        self.active.focus()
+        give_focus(self.active)
 
     @on(TimelineView.Moved)
     def _show_cursor(self, event: TimelineView.Moved) -> None:
