@@ -39,6 +39,9 @@ LARGEST_PART = 1 / 16
 TOO_LONG = 20.0
 """A larger product is not tried if it would take so many times the least time."""
 
+ROW = 1024
+"""Numbers in a row where an array is taken as rows."""
+
 Amount = tuple[float, str]
 """A value in the kind's unit, and the work behind it."""
 
@@ -93,25 +96,41 @@ class Bench:
 
     def memory(self, what: str) -> Amount:
         """The best rate of one pass over float32 arrays that no cache holds, in bytes/s."""
+        moved, ways = self._passes()[what]
+        count = self._arrays[0].nbytes
+        return max(
+            (moved * count / self.seconds(call), f"arrays of {count // 2**20} MiB, {way}")
+            for way, call in ways.items()
+        )
+
+    def _passes(self) -> dict[str, tuple[int, dict[str, Callable[[], object]]]]:
+        """Arrays that a pass moves, and operators that do it; the least of them is not counted."""
         x, y, z = self._arrays
+        rows, row = x.view(-1, ROW), torch.ones(1, ROW, device=self.device)
+        firsts = torch.zeros(len(rows), dtype=torch.int64, device=self.device)
+        sums = torch.empty(len(rows), device=self.device)
         # One thread's sum waits for its own additions before it waits for memory.
-        passes: dict[str, tuple[int, dict[str, Callable[[], object]]]] = {
-            "read": (1, {"sum": x.sum, "dot": lambda: torch.dot(x, x)}),
-            "write": (1, {"fill_": lambda: x.fill_(1.0)}),
+        reads: dict[str, Callable[[], object]] = {
+            "sum": x.sum,
+            "dot": lambda: torch.dot(x, x),
+            "mv": lambda: torch.mv(rows, row[0], out=sums),
+        }
+        # The CPU writes whole rows, copied from one in its cache, faster than numbers.
+        writes: dict[str, Callable[[], object]] = {
+            "fill_": lambda: x.fill_(1.0),
+            "index_select": lambda: torch.index_select(row, 0, firsts, out=rows),
+        }
+        return {
+            "read": (1, reads),
+            "write": (1, writes),
             "copy": (2, {"copy_": lambda: y.copy_(x)}),
             "triad": (3, {"add": lambda: torch.add(x, y, alpha=3.0, out=z)}),
         }
-        moved, ways = passes[what]
-        arrays = f"arrays of {x.nbytes // 2**20} MiB"
-        return max(
-            (moved * x.nbytes / self.seconds(call), f"{arrays}, {way}")
-            for way, call in ways.items()
-        )
 
     @cached_property
     def _arrays(self) -> list[torch.Tensor]:
         """Three of float32, written: a page that was never written has no memory behind it."""
-        count = self._array_bytes() // 4
+        count = self._array_bytes() // 4 // ROW * ROW
         return [torch.ones(count, device=self.device) for _ in range(3)]
 
     def transfer(self, *, to_device: bool) -> Amount:

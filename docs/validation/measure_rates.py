@@ -3,7 +3,8 @@
 ``python -P docs/validation/measure_rates.py`` prints a table. The sides take turns, round by
 round, each in a fresh process with one thread, and their medians are compared. Every side keeps
 the best of its ways to do the same work, in arrays as large as those of `doctor --measure`, which
-no cache holds, on pages of 4 KiB. numpy multiplies with OpenBLAS, and larger matrices than ours.
+no cache holds, on pages of 4 KiB. numpy's wheels bring OpenBLAS, which is slower than torch's MKL;
+``--mkl FOLDER``, that of libmkl_rt.so, adds a side where MKL answers numpy's calls (needs ``cc``).
 
 The same work, for numpy, means stores that pass through the caches, as those of torch's operators
 do: `numpy.copyto` of a whole array is the C library's memcpy, which streams past them. It is a row
@@ -12,11 +13,15 @@ of its own.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 
 from sysbench.core.machine.environment import cpu_model
 from sysbench.core.record.rates import DeviceRates
@@ -47,10 +52,12 @@ for n in (512, 1024, 2048, 4096):
 rates["product fp32"] = max(products)
 del a, b, out
 x, y = np.ones(BYTES // 4, np.float32), np.ones(BYTES // 4, np.float32)
-row, one = np.ones(1024, np.float32), np.float32(1)
+rows, row, one = x.reshape(-1, 1024), np.ones(1024, np.float32), np.float32(1)
+left, sums = np.ones(len(rows), np.float32), np.empty(len(rows), np.float32)
+reads = [x.sum, x.max, lambda: np.dot(x, x), lambda: np.matmul(rows, row, out=sums)]
 ways = {
-    "memory read": (1, [x.sum, x.max, lambda: np.dot(x, x)]),
-    "memory write": (1, [lambda: x.fill(1.0), lambda: np.copyto(x.reshape(-1, 1024), row)]),
+    "memory read": (1, [*reads, lambda: np.matmul(left, rows)]),
+    "memory write": (1, [lambda: x.fill(1.0), lambda: np.copyto(rows, row)]),
     "memory copy": (2, [lambda: np.positive(x, out=y), lambda: np.multiply(x, one, out=y)]),
     "memory copy, streaming": (2, [lambda: np.copyto(y, x)]),
 }
@@ -75,20 +82,64 @@ for n in (256, 512, 1024, 2048):
     products.append(best("torch.mm(a, b, out=out)", 2 * n**3, torch=torch, a=a, b=b, out=out))
 rates["product fp32"] = max(products)
 x, y = torch.ones(BYTES // 4), torch.ones(BYTES // 4)
-reads = "x.sum()", "torch.dot(x, x)"
-rates["memory read"] = max(best(read, BYTES, torch=torch, x=x) for read in reads)
-rates["memory write"] = best("x.fill_(1.0)", BYTES, x=x)
+rows, row = x.view(-1, 1024), torch.ones(1, 1024)
+names = {"torch": torch, "x": x, "rows": rows, "row": row, "sums": torch.empty(len(rows))}
+names["firsts"] = torch.zeros(len(rows), dtype=torch.int64)
+reads = "x.sum()", "torch.dot(x, x)", "torch.mv(rows, row[0], out=sums)"
+writes = "x.fill_(1.0)", "torch.index_select(row, 0, firsts, out=rows)"
+rates["memory read"] = max(best(read, BYTES, **names) for read in reads)
+rates["memory write"] = max(best(write, BYTES, **names) for write in writes)
 rates["memory copy"] = best("y.copy_(x)", 2 * BYTES, x=x, y=y)
 print(json.dumps(rates))
 """
 
 
-def other(code: str, count: int) -> dict[str, float]:
+MKL_FOR_NUMPY = """
+void cblas_sgemm_64(int, int, int, long, long, long, float, const float *, long, const float *,
+                    long, float, float *, long);
+void cblas_sgemv_64(int, int, long, long, float, const float *, long, const float *, long, float,
+                    float *, long);
+float cblas_sdot_64(long, const float *, long, const float *, long);
+void scipy_cblas_sgemm64_(int order, int left, int right, long m, long n, long k, float alpha,
+                          const float *a, long a_step, const float *b, long b_step, float beta,
+                          float *c, long c_step) {
+    cblas_sgemm_64(order, left, right, m, n, k, alpha, a, a_step, b, b_step, beta, c, c_step);
+}
+void scipy_cblas_sgemv64_(int order, int turn, long m, long n, float alpha, const float *a,
+                          long a_step, const float *x, long x_step, float beta, float *y,
+                          long y_step) {
+    cblas_sgemv_64(order, turn, m, n, alpha, a, a_step, x, x_step, beta, y, y_step);
+}
+float scipy_cblas_sdot64_(long n, const float *x, long x_step, const float *y, long y_step) {
+    return cblas_sdot_64(n, x, x_step, y, y_step);
+}
+"""
+"""The functions that numpy calls, by the names that its wheels give them."""
+
+
+def numpy_on_mkl(mkl: Path, folder: Path) -> Mapping[str, str]:
+    """Variables under which numpy multiplies with the MKL of that folder.
+
+    Raises:
+        SystemExit: There is no MKL, or no compiler.
+    """
+    libraries = sorted(mkl.resolve().glob("libmkl_rt.so*"))
+    if not libraries:
+        raise SystemExit(f"no libmkl_rt.so in {mkl}")
+    source, library = folder / "mkl.c", folder / "mkl.so"
+    source.write_text(MKL_FOR_NUMPY)
+    link = [f"-L{libraries[0].parent}", f"-l:{libraries[0].name}", f"-Wl,-rpath,{mkl.resolve()}"]
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library), *link], check=True)
+    return {"LD_PRELOAD": str(library), "MKL_THREADING_LAYER": "SEQUENTIAL"}
+
+
+def other(code: str, variables: Mapping[str, str], count: int) -> dict[str, float]:
     """The rates that a fresh process with one thread prints, of arrays of so many bytes."""
     code = f"BYTES = {count}\n{code}"
     pages = {"NUMPY_MADVISE_HUGEPAGE": "0"}  # torch asks for no huge ones
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **pages}
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-P", "-c", code]
+    environ = {**os.environ, **threads, **pages, **variables}
     done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
@@ -109,33 +160,35 @@ def array_bytes(rates: DeviceRates) -> int:
 
 def main() -> None:
     """Measure in turn and print."""
-    others = {"torch.utils.benchmark": BENCHMARK, "numpy": NUMPY}
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in (OURS, *others)}
-    for _ in range(ROUNDS):
-        rates = ours()
-        found[OURS].append(rates.rounds[0])
-        for side, code in others.items():
-            found[side].append(other(code, array_bytes(rates)))
-    print(f"{cpu_model()}, 1 thread, medians of {ROUNDS} processes a side, in turn\n")
-    print(f"| rate | {OURS} | over torch.utils.benchmark | over numpy |")
-    print("|---|---:|---:|---:|")
-    for name in ("product fp32", "memory read", "memory write", "memory copy"):
-        medians = {
-            side: statistics.median(rates[name] for rates in rounds)
-            for side, rounds in found.items()
-            if name in rounds[0]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mkl", type=Path, help="folder of libmkl_rt.so")
+    mkl = parser.parse_args().mkl
+    with tempfile.TemporaryDirectory() as folder:
+        sides: dict[str, tuple[str, Mapping[str, str]]] = {
+            "torch.utils.benchmark": (BENCHMARK, {}),
+            "numpy": (NUMPY, {}),
         }
-        mine = medians.pop(OURS)
-        ratios = [
-            f"{mine / medians[side]:.3f}" if side in medians else ""
-            for side in ("torch.utils.benchmark", "numpy")
-        ]
+        if mkl:
+            sides["numpy on MKL"] = NUMPY, numpy_on_mkl(mkl, Path(folder))
+        found: dict[str, list[dict[str, float]]] = {side: [] for side in (OURS, *sides)}
+        for _ in range(ROUNDS):
+            rates = ours()
+            found[OURS].append(rates.rounds[0])
+            for side, (code, variables) in sides.items():
+                found[side].append(other(code, variables, array_bytes(rates)))
+
+    def median(side: str, name: str) -> float:
+        return statistics.median(rates[name] for rates in found[side])
+
+    print(f"{cpu_model()}, 1 thread, medians of {ROUNDS} processes a side, in turn\n")
+    print(f"| rate | {OURS} | {' | '.join(f'over {side}' for side in sides)} |")
+    print(f"|---|---:|{'---:|' * len(sides)}")
+    for name in ("product fp32", "memory read", "memory write", "memory copy"):
+        mine = median(OURS, name)
+        ratios = [f"{mine / median(side, name):.3f}" for side in sides]
         print(f"| {name} | {mine / 1e9:.1f} G/s | {' | '.join(ratios)} |")
-    mine, streams = (
-        statistics.median(rates[name] for rates in found[side])
-        for side, name in ((OURS, "memory copy"), ("numpy", "memory copy, streaming"))
-    )
-    print(f"\nOver numpy's streaming copy: {mine / streams:.3f}")
+    streaming = median(OURS, "memory copy") / median("numpy", "memory copy, streaming")
+    print(f"\nOver numpy's streaming copy: {streaming:.3f}")
 
 
 if __name__ == "__main__":
