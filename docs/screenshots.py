@@ -1,6 +1,7 @@
 """Pictures of the real app on real runs, for the README and the tour: ``make screenshots``.
 
-``python -P docs/screenshots.py NAME…`` saves only those of these names.
+``python -P docs/screenshots.py NAME…`` saves only those of these names, and
+``python -P docs/screenshots.py --h100 FILE`` only ``h100``, what a trace from an H100 holds.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ import sys
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from textual.app import App
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
 SIZE = (120, 36)
@@ -23,6 +28,31 @@ TRACE = "trace.json.gz"
 WEB_FONT = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 LIVE_STEPS = 20
 """Steps that the picture of a live run shows at least."""
+
+
+def save(app: App[Any], name: str) -> None:
+    PICTURES.mkdir(exist_ok=True)
+    picture = app.export_screenshot(title="sysbench-tui")
+    (PICTURES / f"{name}.svg").write_text(WEB_FONT.sub("", picture))
+
+
+async def take_picture_of(trace: Path) -> None:
+    """Save the kernels of a trace, under the name that the file has."""
+    from sysbench.tui.app import SysbenchApp
+    from sysbench.tui.screens.inspect.screen import InspectScreen
+    from sysbench.tui.screens.result.tab import ResultTab
+
+    app = SysbenchApp()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause(1.0)
+        app.action_mode("inspect")
+        await pilot.pause(1.0)
+        if isinstance(app.screen, InspectScreen):
+            await app.screen.open(Path(shutil.copy(trace, ".")))
+        while not app.screen.query(ResultTab):
+            await pilot.pause(0.5)
+        await pilot.pause(1.0)
+        save(app, "h100")
 
 
 async def take_pictures(names: Collection[str]) -> None:
@@ -44,37 +74,34 @@ async def take_pictures(names: Collection[str]) -> None:
     spec = sized.changed(threads=1, until=0.02)
     app = SysbenchApp()
 
-    async def save(name: str) -> None:
-        if names and name not in names:
-            return
-        await pilot.pause(1.0)
-        picture = app.export_screenshot(title="sysbench-tui")
-        PICTURES.mkdir(exist_ok=True)
-        (PICTURES / f"{name}.svg").write_text(WEB_FONT.sub("", picture))
+    async def save_wanted(name: str) -> None:
+        if not names or name in names:
+            await pilot.pause(1.0)
+            save(app, name)
 
     measured = (await asyncio.to_thread(run, spec)).directory
     other = (await asyncio.to_thread(run, spec.changed(precision="bf16"))).directory
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause(2.0)
-        await save("run")
+        await save_wanted("run")
         app.open_result(measured)
         await pilot.pause(1.0)
         for tab, name in TABS.items():
             if isinstance(app.screen, ResultScreen):
                 await app.screen.action_tab(tab)
-            await save(name)
+            await save_wanted(name)
         app.open_comparison(Pair(measured, other))
-        await save("compare")
+        await save_wanted("compare")
         for mode in MODES:
             app.action_mode(mode)
-            await save(mode)
+            await save_wanted(mode)
         app.action_mode("inspect")
         await pilot.pause(1.0)
         if isinstance(app.screen, InspectScreen):
             shutil.copy(measured.trace_path, TRACE)
             await app.screen.open(Path(TRACE))
             await pilot.pause(3.0)
-        await save("inspect")
+        await save_wanted("inspect")
         if not names or "live" in names:
             started = create_run(resolved(spec.changed(until=0.001)), ["timing"])
             start_detached(started)
@@ -83,18 +110,20 @@ async def take_pictures(names: Collection[str]) -> None:
                 (watch := app.watch_run) and watch.view.step_count < LIVE_STEPS and not watch.over
             ):
                 await pilot.pause(0.5)
-            await save("live")
+            await save_wanted("live")
             stop(started)
             while (watch := app.watch_run) and not watch.over:
                 await pilot.pause(0.5)
 
 
 def main() -> None:
+    names = sys.argv[1:]
+    trace = Path(names[1]).resolve() if names[:1] == ["--h100"] else None
     with tempfile.TemporaryDirectory() as home:
         os.environ["SYSBENCH_HOME"] = home
         os.environ["COLORTERM"] = "truecolor"  # the theme goes by the terminal
         os.chdir(home)  # the pictures name no folder of this machine
-        asyncio.run(take_pictures(sys.argv[1:]))
+        asyncio.run(take_picture_of(trace) if trace else take_pictures(names))
 
 
 if __name__ == "__main__":
