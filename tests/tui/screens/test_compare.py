@@ -113,6 +113,18 @@ async def test_keys_typed_with_that_of_a_view_are_the_views(
         await until(pilot, lambda: rows.table.cursor_row == 2)
 
 
+async def test_rows_that_come_late_get_the_focus(
+    app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.open_comparison(Pair(own_run, gpu_run))
+        await until(pilot, lambda: app.screen.query("#time"))
+        assert isinstance(app.screen, CompareScreen)
+        rows = await show_rows(pilot, app.screen, "2", "time")
+        await pilot.press("down")
+        await until(pilot, lambda: rows.table.cursor_row == 1)
+
+
 async def test_each_view_has_its_key_and_explains_itself(
     app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
 ) -> None:

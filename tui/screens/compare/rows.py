@@ -44,6 +44,7 @@ class RowsView(Vertical):
         self.sentences: list[str] = []
         self.details: list[str] = []
         self.notes: list[str] = []
+        self._awaits_rows = False
 
     def compose(self) -> ComposeResult:
         yield Folding(id="summary")
@@ -83,6 +84,8 @@ class RowsView(Vertical):
         else:
             self.table.border_title = f"{self._title} · rows add up to {change_words(root)}"
             self.table.show_difference(root, perturbed=perturbed)
+            if self._awaits_rows and self.display:
+                self.start_focus()
         self.query_one("#summary", Folding).show(self._summary)
 
     def on_mount(self) -> None:
@@ -112,7 +115,8 @@ class RowsView(Vertical):
         line.update(Content("" if node is None else detail_words(node)))
 
     def start_focus(self) -> None:
-        """Put the focus where the keys of the rows work."""
+        """Put the focus where the keys of the rows work, once there are rows."""
+        self._awaits_rows = not self.table.display
         if self.table.display:
             give_focus(self.table)
 
