@@ -26,7 +26,7 @@ from .live.session import Session
 from .live.terminal import has_hung_up
 from .live.wire import Shown
 from .loading import load_class
-from .screens.base import WorkScreen
+from .screens.base import DIALOG_WIDTHS, WorkScreen
 from .theme import AsciiFilter, OnceParsed, PrintableFilter
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class SysbenchApp(App[None]):
     COMMANDS: ClassVar[set[Any]] = {partial(load_class, "palette:WorkstationCommands")}
     MODES: ClassVar[dict[str, Any]] = {name: mode.make_screen for name, mode in modes.MODES.items()}
     DEFAULT_MODE = "run"
+    HORIZONTAL_BREAKPOINTS = DIALOG_WIDTHS  # the modes' screens have their own
     BINDING_GROUP_TITLE = "Everywhere"
     BINDINGS: ClassVar[list[BindingType]] = [
         *(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 from textual.widget import Widget
+from textual.widgets import Button, Static
 
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
@@ -15,7 +17,9 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.pair_watch import Pair
 from sysbench.tui.screens.compare.rows import RowsView
 from sysbench.tui.screens.compare.screen import CompareScreen
+from sysbench.tui.screens.dialogs.ask import ask_before_leaving
 from sysbench.tui.screens.result.screen import ResultScreen
+from sysbench.tui.screens.result.tabs.kernels import KernelsTab
 from sysbench.tui.screens.result.tabs.memory import MemoryTab
 from sysbench.tui.text import fitted_headline
 from sysbench.tui.widgets.bars.command_line import CommandLine
@@ -106,6 +110,34 @@ async def test_rows_of_a_comparison_have_room(frozen_run: RunDirectory) -> None:
         await pilot.press("2")
         rows = app.screen.query_one("#time", RowsView)
         await until(pilot, lambda: rows.table.row_count and rows.table.size.height > ROWS)
+
+
+async def test_a_narrow_screen_keeps_tabs_names_and_answers_in_sight(
+    frozen_run: RunDirectory,
+) -> None:
+    app = ResultFirst(CannedSampler())
+    async with app.run_test(size=(44, 14)) as pilot:
+        kernels = await open_tab(pilot, app, frozen_run, "kernels")
+        screen = app.screen
+        assert isinstance(screen, ResultScreen)
+        for name in ("name", "where"):
+            assert isinstance(kernels, KernelsTab)
+            assert isinstance(kernels.active, TableView)
+            assert {"share", name} <= {*kernels.active.columns_in_view}
+            await pilot.press("v")
+            await pilot.pause()
+        await go_to(pilot, screen, "export")
+        assert "[8Export]" in picture(app)[1]
+        assert re.search(r" F1 Help +▏\^p palette$", picture(app)[-1]), "no key is cut"
+
+        await pilot.press("f1")
+        await pilot.pause()
+        help_text = app.screen.query_one(Static)
+        assert help_text.size.height == len(str(help_text.content).splitlines())
+        await pilot.press("escape")
+        await app.push_screen(ask_before_leaving())
+        await pilot.pause()
+        assert all(is_whole(button) for button in app.screen.query(Button))
 
 
 def picture(app: SysbenchApp) -> list[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..app import SysbenchApp
 
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
+DIALOG_WIDTHS = [(0, "-slim"), (60, "-ample")]
 SHORT = 30
 """Below this height legends and notes are folded away, for the sake of rows and plots."""
 HEIGHTS = [(0, "-short"), (SHORT, "-middling"), (36, "-tall")]

@@ -7,8 +7,15 @@ import pytest
 
 from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, Sample
 from sysbench.core.record import events
+from sysbench.tui.live.earlier import Earlier
 from sysbench.tui.live.run_watch import LiveView
-from sysbench.tui.screens.live.text import joules_a_step, median_line, sensor_words
+from sysbench.tui.screens.live.text import (
+    joules_a_step,
+    median_line,
+    passes_lines,
+    phases_line,
+    sensor_words,
+)
 
 SECOND = 10**9
 HOST = HostSample(cores=8, cpu=0.1, memory_used_bytes=1, memory_total_bytes=2)
@@ -62,3 +69,34 @@ def test_silence_is_told_after_twenty_steps_and_five_seconds() -> None:
     assert "! no step for 6 s" in str(median_line(view, last_ns + 6 * SECOND))
     view.take(events.StageEntered(t_ns=last_ns, stage="analyse"))
     assert "no step" not in str(median_line(view, last_ns + 60 * SECOND))
+
+
+def test_no_figure_of_a_phase_is_cut() -> None:
+    view = LiveView()
+    medians = {"forward": 14.1, "backward": 19.4, "optimizer": 3.68, "zero-grad": 0.27}
+    view.take(
+        events.StepsTimed(
+            t_ns=1,
+            first_index=0,
+            step_ms=[40.0],
+            phases_ms={name: [took] for name, took in medians.items()},
+            median_ms=40.0,
+            half_width=None,
+        )
+    )
+    whole = str(phases_line(view, 200))
+    assert whole.endswith(" zero-grad 0.27 1 %")
+    without_shares = "forward 14.1  backward 19.4  optimizer 3.68  zero-grad 0.27"
+    assert str(phases_line(view, len(without_shares))) == without_shares
+    for width in range(20, len(whole)):
+        line = str(phases_line(view, width))
+        assert len(line) <= width
+        assert line.endswith(("%", "0.27", "  …"))
+
+
+def test_a_line_of_a_pass_gives_up_whole_facts() -> None:
+    view = measuring(300.0, [])
+    told = {width: str(passes_lines(view, Earlier(), 9 * SECOND, width, 6)) for width in (80, 120)}
+    assert "9.0 s · no earlier run of this spec" in told[120]
+    assert "no earlier" not in told[80] and "9.0 s" in told[80]
+    assert all(len(line) == width for width, line in told.items())

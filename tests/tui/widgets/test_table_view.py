@@ -109,3 +109,21 @@ async def test_control_characters_of_a_long_table_are_visible() -> None:
     async with OneTable(view).run_test(size=(40, 12)) as pilot:
         await shown(pilot, view, Table(name="t", title="", columns=("name", "n"), rows=rows))
         assert r"\x1b[2J0" in drawn(view)
+
+
+async def test_a_narrow_table_shows_a_name_and_a_figure() -> None:
+    names = ("total_ns", "share", "category", "name")
+    rows = ((1_234_567.0, 0.25, "elementwise", "aten::mul"),)
+    view = TableView(flexible="name", order=names)
+    async with OneTable(view).run_test(size=(38, 6)) as pilot:
+        await shown(pilot, view, Table(name="t", title="", columns=names, rows=rows))
+        assert view.columns_in_view == ["total_ns", "share", "name"]
+        await pilot.resize_terminal(80, 6)
+        await pilot.pause()
+        assert view.columns_in_view == list(names)
+    long = Table(name="t", title="", columns=("name", "size"), rows=(("interpreter " * 4, 3),))
+    plain = TableView()
+    async with OneTable(plain).run_test(size=(38, 6)) as pilot:
+        await shown(pilot, plain, long)
+        assert plain.columns_in_view == ["name", "size"]
+        assert "3" in drawn(plain)

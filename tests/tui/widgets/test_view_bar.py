@@ -1,4 +1,4 @@
-"""The bar of views: the active one is in sight whatever the width."""
+"""The bars of tabs and views: the active one is in sight whatever the width."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
 
-from sysbench.tui.widgets.bars.tab_bar import ViewBar
+from sysbench.tui.widgets.bars.tab_bar import BEFORE, BEHIND, TabBar, ViewBar
 
 NAMES = ("ledger", "stacks", "largest", "modules", "predicted", "resident", "Δ modules")
 
@@ -29,3 +29,20 @@ async def test_the_active_view_is_in_sight(width: int) -> None:
             assert cell_len(shown[: at + len(label)]) <= width
         assert shown.startswith(" Ledger") == (width == 120)
         await pilot.pause()
+
+
+async def test_a_bar_of_tabs_tells_of_those_that_have_no_room() -> None:
+    bar = TabBar(NAMES)
+
+    class Tabs(App[None]):
+        def compose(self) -> ComposeResult:
+            yield bar
+
+    async with Tabs().run_test(size=(44, 4)):
+        for place, name in enumerate(NAMES, 1):
+            bar.active = name
+            shown = bar.render().plain
+            assert f"[{place}{name.title()}]" in shown
+            assert cell_len(shown) <= 44
+            assert shown.startswith(BEFORE) == ("1" not in shown)
+            assert shown.endswith(BEHIND) == (str(len(NAMES)) not in shown)

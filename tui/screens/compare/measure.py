@@ -32,7 +32,7 @@ from ...plan_text import plan_facts
 from ...text import headline
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.inputs.setting_suggester import SettingSuggester
-from ...widgets.tables.facts import DIALOG_EDGES, DIALOG_WIDTH, Pair, pair_lines
+from ...widgets.tables.facts import Pair, dialog_room, pair_lines
 
 MINUTES = 15.0
 PAUSE_SECONDS = 0.3
@@ -111,7 +111,7 @@ class MeasureScreen(ModalScreen[Order]):
                 yield Button("Cancel (esc)", id="cancel", compact=True)
 
     def on_mount(self) -> None:
-        width = min(self.app.size.width, DIALOG_WIDTH) - DIALOG_EDGES
+        width = dialog_room(self.app.size.width)
         self.query_one("#specs", Static).update(
             Content("\n").join(pair_lines(list(self._specs()), width))
         )
@@ -190,7 +190,7 @@ class MeasureScreen(ModalScreen[Order]):
             self.post_message(self.Planned(order, plan))
 
     def on_measure_screen_planned(self, message: Planned) -> None:
-        width = min(self.app.size.width, DIALOG_WIDTH) - DIALOG_EDGES
+        width = dialog_room(self.app.size.width)
         self._order, self._forecast = message.order, message.plan
         pairs = [("plan", message.problem)]
         if message.plan is not None:

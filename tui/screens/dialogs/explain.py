@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from ....core.tables.cells import heading_of
 from ...explanations import EXPLANATIONS, Explanation, explain_column
-from ...widgets.tables.facts import DIALOG_EDGES, DIALOG_WIDTH, Pair, pair_lines
+from ...widgets.tables.facts import Pair, dialog_room, pair_lines
 from ...widgets.tables.table_view import TableView
 
 
@@ -43,7 +43,7 @@ class ExplainScreen(ModalScreen[None]):
             yield Static(id="origins", markup=False)
 
     def on_mount(self) -> None:
-        width = min(self.app.size.width, DIALOG_WIDTH) - DIALOG_EDGES
+        width = dialog_room(self.app.size.width)
         lines = [line for key in self._keys for line in _paragraph(EXPLANATIONS[key], width)]
         if self._columns:
             heading = Content.styled("Columns of this table", "bold $accent")

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ...modes import MODES
-from ...widgets.tables.facts import DIALOG_EDGES, DIALOG_WIDTH, hanging
+from ...widgets.tables.facts import dialog_room, hanging
 
 KEY_WIDTH = 10
 
@@ -35,7 +35,7 @@ class HelpScreen(ModalScreen[None]):
         self.query_one(Static).update(Content("\n").join(self._lines()))
 
     def _lines(self) -> Iterator[Content]:
-        width = min(self.app.size.width, DIALOG_WIDTH) - DIALOG_EDGES
+        width = dialog_room(self.app.size.width)
         for mode in MODES.values():
             yield from hanging(_key(mode.title, "bold $accent"), mode.about, width)
         for title, keys in self._groups().items():

@@ -222,16 +222,21 @@ class LiveScreen(WorkScreen):
             self._set("#phases", memory_note(view))
         elif name in ("", "timing"):
             self._set("#median", median_line(view, watch.now_ns))
-            self._set("#phases", phases_line(view))
+            self._show_phases(view)
         else:
             bare = Content.styled("timing pass: ", "$foreground 60%")
             known = view.median_ms is not None
             self._set("#median", bare + median_line(view, watch.now_ns) if known else Content(""))
-            self._set("#phases", phases_line(view))
+            self._show_phases(view)
         if self._is_new("stages", (name, view.stage, view.progress, view.counts.copy(), second)):
             self.query_one("#stages", Folding).show(
                 partial(stage_lines, view, name, self._earlier, watch.now_ns)
             )
+
+    def _show_phases(self, view: LiveView) -> None:
+        line = self.query_one("#phases", Static)
+        # A line without a size has not been laid out; the next tick knows its width.
+        self._set("#phases", phases_line(view, line.size.width or self.app.size.width))
 
     @staticmethod
     def _title(view: LiveView, name: str) -> str:

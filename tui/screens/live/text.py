@@ -70,9 +70,12 @@ def passes_lines(
 
 
 def _with_right(line: Content, right: str, width: int) -> Content:
-    """The line with a text at its right end; the line is cut where both do not fit."""
+    """The line with a text at its right end; where both do not fit, facts of the line go."""
     room = max(width - len(right) - 1, 0)
-    return line[:room].pad_right(max(0, width - len(right) - len(line[:room]))) + Content(right)
+    if len(line) > room:
+        whole = str(line).rfind(" · ", 0, room + 1)
+        line = line[:whole] if whole > 0 else line.truncate(room, ellipsis=True)
+    return line.pad_right(max(0, width - len(right) - len(line))) + Content(right)
 
 
 def _pass_line(view: LiveView, earlier: Earlier | None, name: str, now_ns: int) -> Content:
@@ -162,18 +165,30 @@ def median_line(view: LiveView, now_ns: int) -> Content:
     return line
 
 
-def phases_line(view: LiveView) -> Content:
-    """Median milliseconds of each phase, with its share of their sum."""
+def phases_line(view: LiveView, width: int) -> Content:
+    """Median milliseconds of each phase, with its share of their sum.
+
+    Where not all of it fits, the shares go, then whole phases from the last on.
+    """
     medians = view.phase_medians()
     total = sum(medians.values())
-    return Content("   ").join(
-        Content.assemble(
-            (f"{name} ", "$foreground 60%"),
-            significant(median, 3),
-            (f" {percent(median / total, 0)}", "$foreground 60%"),
-        )
-        for name, median in medians.items()
-    )
+    line = Content("")
+    for gap, has_share in (("   ", True), ("  ", True), ("  ", False)):
+        phases = [
+            Content.assemble(
+                (f"{name} ", "$foreground 60%"),
+                significant(median, 3),
+                (f" {percent(median / total, 0)}" if has_share else "", "$foreground 60%"),
+            )
+            for name, median in medians.items()
+        ]
+        line = Content(gap).join(phases)
+        if len(line) <= width:
+            return line
+    while len(phases) > 1 and len(line) > width:
+        phases.pop()
+        line = Content("  ").join([*phases, Content("…")])
+    return line
 
 
 def index_at(instants_ns: Sequence[int], t_ns: int) -> int | None:

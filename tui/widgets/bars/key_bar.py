@@ -14,6 +14,8 @@ ShownKey = tuple[Binding, bool, str]
 
 SPARE = ("mode('inspect')", "mode('studies')", "explain", "copy", "unfold", "mode('result')")
 """Actions whose keys are dropped first, in this order, for want of room; F1 lists them."""
+LAST = ("help", "command_palette")
+"""Actions that lead to all others; before their keys the rest is dropped, from its end on."""
 
 
 class KeyBar(Footer):
@@ -36,8 +38,9 @@ class KeyBar(Footer):
         keys = list(self.query(FooterKey))
         excess = sum(map(_width, keys)) - self.size.width
         hidden: set[str] = set()
-        for action in SPARE:
-            if excess > 0:
+        rest = [_action(key) for key in reversed(keys)]
+        for action in dict.fromkeys((*SPARE, *rest)):
+            if excess > 0 and action not in LAST:
                 hidden.add(action)
                 excess -= sum(_width(key) for key in keys if _action(key) == action)
         for key in keys:

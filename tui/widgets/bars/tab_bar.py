@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.content import Content
@@ -13,6 +13,8 @@ from textual.widget import Widget
 
 KEYS = "1234567890"
 """The numbers of the first tabs; further ones have none."""
+BEFORE, BEHIND = "‹", "›"
+"""In place of labels that have no room."""
 
 
 class TabBar(Widget):
@@ -37,21 +39,48 @@ class TabBar(Widget):
         super().__init__()
         self.names = names
 
-    def _labels(self) -> Iterator[tuple[str, str]]:
+    def _all_labels(self) -> list[tuple[str, str]]:
+        """Every name with its label; a bar too narrow for them has fewer blanks."""
         letters = sum(map(len, self.names))
         room = (self.size.width - letters) // max(1, len(self.names))
         space, joint = (" " if room >= cells else "" for cells in (4, 3))
+        labels = []
         for place, name in enumerate(self.names):
             label = f"{KEYS[place : place + 1]}{joint}{name.title()}"
-            yield name, f"[{label}]" if name == self.active else f" {label}{space}"
+            labels.append((name, f"[{label}]" if name == self.active else f" {label}{space}"))
+        return labels
+
+    def _labels(self) -> list[tuple[str, str]]:
+        """The labels that fit, the active one among them.
+
+        Where not all fit, those before the active one give way, then those behind it.
+        """
+        labels = self._all_labels()
+        if _width(labels) <= self.size.width:
+            return labels
+        active = [*self.names].index(self.active) if self.active in self.names else 0
+        room = self.size.width - 1
+        first, last = 0, len(labels)
+        while first < active and _width(labels[first : active + 1]) > room:
+            first += 1
+        while last > active + 1 and _width(labels[first:last]) > room:
+            last -= 1
+        shown = labels[first:last]
+        if first and first < active:
+            shown[0] = (shown[0][0], BEFORE + shown[0][1][1:])
+        return shown
 
     def render(self) -> Content:
-        return Content.assemble(
+        labels = self._labels()
+        content = Content.assemble(
             *(
                 (label, "bold $accent on $accent 20%" if name == self.active else "$foreground 60%")
-                for name, label in self._labels()
+                for name, label in labels
             )
         )
+        if labels and labels[-1][0] != self.names[-1]:
+            content = content.append(Content.styled(BEHIND, "$foreground 60%"))
+        return content
 
     def on_click(self, event: Click) -> None:
         begin = 0
@@ -61,32 +90,19 @@ class TabBar(Widget):
             begin += len(label)
 
 
-MORE = "‹"
-
-
 class ViewBar(TabBar):
-    """``[Table] Tree …``: like the tabs, without numbers; a key goes to the next.
+    """``[Table] Tree …``: like the tabs, without numbers; a key goes to the next."""
 
-    Where not all fit, those before the active one are dropped.
-    """
-
-    def _labels(self) -> Iterator[tuple[str, str]]:
-        labels = [
+    def _all_labels(self) -> list[tuple[str, str]]:
+        return [
             (name, f"[{name.title()}]" if name == self.active else f" {name.title()} ")
             for name in self.names
         ]
-        last = [*self.names].index(self.active) if self.active in self.names else 0
-        first = 0
-        while first < last and _width(labels[first : last + 1]) > self.size.width:
-            first += 1
-        if first:
-            name, label = labels[first]
-            labels[first] = (name, MORE + label[1:]) if first < last else (name, label)
-        yield from labels[first:]
 
 
 def _width(labels: list[tuple[str, str]]) -> int:
-    return sum(len(label) for _, label in labels)
+    """Cells of the labels; the blank behind the last one may be cut."""
+    return len("".join(label for _, label in labels).rstrip())
 
 
 def after(names: Sequence[str], name: str) -> str:

@@ -126,6 +126,10 @@ BYTE_COLUMNS: tuple[Column[ChangeBranch], ...] = (
 )
 
 
+CHANGES = ("change_ns", "change_bytes")
+"""The column for which both sides give way where there is no room."""
+
+
 class DifferenceView(OutlineView[ChangeBranch]):
     """Shows a difference: one row for each node whose parents are all open."""
 
@@ -133,7 +137,8 @@ class DifferenceView(OutlineView[ChangeBranch]):
     FLEXIBLE_SHARE: ClassVar[float] = 0.4
 
     def __init__(self, columns: Sequence[Column[ChangeBranch]]) -> None:
-        super().__init__(order=[column.name for column in columns if column.name != "kind"])
+        order = [column.name for column in columns if column.name != "kind"]
+        super().__init__(order=order, needed=[name for name in order if name in CHANGES])
         self._columns = columns
         self.perturbed = False
 

@@ -12,6 +12,13 @@ Pair = tuple[str, str]
 
 DIALOG_WIDTH, DIALOG_EDGES = 76, 8
 """Cells of a dialog as app.tcss has it, and of them border, padding and scrollbar."""
+DIALOG_SHARE = 0.96
+"""Most of the screen's width that a dialog takes, as app.tcss has it."""
+
+
+def dialog_room(screen_width: int) -> int:
+    """Cells of a line in a dialog."""
+    return min(int(screen_width * DIALOG_SHARE), DIALOG_WIDTH) - DIALOG_EDGES
 
 
 def hanging(prefix: Content, text: str, width: int, style: str = "") -> list[Content]:

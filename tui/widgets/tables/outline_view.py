@@ -42,8 +42,8 @@ class OutlineView(TableView, Generic[Node]):
         Binding("minus", "close_all", "Close all", show=False, id="tree.none"),
     ]
 
-    def __init__(self, *, order: Sequence[str]) -> None:
-        super().__init__(flexible=self.NAMES, order=order)
+    def __init__(self, *, order: Sequence[str], needed: Sequence[str] = ()) -> None:
+        super().__init__(flexible=self.NAMES, order=order, needed=needed)
         self._root: Node | None = None
         self._shown: Node | None = None
         self._open: set[str] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, cast
 
 import msgspec
@@ -73,12 +73,20 @@ class TableView(VirtualRows):
     """
 
     def __init__(
-        self, *, flexible: str = "", order: Sequence[str] = (), id: str | None = None
+        self,
+        *,
+        flexible: str = "",
+        order: Sequence[str] = (),
+        needed: Sequence[str] = (),
+        id: str | None = None,
     ) -> None:
         """
         Args:
-            flexible: The column that takes the room that the others leave.
+            flexible: The column that takes the room that the others leave; it is always shown.
             order: Columns to show, the most important first; none means all, as they come.
+            needed: Columns for which those before them in the order give way. Where neither this
+                nor the flexible one is given, it is the first column of numbers.
+            id: The widget's.
         """
         super().__init__(cursor_type="row", zebra_stripes=True, id=id, header_height=1)
         self.table: Table | None = None
@@ -88,6 +96,7 @@ class TableView(VirtualRows):
         """What marks in the table mean; shown from the next filling on."""
         self._flexible = flexible
         self._order = order
+        self._needed = [name for name in (flexible, *needed) if name]
         self._words: list[str] = []
         self._write: Callable[[Row], list[str]] = _unwritten
         self._cells_in: dict[str, tuple[Cell, ...]] = {}
@@ -224,14 +233,20 @@ class TableView(VirtualRows):
             wanted = widths[self._flexible]
             least = max(FLEXIBLE_LEAST, int(room * self.FLEXIBLE_SHARE))
             widths[self._flexible] = min(wanted, least)
+        owed = self._room_owed(names, widths)
         shown: list[tuple[str, int]] = []
-        used = 0
+        used, is_full = 0, False
         for name in names:
-            left = room - used - CELL_PADDING
-            if widths[name] > left and shown:
-                if left < CUT_LEAST or name in self._numeric:
-                    break
-                widths[name] = left
+            if is_full and name not in owed:
+                continue
+            owed.pop(name, None)
+            left = room - used - CELL_PADDING - sum(owed.values())
+            if widths[name] > left:
+                if left >= CUT_LEAST and name not in self._numeric:
+                    widths[name] = left
+                elif shown:
+                    is_full = True
+                    continue
             used += widths[name] + CELL_PADDING
             shown.append((name, widths[name]))
         if self._flexible in widths:
@@ -239,6 +254,16 @@ class TableView(VirtualRows):
             limit = min(wanted, FLEXIBLE_MOST, widths[self._flexible] + spare)
             shown = [(name, limit if name == self._flexible else width) for name, width in shown]
         return shown
+
+    def _room_owed(self, names: Sequence[str], widths: Mapping[str, int]) -> dict[str, int]:
+        """Cells that are kept for the needed columns: all of a number, the least of a text."""
+        figures = [name for name in names if name in self._numeric]
+        return {
+            name: CELL_PADDING
+            + (widths[name] if name in self._numeric else min(widths[name], CUT_LEAST))
+            for name in self._needed or figures[:1]
+            if name in widths
+        }
 
     def _fill(self, select: int | None = None) -> None:
         """Show the rows anew, the cursor on that row where it is in view, else on the first."""
