@@ -82,10 +82,10 @@ class TableView(VirtualRows):
     ) -> None:
         """
         Args:
-            flexible: The column that takes the room that the others leave; it is always shown.
+            flexible: The column that takes the room that the others leave.
             order: Columns to show, the most important first; none means all, as they come.
-            needed: Columns for which those before them in the order give way. Where neither this
-                nor the flexible one is given, it is the first column of numbers.
+            needed: Columns for which those before them in the order give way; none means the
+                first of numbers, or the flexible one where the table begins with a number.
             id: The widget's.
         """
         super().__init__(cursor_type="row", zebra_stripes=True, id=id, header_height=1)
@@ -96,7 +96,7 @@ class TableView(VirtualRows):
         """What marks in the table mean; shown from the next filling on."""
         self._flexible = flexible
         self._order = order
-        self._needed = [name for name in (flexible, *needed) if name]
+        self._needed = needed
         self._words: list[str] = []
         self._write: Callable[[Row], list[str]] = _unwritten
         self._cells_in: dict[str, tuple[Cell, ...]] = {}
@@ -258,10 +258,13 @@ class TableView(VirtualRows):
     def _room_owed(self, names: Sequence[str], widths: Mapping[str, int]) -> dict[str, int]:
         """Cells that are kept for the needed columns: all of a number, the least of a text."""
         figures = [name for name in names if name in self._numeric]
+        # A table that begins with a text has its rows' names in sight, else the flexible one has.
+        begins_with_text = figures[:1] != [*names[:1]]
+        needed = self._needed or (figures[:1] if begins_with_text else [self._flexible])
         return {
             name: CELL_PADDING
             + (widths[name] if name in self._numeric else min(widths[name], CUT_LEAST))
-            for name in self._needed or figures[:1]
+            for name in needed
             if name in widths
         }
 
