@@ -10,6 +10,7 @@ from ...core.formatting import UNKNOWN
 from ...core.machine.telemetry.sample import DeviceSample, HostSample, Sample
 from ..text import amount, percent
 from ..widgets.charts.traces import block_rows
+from .steady import Steady
 
 if TYPE_CHECKING:
     from ...core.machine.telemetry.sampler import Sampler
@@ -115,12 +116,17 @@ def _of_gib(used: int | None, total: int | None) -> str:
 
 
 class StripState:
-    """The latest sample, a short history of how busy the device was, and the live run."""
+    """The latest sample, a short history of how busy the device was, and the live run.
+
+    ``latest`` is as it was read; what is shown of it is steadied.
+    """
 
     def __init__(self) -> None:
         self.latest: Sample | None = None
         self.device = "auto"
         self.watch: RunWatch | None = None
+        self._steady = Steady()
+        self._shown: Sample | None = None
         self._busy: deque[float | None] = deque(maxlen=HISTORY)
 
     def take(self, sample: Sample, device: str = "auto") -> None:
@@ -130,11 +136,13 @@ class StripState:
             # A sampler's first sample has no CPU share yet; the next one has.
             return
         self.latest, self.device = sample, device
-        self._busy.append(gpu.utilization if gpu else sample.host.cpu)
+        self._shown = shown = self._steady.of(sample)
+        gpu = device_of(shown, device)
+        self._busy.append(gpu.utilization if gpu else shown.host.cpu)
 
     def parts(self) -> list[str]:
         """The strip's pieces, the most important first."""
-        sample = self.latest
+        sample = self._shown
         if sample is None:
             return ["reading the sensors …"]
         spark = block_rows(list(self._busy), 1, 0, 1)[0]
