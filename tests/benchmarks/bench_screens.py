@@ -1,10 +1,11 @@
 """The screens in figures: first frame, bytes on the wire, a long table. Writes docs/performance.md.
 
-    python -P tests/benchmarks/bench_screens.py [--write]
+    python -P tests/benchmarks/bench_screens.py [--nvitop COMMAND] [--write]
 
 All programs run in one go, in pseudo-terminals of the same size, in turn: a bare Textual app, this
-one, and nvitop where it is installed. Work is in seconds of CPU time, which other programs on the
-machine do not lengthen. Bytes are those that the program wrote to its terminal.
+one, and nvitop where its command is given, on the stand-in for NVIDIA's library of
+tests/nvml_stub. Work is in seconds of CPU time, which other programs on the machine do not
+lengthen. Bytes are those that the program wrote to its terminal.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import importlib
 import importlib.metadata
 import os
 import pty
+import runpy
 import select
-import shutil
+import shlex
 import signal
 import statistics
 import struct
@@ -52,6 +54,10 @@ class Bare(App):
 Bare().run()
 """
 OURS = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
+STUB = Path(__file__).parents[1] / "nvml_stub" / "build.py"
+NVITOP = "nvitop"
+BUSY = b"40%"
+"""The load of the stand-in's GPU, in nvitop's first line of figures."""
 LIVE = ("run", "tiny", "threads=1", "until=0.000001", "max_steps=100000", "max_seconds=600",
         "--passes", "timing")  # fmt: skip
 
@@ -109,15 +115,18 @@ def started(command: Sequence[str], home: str, columns: int, lines: int) -> Term
     return Terminal(pid, master)
 
 
-def first_frames(home: str) -> dict[str, list[float]]:
+def first_frames(home: str, nvitop: Sequence[str]) -> dict[str, list[float]]:
     """CPU seconds until the words are on the terminal, of programs in turn."""
     found: dict[str, list[float]] = {}
-    programs = {
+    programs: dict[str, Sequence[str] | None] = {
         "python -c pass": None,
         "bare Textual app, 20 fields": [sys.executable, "-P", "-c", BARE],
         "sysbench-tui, first frame": OURS,
         "sysbench-tui, the form": OURS,
     }
+    words = dict.fromkeys(programs, WORDS) | {"sysbench-tui, first frame": FRAME, NVITOP: BUSY}
+    if nvitop:
+        programs[NVITOP] = nvitop
     for _ in range(TRIES):
         for name, command in programs.items():
             if command is None:  # the start of the interpreter alone
@@ -126,7 +135,7 @@ def first_frames(home: str) -> dict[str, list[float]]:
                 seconds = used.ru_utime + used.ru_stime
             else:
                 terminal = started(command, home, 120, 40)
-                terminal.wait_for(FRAME if name.endswith("first frame") else WORDS)
+                terminal.wait_for(words[name])
                 seconds = terminal.end()
             found.setdefault(name, []).append(seconds)
     return found
@@ -145,7 +154,7 @@ def live_run(home: str) -> Iterator[None]:
         run.wait()
 
 
-def wire(seconds: float = 20.0) -> dict[str, float]:
+def wire(nvitop: Sequence[str], seconds: float = 20.0) -> dict[str, float]:
     """Bytes a second that are written, by situation."""
     found = {}
     for columns, lines in ((80, 24), (160, 48)):
@@ -164,12 +173,37 @@ def wire(seconds: float = 20.0) -> dict[str, float]:
                 live.read_for(4)
                 found[f"live, timing, {size}"] = live.read_for(seconds) / seconds
                 live.end()
-    if shutil.which("nvitop"):
-        other = started(["nvitop"], "", 160, 48)
-        other.read_for(4)
-        found["nvitop, 160x48"] = other.read_for(seconds) / seconds
-        other.end()
+            if nvitop:
+                other = started(nvitop, "", columns, lines)
+                other.wait_for(BUSY)
+                other.read_for(4)
+                found[f"nvitop, nothing typed, {size}"] = other.read_for(seconds) / seconds
+                other.end()
     return found
+
+
+@contextmanager
+def on_the_stub(command: str) -> Iterator[list[str]]:
+    """The command of nvitop, with a stand-in for NVIDIA's library that has one GPU; [] for none."""
+    if not command:
+        yield []
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        runpy.run_path(str(STUB))["build"](Path(folder))
+        yield ["env", f"LD_LIBRARY_PATH={folder}", *shlex.split(command)]
+
+
+def about(nvitop: Sequence[str]) -> str:
+    """What is said of nvitop below the tables."""
+    if not nvitop:
+        return "nvitop was not given: it is not among the figures."
+    done = subprocess.run([*nvitop, "--version"], capture_output=True, text=True, check=True)
+    return (
+        f"{done.stdout.strip()}, on curses and without Textual, watches the stand-in for NVIDIA's\n"
+        "library in `tests/nvml_stub`: one GPU whose figures stand still, no process on it,\n"
+        "answers without a driver's delay. The host's figures and graphs move. Its first frame is\n"
+        "the one that has the GPU's load."
+    )
 
 
 def wait_until(true: Callable[[], bool], seconds: float) -> None:
@@ -198,7 +232,7 @@ def long_table() -> dict[str, float]:
     return asyncio.run(figures())
 
 
-def page() -> Iterator[str]:
+def page(nvitop: Sequence[str]) -> Iterator[str]:
     """The lines of the page, measured now."""
     names = ("textual", "rich", "torch")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
@@ -211,7 +245,7 @@ def page() -> Iterator[str]:
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before.",
     )
     with tempfile.TemporaryDirectory() as home:
-        frames = first_frames(home)
+        frames = first_frames(home, nvitop)
     middle = {name: statistics.median(values) for name, values in frames.items()}
     bare = middle["bare Textual app, 20 fields"]
     yield from ("", "## First frame", "")
@@ -223,7 +257,7 @@ def page() -> Iterator[str]:
     yield from ("", "## Bytes on the wire", "")
     yield "As written to the terminal in true colours, mean of 20 s; `ssh -C` makes it less."
     yield from ("", "| situation | KiB/s |", "|---|---:|")
-    for name, value in wire().items():
+    for name, value in wire(nvitop).items():
         yield f"| {name} | {value / 1024:.2f} |"
     yield from ("", f"Goal: live at 160x48 at most {WIRE_LIMIT:g}; nothing where nothing changes.")
     yield from (
@@ -236,18 +270,19 @@ def page() -> Iterator[str]:
     for name, value in long_table().items():
         yield f"| {name} | {value:.0f} |"
     yield from ("", f"Goal: 100,000 rows in less than {TABLE_LIMIT:g} s.")
-    if not shutil.which("nvitop"):
-        yield from ("", "nvitop was not installed: it is not among the figures.")
+    yield from ("", about(nvitop))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--nvitop", metavar="COMMAND", default="", help="measure nvitop as well")
     arguments = parser.parse_args()
     lines = []
-    for line in page():
-        print(line, flush=True)
-        lines.append(line)
+    with on_the_stub(arguments.nvitop) as nvitop:
+        for line in page(nvitop):
+            print(line, flush=True)
+            lines.append(line)
     if arguments.write:
         PAGE.write_text("\n".join(lines) + "\n")
 
