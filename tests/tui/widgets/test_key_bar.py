@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
@@ -22,11 +23,15 @@ class Shown(App[None]):
 
     may_save = True
 
+    def __init__(self, *, compact: bool = False) -> None:
+        super().__init__()
+        self.compact = compact
+
     def compose(self) -> ComposeResult:
         yield Input(id="first")
         yield Input(id="second")
         yield Searching(id="third")
-        yield KeyBar(compact=False)
+        yield KeyBar(compact=self.compact)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.may_save if action == "save" else True
@@ -95,3 +100,14 @@ async def test_keys_without_room_give_way_in_turn_and_come_back() -> None:
             assert [key.description for key in visible] == shown
             edge = next(key for key in visible if key.description == "palette").region.x
             assert all(key.region.right <= edge for key in visible if key.region.x != edge)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+async def test_keys_are_as_compact_as_their_bar(compact: bool) -> None:
+    app = Shown(compact=compact)
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert keys(app)[0].render().plain == ("f9 Save" if compact else " f9 Save ")
+        app.query_one(KeyBar).compact = not compact
+        await pilot.pause()
+        assert keys(app)[0].render().plain == (" f9 Save " if compact else "f9 Save")

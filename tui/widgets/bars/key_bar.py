@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.events import Resize
 from textual.screen import Screen
@@ -25,6 +26,15 @@ class KeyBar(Footer):
     def __init__(self, *, compact: bool) -> None:
         super().__init__(compact=compact)
         self._keys: list[ShownKey] = []
+
+    def compose(self) -> ComposeResult:
+        # Textual's keys are compact until they are mounted and ask the bar: each is then styled
+        # two or three times. That of the palette never asks.
+        for part in super().compose():
+            if isinstance(part, FooterKey) and not part.has_class("-command-palette"):
+                part.set_reactive(FooterKey.compact, self.compact)
+                part.set_class(self.compact, "-compact")
+            yield part
 
     async def recompose(self) -> None:
         await super().recompose()
