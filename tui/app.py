@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual._compositor import CompositorUpdate
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 from textual.events import Event
 from textual.filter import LineFilter
+from textual.screen import Screen
 
 from ..core.errors import SysbenchError
 from . import modes
@@ -31,7 +33,6 @@ from .theme import AsciiFilter, OnceParsed, PrintableFilter
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from textual.screen import Screen
 
     from ..core.runs.directory import RunDirectory
     from .colours.themes import Depth
@@ -125,6 +126,11 @@ class SysbenchApp(App[None]):
     async def on_event(self, event: Event) -> None:
         if not await self.keys.carry_out(event):
             await super().on_event(event)
+
+    def update_styles(self, node: DOMNode, animate: bool = True) -> None:
+        # A widget is styled when it is mounted. What its constructor did before goes into that.
+        if node.parent is not None or isinstance(node, App | Screen):
+            super().update_styles(node, animate=animate)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._own_filters]
