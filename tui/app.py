@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import signal
 from collections.abc import Sequence
@@ -195,6 +196,9 @@ class SysbenchApp(App[None]):
 
     def _tick(self) -> None:
         """Twice a second: read new events and let the visible screen paint them."""
+        if not gc.isenabled():  # since the command began: see `cli`
+            gc.freeze()
+            gc.enable()
         if not self.is_running:  # on the way out a screen outlives its widgets
             return
         if not self.is_headless and has_hung_up():

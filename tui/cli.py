@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -60,6 +61,9 @@ def _open_workstation() -> int:
             "the workstation needs a terminal; here, `sysbench-tui run` measures and prints "
             "the tables, and `sysbench-tui --help` lists every command"
         )
+    # What is made from here to the first frames stays: to look through it for garbage is a sixth
+    # of that time. The app's first tick sets it aside for good and lets the collector begin.
+    gc.disable()
     # Imported here: no command needs the interface.
     from .app import SysbenchApp
 
