@@ -161,13 +161,6 @@ def is_room(peak_bytes: int, room: Room) -> bool:
     return with_fragments(peak_bytes, room) <= room.least
 
 
-def largest_peak(room: Room) -> int:
-    """The largest peak of a closed form that is sure to fit."""
-    if not room.is_cuda:
-        return room.least
-    return max(0, min(room.least - FRAGMENTS_BYTES, int(room.least / (1 + FRAGMENTS_SHARE))))
-
-
 def with_fragments(peak_bytes: int, room: Room) -> int:
     """A closed form's peak and what the allocator may need on top of it."""
     if not room.is_cuda:

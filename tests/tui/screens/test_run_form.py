@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -16,10 +17,11 @@ from sysbench.core.spec.files import list_profiles, load_profile
 from sysbench.core.spec.model_source import located
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
+from sysbench.tui.cli import main
 from sysbench.tui.screens.dialogs.pick_model import PickModelScreen
 from sysbench.tui.screens.run.device_prediction import predict_on_device
 from sysbench.tui.screens.run.form import SpecForm, checked, field_texts
-from sysbench.tui.screens.run.prediction import PredictionView
+from sysbench.tui.screens.run.prediction import PredictionView, prediction_lines
 from sysbench.tui.screens.run.screen import RunScreen
 from sysbench.tui.widgets.bars.command_line import CommandLine
 from sysbench.tui.widgets.inputs.choice import Choice
@@ -218,6 +220,39 @@ async def test_a_card_changes_the_prediction_and_not_what_runs(app: SysbenchApp)
         app.screen.query_one("#field-card", Choice).value = ""
         await until(pilot, lambda: "H100" not in text_of(app))
         assert "H100" not in here
+
+
+async def test_the_form_says_of_a_card_a_few_keys_away_what_estimate_says(
+    app: SysbenchApp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("cs336-2025/2.7B", "context=2048", "precision=bf16", "--card", "h100")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(
+            "enter", *"2.7", "enter", "down", "down", *"2048", "down", "right", "right"
+        )
+        await pilot.press(*["down"] * 3, "enter", "h", "1", "enter")
+        await until(pilot, lambda: "For H100 80GB HBM3" in text_of(app))
+        text = " ".join(text_of(app).split())
+        command = screen_of(app).command()
+    assert main(("estimate", *asked, "--fit", "batch")) == 0
+    answer = " ".join(capsys.readouterr().out.split())
+    may = "batch 1 may fit, from 2 on it is sure not to"
+    assert "Nothing is sure to fit in" in answer and may in answer
+    assert f"No batch is sure to fit: {may}" in text
+    assert command == "sysbench-tui run cs336-2025/2.7B context=2048 precision=bf16"
+
+
+def test_the_form_names_the_batches_that_may_fit_above_the_largest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ("cs336-2025/large", "context=512", "--card", "h100", "--fit", "batch", "--json")
+    assert main(("estimate", *asked)) == 0
+    fit = json.loads(capsys.readouterr().out)
+    assert fit["beyond"] - 1 > fit["next"] > 1
+    may = f"batch {fit['next']} to {fit['beyond'] - 1} may fit, from {fit['beyond']} on it is sure"
+    predicted = predict_on_device(RunSpec(model="cs336-2025/large", context=512), None, "h100")
+    lines = " ".join(map(str, prediction_lines(predicted, 60)))
+    assert f"Largest batch that fits: {fit['largest']}; {may} not to" in lines
 
 
 async def test_the_hint_of_a_model_is_the_note_on_its_name(app: SysbenchApp) -> None:

@@ -40,6 +40,7 @@ from ....core.tables.estimate import (
     savings_table,
 )
 from ....core.tables.table import Table, with_total
+from ...fit_text import is_sure, may_fit, nothing_fits
 from .layout import Line, blank, prose, table_lines, titled
 
 
@@ -280,8 +281,7 @@ VERDICTS: dict[Verdict, str] = {
 def _fit_answer(fit: Fit, card: Card) -> str:
     capacity = _capacity(fit.capacity_bytes, card)
     if not fit.largest:
-        fits = "fits" if fit.beyond == fit.next else "is sure to fit"
-        return f"Nothing {fits} in {capacity}: {_lacks(fit)}."
+        return f"Nothing {nothing_fits(fit)} in {capacity}: {_lacks(fit)}."
     largest = f"The largest {fit_words(fit.key)} that fits in {capacity} is {fit.largest:,}"
     return f"{largest}; {_lacks(fit)}."
 
@@ -291,7 +291,7 @@ def _lacks(fit: Fit) -> str:
     if fit.next is None or fit.over_bytes is None:
         return f"the spec allows no larger {fit_words(fit.key)}"
     following, lacked = f"{fit.key} {fit.next:,}", format_bytes(fit.over_bytes)
-    if fit.beyond == fit.next:
+    if is_sure(fit):
         return f"{following} needs {lacked} more"
     return f"{following} may lack {lacked}"
 
@@ -306,10 +306,8 @@ def _fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
         f"{format_bytes(fit.room_bytes)}, and may have {format_bytes(fit.doubt_bytes)} more: "
         f"{_taken(spec)}"
     )
-    if fit.beyond is not None and fit.next is not None and fit.beyond > fit.next:
-        last = fit.beyond - 1
-        may = f"{fit.key} {fit.next:,}" + (f" to {last:,}" if last > fit.next else "")
-        yield f"{may} may fit, from {fit.beyond:,} on it is sure not to"
+    if may_fit(fit):
+        yield may_fit(fit)
     if fit.reserved_bytes is None:
         yield _closed_form_keeps_away()
     else:

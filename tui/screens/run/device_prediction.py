@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 
 from ....core.errors import SpecError
 from ....core.estimate.closed_form import (
     Prediction,
-    largest_batch,
     predict,
     why_no_workspace,
     why_not_predicted,
 )
+from ....core.estimate.grid import Fit, fit
 from ....core.estimate.room import (
     Room,
     card_elsewhere,
     card_here,
-    largest_peak,
     room_of,
     spec_elsewhere,
 )
@@ -46,7 +46,8 @@ class DevicePrediction:
         capacity_bytes: Memory that a run may fill; None when not known.
         room: What of it a step can have; None when capacity is not known.
         capability: Compute capability of the device; None when not known.
-        largest_batch: The largest batch that is sure to fit; None when capacity is not known.
+        batches: The largest batch that is sure to fit, and the first from which on none does; None
+            when capacity or the peak is not known.
         why_unknown: Why the peak is not predicted; "" where it is.
         past: The errors of the last predictions on this machine; "" without any.
         why_no_workspace: The part of the peak that is not predicted on this CPU; "" for none.
@@ -59,7 +60,7 @@ class DevicePrediction:
     capacity_bytes: int | None
     room: Room | None
     capability: str | None
-    largest_batch: int | None
+    batches: Fit | None
     why_unknown: str
     past: str
     why_no_workspace: str
@@ -99,9 +100,7 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
         capacity_bytes=capacity,
         room=room,
         capability=capability,
-        largest_batch=None
-        if room is None or why_unknown
-        else largest_batch(spec, largest_peak(room), capability=capability),
+        batches=None if why_unknown else _batches(spec, capacity, room),
         why_unknown=why_unknown,
         past=error_note(_machine(sample, device), spec) or "",
         why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",
@@ -123,15 +122,20 @@ def _predict_elsewhere(spec: RunSpec, known: KnownCard) -> DevicePrediction:
         capacity_bytes=capacity,
         room=room,
         capability=capability,
-        largest_batch=None
-        if why_unknown
-        else largest_batch(on_card, largest_peak(room), capability=capability),
+        batches=None if why_unknown else _batches(on_card, capacity, room),
         why_unknown=why_unknown,
         past="",
         why_no_workspace="",
         warnings=[],
         card=known,
     )
+
+
+def _batches(spec: RunSpec, capacity: int | None, room: Room | None) -> Fit | None:
+    """The answer of ``estimate --fit batch``; None where the capacity is not known."""
+    if capacity is None or room is None:
+        return None
+    return fit(spec, "batch", capacity, partial(predict, capability=room.capability), room=room)
 
 
 def _machine(sample: Sample | None, device: str) -> str | None:

@@ -32,16 +32,16 @@ UPDATE = group_keys("update")
 Group = tuple[str, tuple[str, ...]]
 """A heading, or none, and the fields under it."""
 
-FIRST: tuple[Group, ...] = (
-    ("", group_keys("work")),
-    ("", (*UPDATE, "passes")),
-)
 CARD, HERE = "card", ""
 """The row of the card to predict for, and its value for this machine."""
 
+FIRST: tuple[Group, ...] = (
+    ("", (*group_keys("work"), CARD)),
+    ("", (*UPDATE, "passes")),
+)
 LATER: tuple[Group, ...] = (
     ("when to stop", group_keys("stop")),
-    ("machine", (*group_keys("machine"), CARD)),
+    ("machine", group_keys("machine")),
 )
 """Rows that may be mounted after the first frame."""
 
@@ -57,6 +57,7 @@ ON_DEMAND = {
 
 CODE_HELP = f"enter lists recent ones and files; or type {WAYS}"
 
+THIS_MACHINE = ("this machine", HERE)
 CARD_HELP = "predict for this card instead; what runs and where stays as it is"
 
 PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory are instrumented"
@@ -126,12 +127,12 @@ def checked(texts: dict[str, str], passes: list[PassName], card: str = HERE) -> 
     return Filled(spec=spec, passes=passes, errors=errors, card=card)
 
 
-def _card_choice(card: str) -> Choice:
-    # Mounted after the first frame, so its imports come then.
+def _card_choices() -> list[tuple[str, str]]:
+    # Asked for after the first frame, so its imports come then.
     from ....core.machine.cards import known_cards
 
     cards = [(f"{key}  {amount(known.memory_bytes)}", key) for key, known in known_cards().items()]
-    return Choice(CARD, [("this machine", HERE), *cards], card, id=f"field-{CARD}")
+    return [THIS_MACHINE, *cards]
 
 
 def _control(field: Field, text: str) -> Choice | Input:
@@ -213,7 +214,8 @@ class SpecForm(VerticalScroll, can_focus=False):
         if name == "passes":
             return FieldRow(name, Horizontal(*map(Tick, DEFAULT_PASSES)), PASSES_HELP)
         if name == CARD:
-            return FieldRow(name, _card_choice(self.card), CARD_HELP)
+            card = Choice(CARD, [THIS_MACHINE], HERE, id=f"field-{CARD}")
+            return FieldRow(name, card, CARD_HELP)
         if name == CODE:
             code = Input(self._code, suggester=PathSuggester(), compact=True, id=f"field-{CODE}")
             return FieldRow(name, code, CODE_HELP)
@@ -294,6 +296,8 @@ class SpecForm(VerticalScroll, can_focus=False):
         """Mount the rows in use, show the complaints, then post `Edited`."""
         self._due = False
         if not self.query(".group"):
+            for card in self.query(f"#field-{CARD}").results(Choice):
+                card.choices = _card_choices()
             await self.mount_all(self._rows(*LATER))
         wanted = {
             CUSTOM: self.texts["model"] == CUSTOM,

@@ -12,6 +12,7 @@ from textual.widgets import Static
 
 from ....core.formatting import signed_percent
 from ....core.spec.command_line import command_line
+from ...fit_text import is_sure, may_fit, nothing_fits
 from ...text import amount, operations, shape
 from ...theme import swatch_of
 from ...widgets.charts.traces import bar, gauge
@@ -76,9 +77,7 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
     spec, prediction = predicted.spec, predicted.prediction
     if spec.is_own:
         return _own_lines(predicted, width)
-    answer: list[Content | str] = [_verdict(predicted)]
-    if predicted.largest_batch is not None:
-        answer.append(f"Largest batch that fits: {predicted.largest_batch:,}")
+    answer = [_verdict(predicted), *_batch_lines(predicted)]
     asked = [*_card_lines(predicted), *answer, ""] if predicted.card else []
     lines: list[Content | str] = [
         *asked,
@@ -106,6 +105,17 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
         lines.append(Content.styled(predicted.past, "$foreground 60%"))
     lines += [Content.styled(f"! {text}", "$warning") for text in predicted.warnings]
     return lines
+
+
+def _batch_lines(predicted: DevicePrediction) -> list[Content | str]:
+    """The largest batch, and which larger ones may fit: the answer of ``estimate --fit batch``."""
+    fit = predicted.batches
+    if fit is None:
+        return []
+    if not fit.largest and not is_sure(fit):
+        return [f"No batch {nothing_fits(fit)}: {may_fit(fit)}"]
+    largest = f"Largest batch that fits: {fit.largest:,}"
+    return [f"{largest}; {may_fit(fit)}" if may_fit(fit) else largest]
 
 
 def _own_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
