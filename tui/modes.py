@@ -53,7 +53,7 @@ MODES = {
         ),
         Mode(
             name="live",
-            keys="f3,v",
+            keys="f3,f",
             tooltip="Watch the live run",
             about="watch step times settle; the run does not need this terminal",
             shown_by="screens.live.screen:LiveScreen",

@@ -11,10 +11,12 @@ from textual.widgets import Static
 
 from sysbench import tui
 from sysbench.tui.app import SysbenchApp
+from sysbench.tui.loading import load_class
 from sysbench.tui.modes import MODES
 from sysbench.tui.palette import WorkstationCommands
 from sysbench.tui.screens import result
 from sysbench.tui.screens.base import WorkScreen
+from sysbench.tui.screens.result.registry import TABS
 
 SCREENS = Path(result.__path__[0]).parent
 
@@ -29,6 +31,19 @@ def test_no_key_leads_to_two_modes() -> None:
     keys = Counter(key for mode in MODES.values() for key in mode.keys.split(","))
     keys.update(b.key for b in SysbenchApp.BINDINGS if isinstance(b, Binding) and b.id == "quit")
     assert set(keys.values()) == {1}
+
+
+def test_the_key_of_the_next_view_leads_to_no_mode() -> None:
+    """Else it leads away from a tab that has one view, or is not there yet."""
+    views = [
+        key
+        for tab in TABS.values()
+        for binding in load_class(tab.shown_by).BINDINGS
+        if isinstance(binding, Binding) and binding.action == "view"
+        for key in binding.key.split(",")
+    ]
+    assert {"v", "w"} == {*views}
+    assert not {*views} & {key for mode in MODES.values() for key in mode.keys.split(",")}
 
 
 async def test_a_mode_is_offered_where_the_app_has_what_it_needs(app: SysbenchApp) -> None:

@@ -59,6 +59,11 @@ class WorkScreen(Screen[None]):
         yield from self.body()
         yield KeyBar(compact=self.app.size.width < 100)
 
+    async def take_keys(self) -> None:
+        """Do what was typed meanwhile, and wait no longer."""
+        self.takes_keys = True
+        await self.app.keys.release()
+
     def on_resize(self, event: Resize) -> None:
         self.query_one(KeyBar).compact = event.size.width < 100
         self.set_class(event.size.height < TINY, "-tiny")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
@@ -54,6 +55,17 @@ ENTRY = Entry(
     peak_bytes=2**30,
     passes=["timing"],
 )
+
+
+async def test_a_filter_typed_before_the_runs_are_there_is_in_its_field(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        for key, character in (("f5", None), ("slash", "/"), ("b", "b"), ("f", "f")):
+            app.post_message(Key(key, character))
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        await until(pilot, lambda: app.screen.query("#filter"))
+        await until(pilot, lambda: app.screen.query_one("#filter", Input).value == "bf")
+        assert app.focused is app.screen.query_one("#filter")
 
 
 def text_of(a: Entry, b: Entry) -> str:

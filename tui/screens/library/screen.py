@@ -52,6 +52,7 @@ class LibraryScreen(WorkScreen):
     """All runs, newest first. Enter opens, space marks."""
 
     CSS_PATH = "screen.tcss"
+    AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Library"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", id="library.filter", tooltip="Words that must occur"),
@@ -78,6 +79,7 @@ class LibraryScreen(WorkScreen):
 
     def __init__(self) -> None:
         super().__init__()
+        self.takes_keys = False
         self.entries: list[Entry] = []
         self.marked: list[str] = []
         self._library = Library()
@@ -99,6 +101,7 @@ class LibraryScreen(WorkScreen):
         self.query_one("#comparison").border_title = "Compare"
         self._reload()
         give_focus(self.table)
+        self.app.call_later(self.take_keys)
 
     def on_screen_resume(self) -> None:
         self._reload()

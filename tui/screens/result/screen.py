@@ -58,8 +58,13 @@ class ResultScreen(TabbedScreen):
         yield Container(id="place")
         yield CommandLine()
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes_keys = False
+
     async def on_mount(self) -> None:
         await self.open()
+        self.app.call_later(self.take_keys)
 
     async def on_screen_resume(self) -> None:
         # Textual resumes the screen once before composing it.

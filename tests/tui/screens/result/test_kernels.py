@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -18,7 +19,7 @@ from sysbench.tui.widgets.charts.stack_bar import StackBar
 from sysbench.tui.widgets.tables.kernel_table import KernelTable
 from sysbench.tui.widgets.tables.tree_view import TreeView
 
-from ...conftest import open_tab, until
+from ...conftest import open_result, open_tab, until
 
 RESULT_FIRST = True
 
@@ -45,6 +46,21 @@ def names(tree: TreeView) -> list[str]:
 
 def badge(tab: KernelsTab) -> str:
     return str(tab.query_one("#badge", Static).content)
+
+
+async def test_keys_that_come_before_a_tab_is_there_are_done_in_it(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_result(pilot, app, own_run)
+        number = str(screen.bar.names.index("kernels") + 1)
+        for key in (number, "v", "v"):
+            app.post_message(Key(key, key))
+        await until(pilot, lambda: isinstance(screen.tab, KernelsTab))
+        assert isinstance(screen.tab, KernelsTab)
+        tab = screen.tab
+        await until(pilot, lambda: tab.view == "answers")
+        assert app.screen is screen and screen.takes_keys
 
 
 async def test_one_key_and_a_click_turn_the_views(app: SysbenchApp, own_run: RunDirectory) -> None:
