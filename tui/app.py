@@ -26,7 +26,7 @@ from .glyphs import ascii_only
 from .keys import Keys
 from .live.sensors import StripSampler
 from .live.session import Session
-from .live.terminal import has_hung_up
+from .live.terminal import has_hung_up, stay_off_a_lost_terminal
 from .live.wire import Shown
 from .loading import load_class
 from .screens.base import DIALOG_WIDTHS, WorkScreen
@@ -151,6 +151,7 @@ class SysbenchApp(App[None]):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit, None, 128 + number)
+        stay_off_a_lost_terminal()
         self.set_interval(REFRESH_SECONDS, self._tick)
         self.call_after_refresh(self._attach_live_run)
 

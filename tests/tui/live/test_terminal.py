@@ -156,6 +156,14 @@ def test_a_signal_restores_the_terminal(terminal: Terminal, number: signal.Signa
     assert SHOW_CURSOR in terminal.seen
 
 
+def test_a_terminal_that_is_killed_ends_the_workstation(terminal: Terminal) -> None:
+    terminal.wait_for(b"What to run")
+    terminal.hang_up()
+    for number in (signal.SIGHUP, signal.SIGCONT):  # what the kernel sends
+        os.kill(terminal.process.pid, number)
+    assert terminal.process.wait(WAIT_SECONDS) == 128 + signal.SIGHUP
+
+
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL], ids=lambda one: one.name)
 def test_a_run_outlives_its_terminal_and_is_found_again(
     terminal: Terminal, sysbench_home: Path, number: signal.Signals
