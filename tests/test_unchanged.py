@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.export.page.charts import colour_of
+from sysbench.core.export.page import charts
 from sysbench.tui.cli import main
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -35,6 +35,8 @@ RANKED = {
     "#3f7f74": "temporaries (optimizer)",
 }
 """Colours of the page as they were, by rank, and the categories that had them."""
+LOOK = Path(charts.__file__).with_name("look.css").read_text(encoding="utf-8")
+FIGURES = LOOK[LOOK.index("\nfigure {") :]
 CHANGED = {
     # The prediction error has one sign everywhere: predicted / measured - 1.
     "closed form 32.8 MiB, measured +0.0 %": (
@@ -56,10 +58,12 @@ CHANGED = {
         "svg .step { fill: var(--accent); }\n"
         "svg .median { stroke: var(--warn); }"
     ),
+    # On a phone plots scroll, and rows of trees stand under their names.
+    "border-radius: 4px; }\n</style>": f"border-radius: 4px; }}{FIGURES}</style>",
     'r="2.5" fill="#4fc1b0"': 'r="2.5" class="step"',
     'stroke="#d9a65a"': 'class="median"',
     **{
-        before.format(colour): after.format(colour_of(name))
+        before.format(colour): after.format(charts.colour_of(name))
         for colour, name in RANKED.items()
         for before, after in (
             ('fill="{}"', 'class="area" style="fill:{}"'),

@@ -185,8 +185,10 @@ def terminal() -> Rows:
     wait_until(list_runs, "a run")
     (run,) = list_runs()
     wait_until(run.is_live, "the run to begin")
+    workstation = int(tmux("display-message", "-p", "#{pane_pid}"))
     tmux("kill-server")
     assert run.is_live()
+    wait_until(lambda: not psutil.pid_exists(workstation), "the workstation to end")
     wait_until(lambda: not run.is_live(), "the run to end")
     assert checked(run).status == "finished"
     other = create_run(ENDLESS, ["timing"])
@@ -204,7 +206,7 @@ def terminal() -> Rows:
     return [
         (
             "tmux server killed while the workstation in it follows a run that it started",
-            "the run: it finishes",
+            "the run: it finishes; the workstation ends",
             "nothing",
             "1 run",
         ),
