@@ -15,6 +15,7 @@ import asyncio
 import fcntl
 import importlib
 import importlib.metadata
+import itertools
 import os
 import pty
 import runpy
@@ -68,6 +69,13 @@ main([])
 """
 """The workstation on a machine that does the same: the sensors alone are played."""
 STUB = Path(__file__).parents[1] / "nvml_stub" / "build.py"
+SIZES = ((80, 24), (160, 48))
+PATIENCE = 30.0
+SLOW_LINE = 20 * 2**10
+TURNS = 6
+F2, F3, F5 = b"\x1bOQ", b"\x1bOR", b"\x1b[15~"
+KEYS = ((F2, WORDS), (F3, b"Step time"), (F5, "Library · ".encode()), (F3, b"Step time"))
+"""Keys that paint a whole screen, and words of it."""
 NVITOP = "nvitop"
 BUSY = b"40%"
 """The load of the stand-in's GPU, in nvitop's first line of figures."""
@@ -77,19 +85,42 @@ LIVE = ("run", "tiny", "threads=1", "until=0.000001", "max_steps=100000", "max_s
 
 @dataclass
 class Terminal:
-    """A program in a pseudo-terminal; ``seen`` is what it wrote."""
+    """A program in a pseudo-terminal.
+
+    Attributes:
+        seen: What it wrote.
+        rate: Bytes a second that the line to the terminal carries, as a slow connection does; 0
+            for all that come.
+    """
 
     pid: int
     master: int
     seen: bytearray = field(default_factory=bytearray)
+    rate: float = 0.0
+
+    def _read(self, wait: float) -> None:
+        if select.select([self.master], [], [], wait)[0]:
+            part = os.read(self.master, 2**9 if self.rate else 2**16)
+            if self.rate:
+                time.sleep(len(part) / self.rate)
+            self.seen += part
 
     def read_for(self, seconds: float) -> int:
         """Read for so long; returns the number of bytes that came."""
         before, end = len(self.seen), time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            if select.select([self.master], [], [], left)[0]:
-                self.seen += os.read(self.master, 2**16)
+            self._read(left)
         return len(self.seen) - before
+
+    def answered(self, key: bytes, words: bytes) -> float:
+        """Seconds from a key to these words behind all that was written before."""
+        before, began = len(self.seen), time.monotonic()
+        self.press(key)
+        while words not in self.seen[before:]:
+            self._read(PATIENCE)
+            if time.monotonic() - began > PATIENCE:
+                raise TimeoutError(f"no {words!r} after {key!r}")
+        return time.monotonic() - began
 
     def wait_for(self, words: bytes, seconds: float = 60.0) -> None:
         """Read until these words were written.
@@ -103,8 +134,7 @@ class Terminal:
                 raise TimeoutError(
                     f"no {words!r} within {seconds:g} s: {bytes(self.seen[-300:])!r}"
                 )
-            if select.select([self.master], [], [], 0.2)[0]:
-                self.seen += os.read(self.master, 2**16)
+            self._read(0.2)
 
     def press(self, keys: bytes) -> None:
         """Type these."""
@@ -170,7 +200,7 @@ def live_run(home: str) -> Iterator[None]:
 def wire(nvitop: Sequence[str], seconds: float = 20.0) -> dict[str, float]:
     """Bytes a second that are written, by situation."""
     found = {}
-    for columns, lines in ((80, 24), (160, 48)):
+    for columns, lines in SIZES:
         size = f"{columns}x{lines}"
         with tempfile.TemporaryDirectory() as home:
             steady = [sys.executable, "-P", "-c", STEADY]
@@ -194,6 +224,29 @@ def wire(nvitop: Sequence[str], seconds: float = 20.0) -> dict[str, float]:
                 other.read_for(4)
                 found[f"nvitop, nothing typed, {size}"] = other.read_for(seconds) / seconds
                 other.end()
+    return found
+
+
+def answers() -> dict[str, list[float]]:
+    """Seconds until the answer to a key is on the terminal while a run is measured, by line."""
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as home, live_run(home):
+        wait_until(lambda: any(Path(home, "runs").glob("*/events.jsonl")), 60)
+        time.sleep(12)
+        for (columns, lines), rate in itertools.product(SIZES, (0, SLOW_LINE)):
+            live = started(OURS, home, columns, lines)
+            live.rate = rate
+            live.wait_for(b"Step time")
+            for key, words in KEYS:  # what a screen needs once is loaded
+                live.read_for(2)
+                live.answered(key, words)
+            limit = f"{rate // 2**10} KiB/s" if rate else "none"
+            taken = found[f"{columns}x{lines} | {limit}"] = []
+            for _ in range(TURNS):
+                for key, words in KEYS:
+                    live.read_for(1)
+                    taken.append(live.answered(key, words))
+            live.end()
     return found
 
 
@@ -284,6 +337,21 @@ def page(nvitop: Sequence[str]) -> Iterator[str]:
         "form writes only the strip's figures of this machine, when they change. Steady is a\n"
         "machine whose load reads 97 to 100 %.",
     )
+    yield from ("", "## Keys", "")
+    yield (
+        "Milliseconds from a key that paints a whole screen to words of it, during a run: "
+        f"{TURNS * len(KEYS)} keys."
+    )
+    yield from (
+        "",
+        "| size | limit of the line | median | p95 | most |",
+        "|---|---|---:|---:|---:|",
+    )
+    for name, taken in answers().items():
+        p95 = statistics.quantiles(taken, n=20)[-1]
+        figures = (statistics.median(taken), p95, max(taken))
+        yield f"| {name} | {' | '.join(f'{1e3 * figure:.0f}' for figure in figures)} |"
+    yield from ("", "Goal: 100 without a limit; p95 of 500 at 20 KiB/s.")
     yield from (
         "",
         "## A table of 100,000 rows",

@@ -150,10 +150,13 @@ def test_blocks_compile_where_there_are_any(own: Callable[..., RunSpec]) -> None
         make_workload(own("Wrong", **eager))
 
 
+GRADIENT_OF_LOSS = {"ones_like", "empty_like", "empty_strided", "fill_", "detach"}
+"""Operators that begin backward: no module asked for them."""
+
+
 def test_all_passes_close_on_a_model_with_its_own_autograd_function(
     own: Callable[..., RunSpec], tmp_path: Path
 ) -> None:
-    # Large enough that what has no module stays under a hundredth on a busy machine too.
     spec, events = own("make", batch=8, context=128, **{"model.width": 256}), list[AnyEvent]()
     trace.measure(Job(spec=spec, name="trace", folder=str(tmp_path)), events.append)
     memory.measure(Job(spec=spec, name="memory", folder=str(tmp_path)), events.append)
@@ -165,7 +168,9 @@ def test_all_passes_close_on_a_model_with_its_own_autograd_function(
     )
     rows = sum(row.exclusive_ns for row in kernels.rows) + sum(row.ns for row in kernels.idle)
     assert rows + kernels.unattributed_ns == pytest.approx(kernels.step_ms * 1e6, rel=1e-9)
-    assert kernels.coverage.with_module >= 0.99
+    # By name, since a busy machine can stop any operator for longer than all others take.
+    outside = [row for row in kernels.rows if not row.module and row.phase != "optimizer"]
+    assert {row.name.removeprefix("aten::") for row in outside} <= GRADIENT_OF_LOSS
     assert sum(row.bytes for row in ledger.ledger) == ledger.peak_allocated_bytes
     assert {"parameters", "inputs", "optimizer state", "activations"} <= {
         row.name for row in ledger.ledger
