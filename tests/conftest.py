@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.inspection.inspection import Inspection
@@ -61,6 +62,12 @@ def pytest_configure() -> None:
     """Prepare the process before a test is imported."""
     gc.disable()  # until the tests are collected
     _take_interrupts()
+    # No example may fail for its time: a busy machine takes any.
+    slow = [HealthCheck.too_slow]
+    settings.register_profile(
+        "untimed", settings.default, deadline=None, suppress_health_check=slow
+    )
+    settings.load_profile("untimed")
 
 
 def _take_interrupts() -> None:

@@ -41,7 +41,7 @@ def paint(terminal: list[list[Cell]], changes: Changes) -> None:
         terminal[y][x : x + len(cells)] = cells
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(frames)
 def test_the_terminal_shows_each_frame(moving: list[list[Strip]]) -> None:
     shown = Shown()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from textual.events import Key
 from textual.pilot import Pilot
@@ -116,7 +116,6 @@ def test_a_real_difference_has_a_direction_and_its_factors() -> None:
 ROUNDS = st.lists(st.floats(0.1, 1e4), min_size=1, max_size=6)
 
 
-@settings(deadline=None)  # the first example imports scipy
 @given(ROUNDS, ROUNDS)
 def test_the_panel_gives_the_verdict_of_the_command(a: list[float], b: list[float]) -> None:
     first, second = measured(*a), measured(*b)
