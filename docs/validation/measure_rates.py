@@ -162,7 +162,9 @@ def main() -> None:
     """Measure in turn and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mkl", type=Path, help="folder of libmkl_rt.so")
-    mkl = parser.parse_args().mkl
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="processes a side")
+    arguments = parser.parse_args()
+    mkl, rounds = arguments.mkl, arguments.rounds
     with tempfile.TemporaryDirectory() as folder:
         sides: dict[str, tuple[str, Mapping[str, str]]] = {
             "torch.utils.benchmark": (BENCHMARK, {}),
@@ -171,7 +173,7 @@ def main() -> None:
         if mkl:
             sides["numpy on MKL"] = NUMPY, numpy_on_mkl(mkl, Path(folder))
         found: dict[str, list[dict[str, float]]] = {side: [] for side in (OURS, *sides)}
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             rates = ours()
             found[OURS].append(rates.rounds[0])
             for side, (code, variables) in sides.items():
@@ -180,7 +182,7 @@ def main() -> None:
     def median(side: str, name: str) -> float:
         return statistics.median(rates[name] for rates in found[side])
 
-    print(f"{cpu_model()}, 1 thread, medians of {ROUNDS} processes a side, in turn\n")
+    print(f"{cpu_model()}, 1 thread, medians of {rounds} processes a side, in turn\n")
     print(f"| rate | {OURS} | {' | '.join(f'over {side}' for side in sides)} |")
     print(f"|---|---:|{'---:|' * len(sides)}")
     for name in ("product fp32", "memory read", "memory write", "memory copy"):
