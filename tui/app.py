@@ -152,6 +152,8 @@ class SysbenchApp(App[None]):
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit, None, 128 + number)
         stay_off_a_lost_terminal()
+        # The command turned it off; later a reading may, for a while, in a thread.
+        self._collector_waits = not gc.isenabled()
         self.set_interval(REFRESH_SECONDS, self._tick)
         self.call_after_refresh(self._attach_live_run)
 
@@ -197,7 +199,8 @@ class SysbenchApp(App[None]):
 
     def _tick(self) -> None:
         """Twice a second: read new events and let the visible screen paint them."""
-        if not gc.isenabled():  # since the command began: see `cli`
+        if self._collector_waits:
+            self._collector_waits = False
             gc.freeze()
             gc.enable()
         if not self.is_running:  # on the way out a screen outlives its widgets

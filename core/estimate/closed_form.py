@@ -201,33 +201,6 @@ def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
     )
 
 
-def largest_batch(
-    spec: RunSpec, capacity_bytes: int, limit: int = 2**20, capability: str | None = None
-) -> int:
-    """The largest batch up to ``limit`` whose predicted peak fits, all else equal; 0 for none.
-
-    Args:
-        capability: As `predict` takes it.
-    """
-    left = capacity_bytes - workspaces_bytes(spec, capability)
-
-    def too_large(batch: int) -> bool:
-        return _memory(spec.changed(batch=batch)).peak.total > left
-
-    # Invariant: `fitting` fits or is 0, `failing` does not fit or is above the limit.
-    fitting, failing = 0, 1
-    while failing <= limit and not too_large(failing):
-        fitting, failing = failing, 2 * failing
-    failing = min(failing, limit + 1)
-    while failing - fitting > 1:
-        middle = (fitting + failing) // 2
-        if too_large(middle):
-            failing = middle
-        else:
-            fitting = middle
-    return fitting
-
-
 def _formulas(
     sizes: Sizes, memory: StepMemory, forward: int, backward: int, workspaces: int
 ) -> dict[str, str]:

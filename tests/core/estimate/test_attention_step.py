@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.estimate.closed_form import largest_batch, predict, why_not_predicted
+from sysbench.core.estimate.closed_form import predict, why_not_predicted
+from sysbench.core.estimate.grid import fit
+from sysbench.core.estimate.room import room_of, with_fragments
 from sysbench.core.estimate.step.step import attention_memory
 from sysbench.core.spec.spec import RunSpec, parse_spec
 
@@ -40,9 +42,12 @@ def test_arithmetic_is_that_of_two_products_whatever_the_heads(
 
 def test_the_largest_batch_is_of_attention_too() -> None:
     spec = bare(context=1024)
-    largest = largest_batch(spec, 2**30)
-    assert predict(spec.changed(batch=largest)).peak_bytes <= 2**30
-    assert predict(spec.changed(batch=largest + 1)).peak_bytes > 2**30
+    found, room = fit(spec, "batch", 2**33, predict), room_of(spec, 2**33)
+    here, next_one = (
+        with_fragments(predict(spec.changed(batch=batch)).peak_bytes, room)
+        for batch in (found.largest, found.largest + 1)
+    )
+    assert here <= room.least < next_one
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ import sys
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
 from sysbench.core.estimate.closed_form import (
     ROWS,
-    largest_batch,
     predict,
     why_no_workspace,
 )
+from sysbench.core.estimate.grid import fit
 from sysbench.core.formatting import parse_bytes
 from sysbench.core.spec.choices import AttentionName, PrecisionName
 from sysbench.core.spec.spec import Optimizer, RunSpec, StepKind
@@ -80,26 +80,6 @@ def test_saved_activations_grow_with_batch_and_layers_and_peaks_never_shrink(
     deeper = predict(spec.changed(layers=spec.layers * times))
     assert deeper.peak_bytes > one.peak_bytes
     assert deeper.saved_activation_bytes >= one.saved_activation_bytes
-
-
-@given(specs())
-@settings(max_examples=30)
-def test_the_largest_batch_fits_and_one_more_does_not(spec: RunSpec) -> None:
-    capacity = predict(spec).peak_bytes
-    largest = largest_batch(spec, capacity)
-    assert spec.batch <= largest
-    assert predict(spec.changed(batch=largest)).peak_bytes <= capacity
-    assert predict(spec.changed(batch=largest + 1)).peak_bytes > capacity
-
-
-def test_no_batch_fits_where_the_weights_do_not() -> None:
-    spec = RunSpec(model="2.7B")
-    assert largest_batch(spec, spec.dimensions.parameters * 4) == 0
-
-
-def test_the_largest_batch_stops_at_its_limit() -> None:
-    assert largest_batch(RunSpec(step="inference"), 2**60) == 2**20
-    assert largest_batch(RunSpec(step="inference"), 2**60, limit=100) == 100
 
 
 # Forward TFLOP at batch 4, contexts 128, 256, 512, 1024.
@@ -222,7 +202,7 @@ def test_huge_specs_are_still_arithmetic() -> None:
         context=2**24,
     )
     assert predict(spec).peak_bytes > 2**100
-    assert largest_batch(spec, 2**60) == 0
+    assert fit(spec, "batch", 2**60, predict).largest == 0
 
 
 def test_a_prediction_needs_no_torch() -> None:

@@ -101,7 +101,7 @@ def snapshot_from(raw: object) -> Snapshot:
 def _converted(raw: Any, shorts: ShortEvents | None, *, consume: bool) -> Snapshot:
     """Columns from dictionaries; with ``consume`` each chunk of them is freed once it is read."""
     try:
-        _check_length(raw)
+        _check_form(raw)
         stacks = Stacks(recalled=shorts.lasts if shorts else ())
         segments = msgspec.convert(raw["segments"], list[Segment])
         traces = _whole_traces(raw["device_traces"], shorts, stacks, consume=consume)
@@ -153,11 +153,10 @@ def _whole_traces(
         is_short = np.fromiter(map(eq, trace, repeat(())), np.bool_, len(trace))
         others = _events(list(compress(trace, (~is_short).tolist())), stacks, consume=consume)
         begin, taken = taken, taken + int(is_short.sum())
-        for name, column in others.items():
-            others[name] = np.zeros(len(trace), dtype=np.int64)
-            others[name][~is_short] = column
-            others[name][is_short] = columns[name][begin:taken]
-        found.append(Events(**others))
+        whole = {name: np.zeros(len(trace), dtype=np.int64) for name in others}
+        for name, column in whole.items():
+            column[~is_short], column[is_short] = others[name], columns[name][begin:taken]
+        found.append(Events(**whole))
     if taken != len(shorts):
         raise ValueError(f"{len(shorts)} events outside of the traces, {taken} in them")
     return found
@@ -185,8 +184,6 @@ def _short_columns(events: ShortEvents, stacks: Stacks) -> dict[str, Integers]:
 
 def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> dict[str, Integers]:
     """One trace as columns, chunk by chunk: a million dictionaries take half a GiB."""
-    if not isinstance(trace, list):
-        raise TypeError(f"a trace is a list, not {type(trace).__name__}")
     chunks = []
     for begin in range(0, len(trace), CHUNK):
         chunk = trace[begin : begin + CHUNK]
@@ -236,10 +233,14 @@ def _check_bounds(name: str, column: Integers, largest: int) -> None:
         raise ValueError(f"{name} is out of range")
 
 
-def _check_length(raw: Any) -> None:
-    """Refuse lists that share their elements to stand for more than memory holds."""
+def _check_form(raw: Any) -> None:
+    """Refuse traces that are no lists, and lists that share their elements to stand for more than
+    memory holds."""
     if len(raw["device_traces"]) > MAX_DEVICES:
         raise TypeError(f"more than {MAX_DEVICES} devices")
+    for trace in raw["device_traces"]:
+        if not isinstance(trace, list):
+            raise TypeError(f"a trace is a list, not {type(trace).__name__}")
     lengths = [len(trace) for trace in raw["device_traces"]]
     lengths += [len(segment["blocks"]) for segment in raw["segments"]]
     if sum(lengths) > MAX_EVENTS:
