@@ -249,15 +249,21 @@ class RecordBuilder:
             for row in rows.values()
         ]
 
+    @property
+    def _capability(self) -> str | None:
+        """Compute capability of the device; None on the CPU, and where it is not known."""
+        capability: str | None = self.environment.get("device", {}).get("compute_capability")
+        return capability
+
     def _described_oom(self) -> Oom | None:
         if self._oom is None:
             return None
-        return describe_oom(self._oom, self._alive, self.header.spec)
+        return describe_oom(self._oom, self._alive, self.header.spec, self._capability)
 
     def record(self) -> Record:
         """The record of everything so far, findings included."""
         spec = self.header.spec
-        prediction = predict(spec, self.environment.get("device", {}).get("compute_capability"))
+        prediction = predict(spec, self._capability)
         peak_key = spec.precision_row.peak_key
         roof, no_roof = measured_roof(
             spec.device, spec.precision, peak_key, self.environment, self.header.peak

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,11 +20,14 @@ KEYS: tuple[FitKey, ...] = ("batch", "context")
 NOT_RECORDED = "only the memory pass records allocations, and it did not run out of memory"
 
 
-def describe_oom(event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec) -> Oom:
+def describe_oom(
+    event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec, capability: str | None = None
+) -> Oom:
     """Description of the failed request.
 
     Args:
         alive: From the memory pass; None in other passes.
+        capability: As `closed_form.predict` takes it.
     """
     facts: dict[str, Any] = msgspec.structs.asdict(event)
     missing = dict(event.missing)
@@ -37,20 +41,23 @@ def describe_oom(event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec) -
             facts["allocated_bytes"] = sum(row.bytes for row in alive.ledger)
     why = why_not_predicted(spec)
     if why is None:
-        facts["predicted_peak_bytes"] = predict(spec).peak_bytes
-        facts["would_fit"] = _would_fit(spec, event.capacity_bytes)
+        facts["predicted_peak_bytes"] = predict(spec, capability).peak_bytes
+        facts["would_fit"] = _would_fit(spec, event.capacity_bytes, capability)
     else:
         missing |= dict.fromkeys(("predicted_peak_bytes", "would_fit"), why)
     unknown = {key: why for key, why in missing.items() if facts.get(key) is None}
     return Oom(**facts | {"missing": unknown})
 
 
-def _would_fit(spec: RunSpec, capacity_bytes: int | None) -> list[WouldFit]:
+def _would_fit(spec: RunSpec, capacity_bytes: int | None, capability: str | None) -> list[WouldFit]:
     if capacity_bytes is None:
         return []
     # The process knows what it could have had: driver and context are not in it.
-    room = Room(least=capacity_bytes, most=capacity_bytes, is_cuda=spec.on_cuda)
-    fits = [fit(spec, key, capacity_bytes, predict, room=room) for key in KEYS]
+    room = Room(
+        least=capacity_bytes, most=capacity_bytes, is_cuda=spec.on_cuda, capability=capability
+    )
+    told = partial(predict, capability=capability)
+    fits = [fit(spec, key, capacity_bytes, told, room=room) for key in KEYS]
     return [
         WouldFit(
             key=row.key,

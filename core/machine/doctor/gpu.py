@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...formatting import format_bytes, percent
+from ..peaks import find_gpu
 from ..telemetry.gpm import SHORTEST_NS
 from ..telemetry.nvml import Nvml
 from ..telemetry.sample import DeviceSample
@@ -67,6 +68,7 @@ def checks(survey: Survey) -> list[Check]:
     answering = [device for device in survey.devices if not device.lost]
     return [
         _gpus(survey),
+        check_peaks([device.name for device in answering]),
         _fields(answering),
         _activity(answering),
         _tenants(answering),
@@ -94,6 +96,20 @@ def _gpus(survey: Survey) -> Check:
             remedy="reboot; should it happen again, look for Xid errors in the kernel's log",
         )
     return Check(name="GPU", status="ok", found=text)
+
+
+def check_peaks(names: list[str]) -> Check:
+    """Check that the peak rates of GPUs with these names are known."""
+    unknown = sorted({name for name in names if find_gpu(name) is None})
+    if not unknown:
+        return Check(name="peak rates", status="ok", found="those of the data sheet are known")
+    return Check(
+        name="peak rates",
+        status="warning",
+        found=f"none known for {', '.join(unknown)}",
+        costs="MFU and roofs are n/a until they are measured",
+        remedy="`sysbench-tui doctor --measure` measures them; or give a run `--peak` in TFLOP/s",
+    )
 
 
 def _fields(devices: list[DeviceSample]) -> Check:

@@ -13,6 +13,7 @@ from sysbench.core.machine.doctor.checks import check_home, check_terminal
 from sysbench.core.machine.doctor.gpu import (
     Survey,
     check_counters,
+    check_peaks,
     check_shared_memory,
     may_profile,
 )
@@ -148,6 +149,14 @@ def test_torch_against_the_driver(
 )
 def test_hardware_counters(parameters: str, is_admin: bool, status: str) -> None:
     assert check_counters(parameters, is_admin=is_admin).status == status
+
+
+def test_a_gpu_without_known_peaks_is_named_with_what_it_costs() -> None:
+    check = check_peaks(["NVIDIA H100 80GB HBM3", "NVIDIA H20"])
+    assert check.status == "warning"
+    assert "H20" in check.found and "H100" not in check.found
+    assert "--measure" in check.remedy
+    assert check_peaks(["NVIDIA H100 80GB HBM3"]).status == "ok"
 
 
 @pytest.mark.parametrize(

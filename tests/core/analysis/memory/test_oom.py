@@ -25,6 +25,7 @@ from sysbench.core.analysis.memory.oom_snapshot import snapshot_at_oom
 from sysbench.core.analysis.memory.owners import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.estimate.closed_form import predict
+from sysbench.core.estimate.libraries import workspace_bytes
 from sysbench.core.record.events import OutOfMemory
 from sysbench.core.record.memory import OomSnapshot
 from sysbench.core.record.record import PassRecord
@@ -215,6 +216,24 @@ class TestDescribing:
             assert one.peak_bytes == predict(SPEC.changed(**{one.key: one.largest})).peak_bytes
             assert one.peak_bytes <= 300 * MIB
             assert predict(SPEC.changed(**{one.key: one.largest + 1})).peak_bytes > 300 * MIB
+
+    def test_on_a_card_what_fits_has_room_for_its_allocator_and_its_workspaces(self) -> None:
+        on_card = RunSpec(model="cs336-2025/small", device="cuda:0", batch=64, context=1024)
+        gib = 2**30
+        told = event(capacity_bytes=8 * gib)
+        other, hopper = (describe_oom(told, None, on_card, one) for one in ("8.6", "9.0"))
+        assert other.predicted_peak_bytes is not None and hopper.predicted_peak_bytes is not None
+        assert hopper.predicted_peak_bytes - other.predicted_peak_bytes == 2 * (
+            workspace_bytes("9.0") - workspace_bytes("8.6")
+        )
+        for oom, capability in ((other, "8.6"), (hopper, "9.0")):
+            context = oom.would_fit[1]
+            # The tensors alone of a larger one would still go in: segments take what is left.
+            larger = on_card.changed(context=context.largest + 1)
+            assert predict(larger, capability).peak_bytes < 8 * gib
+            assert context.peak_bytes == (
+                predict(on_card.changed(context=context.largest), capability).peak_bytes
+            )
 
     def test_compiled_code_has_no_prediction_and_says_why(self) -> None:
         oom = describe_oom(event(), None, SPEC.changed(compile="default"))
