@@ -60,6 +60,12 @@ def test_the_driver_holds_what_the_allocator_and_the_context_hold(whole: dict[st
     assert memory["driver_used_bytes"] == memory["peak_reserved_bytes"] + (526 << 20)
 
 
+def test_the_clocks_of_allocator_and_notes_are_joined(whole: dict[str, Any]) -> None:
+    memory = whole["memory"]
+    assert memory["clock_offset_us"] is not None
+    assert abs(memory["residual_bytes"]) < 0.01 * memory["peak_allocated_bytes"]
+
+
 def test_the_reserve_of_a_card_that_is_nearly_full_is_predicted(null_gpu: NullGpu) -> None:
     model = {"vocab": 10_000, "d_model": 256, "d_ff": 1024, "heads": 8, "layers": 4}
     settings = [f"{key}={value}" for key, value in {**model, "context": 512}.items()]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.runs import worker_process
+from sysbench.core.runs import supervision, worker_process
 from sysbench.core.runs.directory import create_run
 from sysbench.core.runs.job import Job
 from sysbench.core.runs.supervisor import supervise
@@ -62,6 +62,35 @@ def test_what_was_asked_for_is_the_recordings_figure_where_there_is_one(
     assert row.detail == "out of memory: 1.50 MiB asked for in forward"
     assert row.oom is not None
     assert row.oom.requested_bytes == 3 * 2**19
+
+
+FALLS_SILENT = """
+import json, os, sys, time
+
+def enter(stage):
+    line = json.dumps({"event": "StageEntered", "t_ns": 1, "stage": stage}) + "\\n"
+    os.write(int(os.environ["SYSBENCH_EVENT_FD"]), line.encode())
+
+sys.stdin.readline()
+enter("compile")
+time.sleep(1)
+enter("warmup")
+sys.stdin.read()
+"""
+
+
+def test_a_worker_may_be_silent_for_longer_while_it_compiles(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = [sys.executable, "-S", "-E", "-c", FALLS_SILENT]
+    monkeypatch.setattr(worker_process, "python_child", lambda *_, **__: child)
+    monkeypatch.setattr(supervision, "HANG_SECONDS", 0.3)
+    run = create_run(RunSpec(model="tiny", device="cpu"), ["timing"])
+    for _ in supervise(run):
+        pass
+    (row,) = run.record().passes
+    assert row.outcome == "hung"
+    assert "in stage warmup" in row.detail
 
 
 WAITS = """

@@ -8,20 +8,25 @@ from typing import Any
 import msgspec
 import pytest
 
+from sysbench.core.analysis.memory.predicted import COPIES
 from sysbench.core.analysis.rules.findings import findings_of
 from sysbench.core.analysis.statistics import spread
+from sysbench.core.estimate.closed_form import predict
 from sysbench.core.formatting import format_bytes
+from sysbench.core.record.memory import LARGER_BLOCKS
 from sysbench.core.record.record import (
     CategoryRow,
     Finding,
     IdleRow,
     Kernels,
+    LedgerRow,
     Memory,
     PassRecord,
     Record,
     Telemetry,
 )
 from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.trust import coverage_warning
 
 from .... import factories
@@ -241,6 +246,31 @@ def test_a_missed_prediction_is_told(quiet: Record) -> None:
     assert memory is not None
     wrong = bent(memory, predicted_peak_bytes=memory.peak_allocated_bytes * 2)
     assert only(bent(quiet, memory=wrong)).rule == "prediction-missed"
+
+
+def test_what_blocks_are_larger_than_their_requests_is_no_fault_of_the_prediction(
+    quiet: Record,
+) -> None:
+    memory: Memory | None = quiet.memory
+    assert memory is not None
+    peak = memory.peak_allocated_bytes
+    larger = LedgerRow(LARGER_BLOCKS[0], peak)
+    twice = bent(memory, peak_allocated_bytes=2 * peak, ledger=[*memory.ledger, larger])
+    assert only(bent(quiet, memory=twice)).rule == "trustworthy"
+
+
+def test_what_blocks_are_larger_than_their_requests_is_no_cost_of_autocast(quiet: Record) -> None:
+    memory: Memory | None = quiet.memory
+    assert memory is not None
+    spec = msgspec.convert(quiet.spec, RunSpec)
+    fp32_peak = predict(spec.changed(precision="fp32")).peak_bytes
+    copies, larger = fp32_peak // 10, fp32_peak // 2
+    ledger = [LedgerRow(COPIES, copies), LedgerRow(LARGER_BLOCKS[0], larger)]
+    saves = bent(memory, peak_allocated_bytes=fp32_peak // 2 + larger, ledger=ledger)
+    low = bent(quiet, spec=quiet.spec | {"precision": "bf16"})
+    assert "autocast-copies-outweigh" not in rules(bent(low, memory=saves))
+    saves_nothing = bent(memory, peak_allocated_bytes=fp32_peak + copies + larger, ledger=ledger)
+    assert "autocast-copies-outweigh" in rules(bent(low, memory=saves_nothing))
 
 
 def test_what_a_library_takes_is_no_fault_of_the_prediction(quiet: Record) -> None:

@@ -368,6 +368,22 @@ class TestOnCuda:
             raise KeyError
         assert (recorder.workspaces, cuda.cleared) == ([], False)
 
+    def test_the_clocks_are_sounded_at_the_begin_and_after_the_step(
+        self, cuda: Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("synchronize", "reset_peak_memory_stats"):
+            monkeypatch.setattr(torch.cuda, name, lambda device=None: None)
+        for name in ("max_memory_allocated", "max_memory_reserved"):
+            monkeypatch.setattr(torch.cuda, name, lambda device=None: 0)
+        job = Job(spec=ON_CUDA, name="memory", folder=str(tmp_path))
+        with CudaRecorder(job) as recorder:
+            at_begin = list(recorder.soundings)
+            recorder.end_steady_step()
+        after = recorder.soundings[len(at_begin) :]
+        assert [one.bytes for one in at_begin] == [one.bytes for one in after]
+        assert len(after) >= 2 and len({one.bytes for one in after}) == len(after)
+        assert at_begin[-1].after_ns <= after[0].before_ns <= after[0].after_ns
+
     def test_a_pass_that_does_not_begin_clean_says_so(self, cuda: Cuda) -> None:
         message = leftover_allocation_notice(ON_CUDA)
         assert message is not None and "900 MiB" in message

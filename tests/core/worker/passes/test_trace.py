@@ -172,6 +172,15 @@ def test_stages_and_steps_are_told(train: TracePass) -> None:
     assert [event.done for event in steps] == list(range(1, train.kernels.steps + 1))
 
 
+def test_compiling_is_a_stage_with_the_patience_of_one(tmp_path: Path) -> None:
+    spec = RunSpec(
+        model="tiny", device="cpu", batch=1, context=8, step="forward", warmup=1, compile="default"
+    ).changed(compile_backend="eager")
+    traced = TracePass(tmp_path, spec)
+    stages = [event.stage for event in traced.events if isinstance(event, StageEntered)]
+    assert stages == ["build", "compile", "measure", "export", "analyse"]
+
+
 def test_inference_is_forward_alone(tmp_path: Path) -> None:
     spec = RunSpec(model="tiny", device="cpu", step="inference", attention="sdpa", warmup=1)
     traced = TracePass(tmp_path, spec)
