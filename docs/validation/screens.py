@@ -3,7 +3,8 @@
 ``python -m docs.validation.screens FOLDER`` measures four runs and a study of `tiny`, follows a
 fifth run, and saves every screen, tab, view and dialog as an SVG in ``FOLDER/WIDTHxHEIGHT``, and
 ``FOLDER/index.html``, a table of them all: a row a screen, a column a size. The runs stay in
-``FOLDER/home``; a second call takes new pictures of the same runs. `TOUR` has the screens.
+``FOLDER/home``; a second call takes new pictures of the same runs. `TOUR` has the screens;
+`null_gpu_screens` goes the same way on null GPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import html
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -37,16 +39,8 @@ SETTLED = 0.8
 """Seconds that a screen has to fill before its picture is taken."""
 
 PASSES = ("--passes", "timing,trace,memory")
-SPEC = ("tiny", "threads=1", "warmup=2")
-RUNS = (
-    ("steps=20", "compile=default"),
-    ("steps=20", "batch=16", "memory_limit=64MiB"),
-    ("steps=20", "attention=sdpa"),
-    ("steps=20",),
-)
-"""What the runs differ by, the oldest first: compiled, out of memory, and the two compared."""
-
-COMPILED, EXHAUSTED, CHANGED, PLAIN = range(len(RUNS))
+COMPILED, EXHAUSTED, CHANGED, PLAIN = range(4)
+"""The runs of a subject, the oldest first."""
 LIVE_FOR = 2.0
 """Seconds that a live run is followed before its picture is taken."""
 LIVE = ("steps=1000000", "max_seconds=600")
@@ -55,6 +49,7 @@ title = "Attention at two contexts"
 passes = ["timing", "memory"]
 [fixed]
 model = "tiny"
+device = "{device}"
 threads = 1
 warmup = 1
 steps = 5
@@ -64,10 +59,48 @@ context = [64, 128]
 [[tables]]
 name = "sizes"
 columns = [
-    { name = "Step (ms)", value = "timing.step.median_ms" },
-    { name = "Peak (MiB)", value = "memory.peak_allocated_bytes", unit = "MiB" },
+    {{ name = "Step (ms)", value = "timing.step.median_ms" }},
+    {{ name = "Peak (MiB)", value = "memory.peak_allocated_bytes", unit = "MiB" }},
 ]
 """
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured before anyone looks.
+
+    Attributes:
+        spec: Settings of every run.
+        differences: Settings of each run beside, by its place.
+        device: The study's.
+        python: The interpreter that measures and shows.
+        variables: Environment of its processes, but for what every picture needs.
+    """
+
+    spec: tuple[str, ...]
+    differences: Mapping[int, tuple[str, ...]]
+    device: str
+    python: str
+    variables: Mapping[str, str]
+
+    @property
+    def program(self) -> list[str]:
+        """The command line's begin."""
+        return [self.python, "-P", "-m", "sysbench.tui.cli"]
+
+
+CPU = Subject(
+    spec=("tiny", "threads=1", "warmup=2"),
+    differences={
+        COMPILED: ("steps=20", "compile=default"),
+        EXHAUSTED: ("steps=20", "batch=16", "memory_limit=64MiB"),
+        CHANGED: ("steps=20", "attention=sdpa"),
+        PLAIN: ("steps=20",),
+    },
+    device="cpu",
+    python=sys.executable,
+    variables=os.environ,
+)
 
 Stop = Callable[["Visit"], AsyncIterator[str]]
 
@@ -212,7 +245,7 @@ async def look(folder: Path, size: str, part: str) -> None:
     folder = folder / size
     folder.mkdir(parents=True, exist_ok=True)
     app = SysbenchApp()
-    runs = [*reversed(list_runs())][: len(RUNS)]
+    runs = [*reversed(list_runs())][: PLAIN + 1]
     async with app.run_test(size=(width, height)) as pilot:
         visit = Visit(app, pilot, runs)
         await visit.pass_time()
@@ -222,22 +255,22 @@ async def look(folder: Path, size: str, part: str) -> None:
                 app.save_screenshot(str(folder / f"{name}.svg"))
 
 
-def measure(folder: Path) -> None:
+def measure(folder: Path, subject: Subject) -> None:
     """Fill a home with the runs and the study, if it has none."""
-    program = partial(subprocess.run, cwd=folder, env=environment(folder))
-    command = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
+    program = partial(subprocess.run, cwd=folder, env=environment(folder, subject))
     if not (folder / "home" / "runs").is_dir():
-        for differences in RUNS:
+        for _, differences in sorted(subject.differences.items()):
             # Out of memory is a result, and an exit code that is not 0.
-            program([*command, "run", *SPEC, *differences, *PASSES])
+            program([*subject.program, "run", *subject.spec, *differences, *PASSES])
         study = folder / "study.toml"
-        study.write_text(STUDY)
-        program([*command, "study", str(study)], check=True)
+        study.write_text(STUDY.format(device=subject.device))
+        program([*subject.program, "study", str(study)], check=True)
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path, subject: Subject) -> dict[str, str]:
     """The variables of a process that sees this checkout, the folder's runs and all colours."""
-    return os.environ | {
+    return {
+        **subject.variables,
         HOME_VARIABLE: str(folder / "home"),
         "PYTHONPATH": str(ROOT / ".typing"),
         "OMP_NUM_THREADS": "1",
@@ -246,21 +279,20 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def take(folder: Path, sizes: Sequence[str]) -> None:
+def take(folder: Path, sizes: Sequence[str], subject: Subject = CPU) -> None:
     """Measure, and take every picture at these sizes."""
     folder.mkdir(parents=True, exist_ok=True)
-    measure(folder)
-    program = partial(subprocess.run, cwd=ROOT, env=environment(folder), check=True)
-    this = [sys.executable, "-m", "docs.validation.screens", str(folder)]
+    measure(folder, subject)
+    program = partial(subprocess.run, cwd=ROOT, env=environment(folder, subject), check=True)
+    this = [subject.python, "-m", "docs.validation.screens", str(folder)]
     for size in sizes:
         program([*this, "--look", "rest", "--size", size])
-    command = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
-    program([*command, "run", *SPEC, *LIVE, "--passes", "timing", "--detach"])
+    program([*subject.program, "run", *subject.spec, *LIVE, "--passes", "timing", "--detach"])
     try:
         for size in sizes:
             program([*this, "--look", "live", "--size", size])
     finally:
-        program([*command, "stop", "last"])
+        program([*subject.program, "stop", "last"])
     write_index(folder)
 
 
