@@ -27,7 +27,7 @@ lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import walls, spelling
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy tests
+	@$(BIN)/mypy tests docs
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
 

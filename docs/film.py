@@ -215,9 +215,9 @@ def drawing(line: Line, looks: dict[tuple[str, bool, bool], int], behind: str) -
             kind = looks.setdefault((look.front, look.bold, look.underline), len(looks))
             wide = cell_len(bare)
             length = f' textLength="{wide * CELL:.1f}"' if wide > 1 else ""
-            start = f"{x + before * CELL:.1f}"
+            left = f"{x + before * CELL:.1f}"
             shown = escape(bare, quote=False)
-            yield f'<text class="c{kind}" x="{start}" y="13"{length}>{shown}</text>'
+            yield f'<text class="c{kind}" x="{left}" y="13"{length}>{shown}</text>'
         column += width
 
 

@@ -1,6 +1,6 @@
 """Attacks on the program with real processes, for the table in ``docs/reliability.md``.
 
-``python docs/validation/attack.py NAME …`` runs those, without a name every one. Each works in a
+``python -m docs.validation.attack NAME …`` runs those, without a name every one. Each works in a
 fresh home. A rule that does not hold ends it with an AssertionError. ``--write`` puts the rows
 between the table's marks, with the date and the versions.
 """
@@ -17,8 +17,8 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from attacks import files, processes
-from attacks.common import Rows, home
+from .attacks import files, processes
+from .attacks.common import Rows, home
 
 TABLE = Path(__file__).parents[1] / "reliability.md"
 BEGIN, END = "<!-- attack.py -->", "<!-- end of attack.py -->"
@@ -47,7 +47,7 @@ def write(lines: dict[str, list[str]]) -> None:
     text = TABLE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     table, _, after = rest.partition(END)
-    kept = {name: [] for name in ATTACKS}
+    kept: dict[str, list[str]] = {name: [] for name in ATTACKS}
     for row in table.splitlines():
         for name, own in kept.items():
             if f"`attack.py {name}`" in row:

@@ -89,6 +89,7 @@ def main() -> None:
         for key, result in zip(cells, measured(name, list(cells.values())), strict=True):
             memory = result.memory
             peak = memory.tensor_peak_bytes
+            assert memory.predicted_peak_bytes is not None
             alive, predicted = peak / result.live[0] - 1, memory.predicted_peak_bytes / peak - 1
             library = memory.library_workspace_bytes / peak
             worst = [max(worst[0], abs(alive)), max(worst[1], abs(predicted))]

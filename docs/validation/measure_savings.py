@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as processes
 from torch import nn
 from torch.autograd.profiler import profile
 from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.spawn import spawn
 
 from sysbench.core.analysis.memory.profiled import decode_profiled_allocations
 from sysbench.core.estimate.exact import canonical_spec
 from sysbench.core.estimate.savings.variant import Variant
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.dry_run.variants.sharding import blocks_of
 from sysbench.core.worker.workloads.base import optimizer_over
+from sysbench.core.worker.workloads.blocks import blocks_of
 from sysbench.core.worker.workloads.models.transformer import Transformer
 
 RANKS = 2
@@ -86,7 +86,7 @@ def step(
         logits = model(ids)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
         del logits
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     del loss
     optimizer.step()
     for parameter in model.parameters():
@@ -100,7 +100,7 @@ def measure(rank: int, place: str, spec: RunSpec) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=RANKS
     )
-    with profile(use_kineto=True, profile_memory=True) as recording:  # type: ignore[no-untyped-call]
+    with profile(use_kineto=True, profile_memory=True) as recording:
         model = Transformer(spec.dimensions, spec.context, spec.attention_row.kernel)
         for part in (*blocks_of(model), model):
             sharded = fully_shard(part)
@@ -114,7 +114,7 @@ def measure(rank: int, place: str, spec: RunSpec) -> None:
             mark = torch.empty(MARK)  # tells in the recording where a step ended
             del mark
     trace = folder / f"{rank}.json"
-    recording.export_chrome_trace(str(trace))  # type: ignore[no-untyped-call]
+    recording.export_chrome_trace(str(trace))
     changes = decode_profiled_allocations(trace.read_bytes()).change
     ends = np.flatnonzero(changes == 4 * MARK)
     steps = np.split(np.cumsum(changes), ends)[1:-1]
@@ -130,7 +130,7 @@ def main() -> int:
         settings = {"model": "", "device": "cpu", **SIZE, **case}
         spec = canonical_spec(RunSpec(**settings))  # type: ignore[arg-type]
         with tempfile.TemporaryDirectory() as place:
-            processes.spawn(measure, (place, spec), RANKS)  # type: ignore[no-untyped-call]
+            spawn(measure, (place, spec), RANKS)  # type: ignore[no-untyped-call]
             texts = [file.read_text() for file in Path(place).glob("*.peaks")]
         peaks = [int(word) for text in texts for word in text.split()]
         played = exact_prediction(spec, None, Variant(shards=RANKS)).peak_bytes

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ from .common import (
     program,
     wait_until,
 )
+
+
+def _is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid)
 
 
 def stages() -> list[tuple[Any, str]]:
@@ -130,7 +135,7 @@ def supervisor_killed() -> Rows:
             time.sleep(0.005)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        wait_until(lambda one=worker: not psutil.pid_exists(one), "the worker to die")
+        wait_until(partial(_is_gone, worker), "the worker to die")
         record = checked(run)
         assert record.status in ("killed", "finished"), record.status
         before = run.record_path.read_bytes()
