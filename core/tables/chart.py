@@ -134,10 +134,11 @@ class Scale(msgspec.Struct, frozen=True):
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, limit: int) -> list[float]:
-        """Round values within the axis, at most ``limit``."""
+        """Round values within the axis, at least one and at most ``limit``, which is 2 or more."""
         ticks = self._log_ticks() if self.is_log else []
         if len(ticks) < 2:
-            ticks = self._even_ticks(limit)
+            # A step may be 2.5 times the part that it rounds, and then two parts hold none of it.
+            ticks = self._even_ticks(limit) or self._even_ticks(2 * limit)
         return ticks[:: math.ceil(len(ticks) / limit)]
 
     def _even_ticks(self, limit: int) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sysbench.core.export.page.line_chart import line_chart
@@ -16,13 +16,14 @@ VALUES = st.lists(
 
 
 @given(VALUES, st.booleans(), st.booleans(), st.integers(2, 9))
+@example(values=[-1.0, -400_400_402.0], with_zero=False, is_binary=False, most=2)
 def test_a_scale_holds_its_values_and_its_ticks(
     values: list[float], with_zero: bool, is_binary: bool, most: int
 ) -> None:
     scale = Scale.of(values, with_zero=with_zero, is_binary=is_binary)
     assert all(-1e-9 <= scale.part(value) <= 1 + 1e-9 for value in values)
     ticks = scale.ticks(most)
-    assert len(ticks) <= most
+    assert 1 <= len(ticks) <= most
     assert ticks == sorted(ticks)
     assert all(-1e-6 <= scale.part(tick) <= 1 + 1e-6 for tick in ticks)
 
