@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from .null_gpu_page import null_gpu
-from .screens import CHANGED, COMPILED, EXHAUSTED, PLAIN, Subject, take
+from .screens import CHANGED, COMPILED, EXHAUSTED, LIVE, PLAIN, Subject, take
 
 KINDS: dict[str, dict[str, object]] = {
     "h100": {"card": "h100"},
@@ -19,12 +19,13 @@ KINDS: dict[str, dict[str, object]] = {
     "eight": {"card": "h100", "count": 8},
 }
 SIZES = ("80x24", "160x48")
-SPEC = ("cs336-2025/small", "device=cuda", "batch=2", "context=256", "warmup=1", "precision=bf16")
+SPEC = ("device=cuda", "warmup=1", "precision=bf16")
+SMALL = ("cs336-2025/small", "batch=2", "context=256", "steps=3")
 DIFFERENCES = {
-    COMPILED: ("steps=3", "layers=2", "compile=default"),
-    EXHAUSTED: ("steps=3", "batch=64", "context=1024"),
-    CHANGED: ("steps=3", "attention=sdpa"),
-    PLAIN: ("steps=3", "attention=naive"),
+    COMPILED: ("tiny", "steps=3", "compile=default"),
+    EXHAUSTED: ("cs336-2025/small", "batch=64", "context=1024", "steps=3"),
+    CHANGED: (*SMALL, "attention=sdpa"),
+    PLAIN: (*SMALL, "attention=naive"),
 }
 
 
@@ -39,6 +40,7 @@ def main() -> None:
             subject = Subject(
                 spec=SPEC,
                 differences=DIFFERENCES,
+                live=("cs336-2025/small", *LIVE),
                 device="cuda",
                 python=python,
                 variables=variables,

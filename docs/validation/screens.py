@@ -72,6 +72,7 @@ class Subject:
     Attributes:
         spec: Settings of every run.
         differences: Settings of each run beside, by its place.
+        live: Settings of the run that is followed beside.
         device: The study's.
         python: The interpreter that measures and shows.
         variables: Environment of its processes, but for what every picture needs.
@@ -79,6 +80,7 @@ class Subject:
 
     spec: tuple[str, ...]
     differences: Mapping[int, tuple[str, ...]]
+    live: tuple[str, ...]
     device: str
     python: str
     variables: Mapping[str, str]
@@ -97,6 +99,7 @@ CPU = Subject(
         CHANGED: ("steps=20", "attention=sdpa"),
         PLAIN: ("steps=20",),
     },
+    live=LIVE,
     device="cpu",
     python=sys.executable,
     variables=os.environ,
@@ -287,7 +290,9 @@ def take(folder: Path, sizes: Sequence[str], subject: Subject = CPU) -> None:
     this = [subject.python, "-m", "docs.validation.screens", str(folder)]
     for size in sizes:
         program([*this, "--look", "rest", "--size", size])
-    program([*subject.program, "run", *subject.spec, *LIVE, "--passes", "timing", "--detach"])
+    program(
+        [*subject.program, "run", *subject.spec, *subject.live, "--passes", "timing", "--detach"]
+    )
     try:
         for size in sizes:
             program([*this, "--look", "live", "--size", size])
