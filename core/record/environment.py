@@ -16,6 +16,11 @@ def device_name(environment: Environment) -> str | None:
     return _fact(environment, "device", "name") or _fact(environment, "cpu", "model")
 
 
+def compute_capability(environment: Environment) -> str | None:
+    """Compute capability of the GPU, such as ``9.0``; None on the CPU, and where it is unknown."""
+    return _fact(environment, "device", "compute_capability")
+
+
 def torch_version(environment: Environment) -> str | None:
     """Version of torch in the worker."""
     return _fact(environment, "torch", "version")

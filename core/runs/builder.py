@@ -17,7 +17,13 @@ from ..estimate.closed_form import Prediction, predict
 from ..machine.peaks import measured_roof
 from ..machine.telemetry.log import SampleLog
 from ..record.blocks import PASSES
-from ..record.environment import device_name, merged, own_parameters, torch_version
+from ..record.environment import (
+    compute_capability,
+    device_name,
+    merged,
+    own_parameters,
+    torch_version,
+)
 from ..record.events import (
     AnyEvent,
     ClockMoved,
@@ -249,21 +255,16 @@ class RecordBuilder:
             for row in rows.values()
         ]
 
-    @property
-    def _capability(self) -> str | None:
-        """Compute capability of the device; None on the CPU, and where it is not known."""
-        capability: str | None = self.environment.get("device", {}).get("compute_capability")
-        return capability
-
     def _described_oom(self) -> Oom | None:
         if self._oom is None:
             return None
-        return describe_oom(self._oom, self._alive, self.header.spec, self._capability)
+        capability = compute_capability(self.environment)
+        return describe_oom(self._oom, self._alive, self.header.spec, capability)
 
     def record(self) -> Record:
         """The record of everything so far, findings included."""
         spec = self.header.spec
-        prediction = predict(spec, self._capability)
+        prediction = predict(spec, compute_capability(self.environment))
         peak_key = spec.precision_row.peak_key
         roof, no_roof = measured_roof(
             spec.device, spec.precision, peak_key, self.environment, self.header.peak

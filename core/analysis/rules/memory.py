@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
 
 import msgspec
 
 from ...estimate.closed_form import predict, why_not_predicted
 from ...formatting import format_bytes, percent, signed_percent
+from ...record.environment import compute_capability
 from ...record.memory import RESIDUAL
 from ...record.record import Finding, Memory, Record
 from ...spec.spec import RunSpec
 from ..memory.predicted import COPIES, amount
 from .rule import Rule
-
-_Fact = TypeVar("_Fact")
 
 PREDICTION_LIMIT = 0.05
 LEFTOVER_LIMIT = 0.01
@@ -163,7 +161,7 @@ def copies_outweigh_savings(record: Record) -> Finding | None:
     spec = msgspec.convert(record.spec, RunSpec)
     if why_not_predicted(spec) is not None:
         return None
-    capability = _fact(record, "device", "compute_capability", str)
+    capability = compute_capability(record.environment)
     fp32_peak = predict(spec.changed(precision="fp32"), capability).peak_bytes
     saved = fp32_peak - (memory.comparable_peak_bytes - copies)
     if copies <= saved:
@@ -244,7 +242,7 @@ def spilled_to_the_host(record: Record) -> Finding | None:
 
 def _too_much_in_use(record: Record) -> Iterator[str]:
     memory = record.memory
-    capacity = _fact(record, "device", "memory_total_bytes", int)
+    capacity = _bytes_of(record, "device", "memory_total_bytes")
     used = max(memory.peak_reserved_bytes or 0, memory.driver_used_bytes or 0) if memory else 0
     if capacity and used > capacity:
         yield f"{format_bytes(used)} in use on a card of {format_bytes(capacity)}"
@@ -266,14 +264,14 @@ def _used_and_limit(record: Record) -> tuple[int | None, int | None]:
     if spec.get("memory_limit"):
         return memory.peak_reserved_bytes or memory.peak_allocated_bytes, spec["memory_limit"]
     if spec["device"] == "cpu":
-        return memory.driver_used_bytes, _fact(record, "memory", "capacity_bytes", int)
-    return memory.driver_used_bytes, _fact(record, "device", "memory_total_bytes", int)
+        return memory.driver_used_bytes, _bytes_of(record, "memory", "capacity_bytes")
+    return memory.driver_used_bytes, _bytes_of(record, "device", "memory_total_bytes")
 
 
-def _fact(record: Record, group: str, key: str, kind: type[_Fact]) -> _Fact | None:
+def _bytes_of(record: Record, group: str, key: str) -> int | None:
     values = record.environment.get(group)
     value = values.get(key) if isinstance(values, dict) else None
-    return value if isinstance(value, kind) else None
+    return value if isinstance(value, int) else None
 
 
 RULES: tuple[Rule, ...] = (
