@@ -23,6 +23,8 @@ from sysbench.core.runs.job import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.passes.trace import measure, report_table
 
+from ..unplaced import GRADIENT_OF_LOSS
+
 
 class TracePass:
     """A pass that was run: its folder, its events, its block."""
@@ -60,10 +62,6 @@ def test_phases_add_up_to_the_step(train: TracePass) -> None:
     assert list(phases) == ["forward", "loss", "backward", "optimizer", "zero-grad", "other"]
     assert sum(phases.values()) == pytest.approx(train.kernels.step_ms * 1e6)
     assert phases["other"] < 0.05 * train.kernels.step_ms * 1e6
-
-
-GRADIENT_OF_LOSS = {"ones_like", "empty_like", "empty_strided", "fill_", "detach"}
-"""Operators that begin backward: no module asked for them."""
 
 
 def test_every_operator_but_the_first_of_backward_has_a_module(train: TracePass) -> None:

@@ -25,6 +25,7 @@ from sysbench.core.worker.workloads.factory import import_factory
 from sysbench.core.worker.workloads.own import CROSS_ENTROPY, MEAN_SQUARE, OwnWorkload
 from sysbench.core.worker.workloads.transformer import make_workload
 
+from ..unplaced import GRADIENT_OF_LOSS
 from .user_code import CODE
 
 
@@ -148,10 +149,6 @@ def test_blocks_compile_where_there_are_any(own: Callable[..., RunSpec]) -> None
     eager = {"compile": "default", "compile_backend": "eager", "compile_scope": "block"}
     with pytest.raises(SpecError, match="no list of blocks"):
         make_workload(own("Wrong", **eager))
-
-
-GRADIENT_OF_LOSS = {"ones_like", "empty_like", "empty_strided", "fill_", "detach"}
-"""Operators that begin backward: no module asked for them."""
 
 
 def test_all_passes_close_on_a_model_with_its_own_autograd_function(
