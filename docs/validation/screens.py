@@ -4,7 +4,7 @@
 fifth run, and saves every screen, tab, view and dialog as an SVG in ``FOLDER/WIDTHxHEIGHT``, and
 ``FOLDER/index.html``, a table of them all: a row a screen, a column a size. The runs stay in
 ``FOLDER/home``; a second call takes new pictures of the same runs. `TOUR` has the screens;
-`null_gpu_screens` goes the same way on null GPUs.
+`null_gpu.screens` goes the same way on null GPUs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every study of the program on null GPUs, on one card and on two, to its end.
 
-``python -m docs.validation.null_gpu_studies`` runs the variant ``small`` of each study on H100s of
+``python -m docs.validation.null_gpu.studies`` runs the variant ``small`` of each study on H100s of
 `tests/null_gpu` and prints the table of ``null-gpu.md``, with ``--write`` it puts it there. A study
 of several ranks needs a card for each: on one card it is refused before anything runs. A compiled
 cell needs Triton there (``NULL_GPU_TRITON=1 make null-gpu``). Times mean nothing, and each table
@@ -15,13 +15,15 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import get_args
 
 import msgspec
 
+from sysbench.core.record.events import Outcome
 from sysbench.core.studies.file.places import study_files
 from sysbench.core.studies.file.schema import load_study
 
-from .null_gpu_page import ROOT, null_gpu, replace_part
+from .page import ROOT, null_gpu, replace_part
 
 CARDS = (1, 2)
 REFUSED = "each rank has a CUDA device"
@@ -32,7 +34,8 @@ CHOSEN: dict[str, tuple[str, ...]] = {
 }
 """Options of a study whose small variant is for CPUs only."""
 
-ENDED = re.compile(r"^(finished|oom|failed|killed|hung|cancelled|cuda-error|disk-full) ", re.M)
+ENDED = re.compile(rf"^({'|'.join(get_args(Outcome))}) ", re.M)
+"""Line of the command on a cell that ended."""
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +49,6 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     study: str
     cards: int
-    passes: tuple[str, ...]
     ends: dict[str, int]
     is_refused: bool
     is_marked: bool
@@ -82,7 +84,6 @@ def run_study(name: str, cards: int) -> Ran:
     ran = Ran(
         study=name,
         cards=cards,
-        passes=tuple(load_study(name).passes),
         ends=ends,
         is_refused=not ends and REFUSED in done.stdout,
         is_marked=MARK in done.stdout,
@@ -103,7 +104,7 @@ def lines(all_ran: Iterable[Ran]) -> Iterator[str]:
     for name, row in rows.items():
         cells = [row[cards].words for cards in CARDS]
         odd = "" if all(ran.is_whole for ran in row.values()) else "not whole"
-        passes = ", ".join(row[CARDS[0]].passes)
+        passes = ", ".join(load_study(name).passes)
         yield f"| {name} | {passes} | {' | '.join(cells)} | {odd} |"
     whole = sum(all(ran.is_whole for ran in row.values()) for row in rows.values())
     yield ""

@@ -1,7 +1,7 @@
 """The model of CUDA's caching allocator against PyTorch's own, on 205 cells.
 
-``python -m docs.validation.null_gpu_cells`` prints the table of ``null-gpu.md``, and with
-``--write`` puts it there; ``--measure`` first runs the cells of ``null_gpu_cells.csv`` that have no
+``python -m docs.validation.null_gpu.cells`` prints the table of ``null-gpu.md``, and with
+``--write`` puts it there; ``--measure`` first runs the cells of ``null_gpu/cells.csv`` that have no
 bytes yet on the null GPU of `tests/null_gpu`, as an "H100 80GB" of 81,008 MiB, 526 of them for the
 context, whose kernels compute nothing. ``--every N`` takes every N-th cell. The allocator,
 autograd, autocast and the optimizers are PyTorch's. Every cell has a process of its own, forked
@@ -24,9 +24,9 @@ import msgspec
 from sysbench.core.estimate.allocator_settings import MIB
 from sysbench.core.spec.spec import RunSpec
 
-from .null_gpu_page import ROOT, null_gpu, read_table, replace_part, write_table
+from .page import ROOT, null_gpu, read_table, replace_part, write_table
 
-CELLS = Path(__file__).with_name("null_gpu_cells.csv")
+CELLS = Path(__file__).with_name("cells.csv")
 AXES = ("model", "context", "step", "precision", "attention")
 CAPACITY = (81_008 - 526) * MIB
 ALLOCATED_WITHIN, RESERVED_WITHIN = 0.001, 0.01
@@ -97,7 +97,7 @@ def measure(cells: list[Cell], every: int) -> None:
     """Fill in the cells that were not measured, the file after each."""
     with null_gpu() as (python, environment):
         child = subprocess.Popen(
-            [python, "-m", "docs.validation.null_gpu_cells", CHILD],
+            [python, "-m", "docs.validation.null_gpu.cells", CHILD],
             env=environment,
             cwd=ROOT,
             stdin=subprocess.PIPE,
