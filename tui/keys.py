@@ -11,6 +11,7 @@ import asyncio
 from typing import Any
 
 from textual.app import App
+from textual.dom import DOMNode
 from textual.events import Event, Key
 from textual.widget import Widget
 from textual.widgets import Input
@@ -49,10 +50,26 @@ class Keys:
         if active is None or not active.enabled:
             return False
         done = await app.run_action(active.binding.action, active.node)
+        done = done or await self._run_above(key, active.node)
         focused = app.focused
         if isinstance(focused, Input) and focused is not field:
             await _focus_taken(focused)
         return done
+
+    async def _run_above(self, key: Key, node: DOMNode) -> bool:
+        """Run what parents of a node bind the key to, where the node's own action passes it on.
+
+        A field's arrows scroll it, if there is more of it; else they are the form's.
+        """
+        chain = iter(self._app.screen._modal_binding_chain)
+        for own, _ in chain:
+            if own is node:
+                break
+        for parent, bindings in chain:
+            for binding in bindings.key_to_bindings.get(key.key, ()):
+                if await self._app.run_action(binding.action, parent):
+                    return True
+        return False
 
     async def release(self) -> None:
         """Do what was typed while the screen was being built."""

@@ -88,6 +88,8 @@ TYPED_AT_ONCE = (
     (["tab", "8", "tab", *3 * ["backspace"], *"512", "tab"], {"batch": "8", "context": "512"}),
     (["tab", "tab", "ctrl+u", *"2048", "shift+tab", "7"], {"batch": "7", "context": "2048"}),
     (["tab", "tab", "end", "left", "left", "0", "home", "9"], {"context": "91028"}),
+    (["down", "down", *"999"], {"batch": "4", "context": "999"}),
+    (["down", "down", *"32", "up", *"7"], {"batch": "7", "context": "32"}),
 )
 
 
