@@ -8,16 +8,18 @@ overtake it: "⌫ 5 ⇥ 6" becomes "56⌫" in one field. Here each is done befor
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 from textual.app import App
 from textual.dom import DOMNode
 from textual.events import Event, Key
+from textual.message_pump import MessagePump
 from textual.widget import Widget
 from textual.widgets import Input
 
-FOCUS_SECONDS = 1.0
-"""Longest wait for a field to take the focus; a field that is taken away never does."""
+ANSWER_SECONDS = 5.0
+"""Longest wait for what a key set off; a widget that is taken away never answers."""
 
 
 class Keys:
@@ -26,6 +28,7 @@ class Keys:
     def __init__(self, app: App[Any]) -> None:
         self._app = app
         self._held: list[Key] = []
+        self._last: DOMNode | None = None  # where the last key did something
 
     async def carry_out(self, key: Event) -> bool:
         """Type a new key into the focused field, or run the action that it is bound to.
@@ -36,11 +39,18 @@ class Keys:
         app = self._app
         if not isinstance(key, Key) or key.is_forwarded or not app.screen_stack:
             return False
+        is_text = isinstance(app.focused, Input) and key.is_printable
+        if not self._held and not is_text and await self._has_closed():
+            # What the dialog was asked for is told to the app, after this.
+            self._held.append(key)
+            app.call_later(self.release)
+            return True
         if self._held or not getattr(app.screen, "takes_keys", True):
             self._held.append(key)
             return True
         field = app.focused
         if isinstance(field, Input) and key.is_printable and key.character:
+            self._last = field
             if field.selection.is_empty:
                 field.insert_text_at_cursor(key.character)
             else:
@@ -49,12 +59,24 @@ class Keys:
         active = app.screen.active_bindings.get(key.key)
         if active is None or not active.enabled:
             return False
+        self._last = active.node
         done = await app.run_action(active.binding.action, active.node)
         done = done or await self._run_above(key, active.node)
         focused = app.focused
         if isinstance(focused, Input) and focused is not field:
-            await _focus_taken(focused)
+            await _in_time(_passed(focused))  # it selects its text
         return done
+
+    async def _has_closed(self) -> bool:
+        """Wait until what earlier keys set off is done; whether another screen is there then."""
+        screen = self._app.screen
+        last, self._last = self._last, None
+        if last is not None:
+            await _in_time(passed_up(last))
+        settled = getattr(self._app.screen, "settled", None)
+        if settled is not None:
+            await _in_time(settled())
+        return self._app.screen is not screen
 
     async def _run_above(self, key: Key, node: DOMNode) -> bool:
         """Run what parents of a node bind the key to, where the node's own action passes it on.
@@ -84,11 +106,22 @@ def give_focus(widget: Widget) -> None:
         widget.screen.set_focus(widget)
 
 
-async def _focus_taken(field: Input) -> None:
-    """Wait until the field has done what it does with the focus: it selects its text."""
-    taken = asyncio.Event()
-    if field.is_attached and field.call_later(taken.set):
-        try:
-            await asyncio.wait_for(taken.wait(), FOCUS_SECONDS)
-        except TimeoutError:
-            return  # it goes away, or is stuck: the next key is not held up for it
+async def passed_up(node: DOMNode) -> None:
+    """Wait until a node and all that is around it have done what they were sent before."""
+    for one in node.ancestors_with_self:
+        if isinstance(one, App):
+            return  # it waits for this
+        await _passed(one)
+
+
+async def _passed(node: MessagePump) -> None:
+    passed = asyncio.Event()
+    if node.is_attached and node.call_later(passed.set):
+        await passed.wait()
+
+
+async def _in_time(answer: Awaitable[None]) -> None:
+    try:
+        await asyncio.wait_for(answer, ANSWER_SECONDS)
+    except TimeoutError:
+        return  # it goes away, or is stuck: the next key is not held up for it

@@ -12,8 +12,8 @@ from textual.widgets import Button, Input, Static
 
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.machine.devices import resolve_device
-from sysbench.core.runs.directory import create_run
-from sysbench.core.spec.files import list_profiles, load_profile
+from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.spec.files import list_profiles, load_profile, save_profile
 from sysbench.core.spec.model_source import located
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
@@ -84,6 +84,20 @@ async def test_the_first_field_has_the_focus_and_the_prediction_is_there(app: Sy
         assert "Fits" in text_of(app)
 
 
+def at_once(app: SysbenchApp, *keys: str) -> None:
+    """Type as a paste or a slow line does: every key is there before one is done."""
+    for key in keys:
+        app.post_message(Key(key, key if len(key) == 1 else None))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
+    """The runs that are started meanwhile; none gets a process."""
+    runs: list[RunDirectory] = []
+    monkeypatch.setattr("sysbench.core.runs.launch.start_detached", runs.append)
+    return runs
+
+
 TYPED_AT_ONCE = (
     (["tab", "8", "tab", *3 * ["backspace"], *"512", "tab"], {"batch": "8", "context": "512"}),
     (["tab", "tab", "ctrl+u", *"2048", "shift+tab", "7"], {"batch": "7", "context": "2048"}),
@@ -99,8 +113,7 @@ async def test_keys_that_come_in_one_write_are_done_in_their_order(
 ) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        for key in keys:
-            app.post_message(Key(key, key if len(key) == 1 else None))
+        at_once(app, *keys)
         boxes = {name: app.screen.query_one(f"#field-{name}", Input) for name in texts}
         await until(pilot, lambda: {name: box.value for name, box in boxes.items()} == texts)
         for _ in range(3):
@@ -108,6 +121,29 @@ async def test_keys_that_come_in_one_write_are_done_in_their_order(
         assert {name: box.value for name, box in boxes.items()} == texts
         filled = app.screen.query_one(SpecForm).texts
         assert {name: filled[name] for name in texts} == texts
+
+
+async def test_what_starts_in_the_same_write_is_what_was_typed(
+    app: SysbenchApp, started: list[RunDirectory]
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        at_once(app, "tab", "tab", *"64", "ctrl+r")
+        await until(pilot, lambda: started)
+    assert started[0].header().spec.context == 64
+
+
+async def test_a_profile_is_loaded_and_started_in_one_write(
+    app: SysbenchApp, started: list[RunDirectory]
+) -> None:
+    spec = RunSpec(batch=2, context=64, step="forward", device="cpu")
+    save_profile("small", spec, ["timing"])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        at_once(app, "ctrl+o", "enter", "ctrl+r")
+        await until(pilot, lambda: started)
+    header = started[0].header()
+    assert (header.spec, header.passes) == (spec, ["timing"])
 
 
 def test_auto_is_predicted_for_the_device_that_will_run() -> None:

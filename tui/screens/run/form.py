@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -200,6 +201,11 @@ class SpecForm(VerticalScroll, can_focus=False):
         self.texts = field_texts(spec)
         self.card = HERE
         self._due = False
+        self._is_read = asyncio.Event()
+
+    async def settled(self) -> None:
+        """Wait until `Edited` has been posted for the last change."""
+        await self._is_read.wait()
 
     def compose(self) -> ComposeResult:
         yield from self._rows(*FIRST)
@@ -290,6 +296,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         """Update once for all the changes that arrive together."""
         if not self._due:
             self._due = True
+            self._is_read.clear()
             self.call_after_refresh(self._update)
 
     async def _update(self) -> None:
@@ -323,6 +330,8 @@ class SpecForm(VerticalScroll, can_focus=False):
         for row in self.query(FieldRow):
             await self._complain(row, filled.errors.get(row.field, ""))
         self.post_message(self.Edited(filled))
+        if not self._due:
+            self._is_read.set()
 
     async def _complain(self, row: FieldRow, text: str) -> None:
         """Show under the row why its value is refused; an empty text clears that."""

@@ -19,6 +19,7 @@ from ....core.machine.children import PYTHON_VARIABLE
 from ....core.record.blocks import PassName
 from ....core.spec.command_line import command_line
 from ....core.spec.spec import RunSpec
+from ...keys import passed_up
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.key_bar import KeyBar
 from ..base import WorkScreen
@@ -96,6 +97,12 @@ class RunScreen(WorkScreen):
         if not self.takes_keys:
             self.takes_keys = True
             self.app.call_later(self.app.keys.release)
+
+    async def settled(self) -> None:
+        """Wait until `filled` is what the form says: a key acts on what was typed before it."""
+        for form in self.query(SpecForm):
+            await form.settled()
+            await passed_up(form)
 
     @on(DescendantFocus)
     def _show_hint(self, event: DescendantFocus) -> None:
