@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from .colours.themes import Depth
     from .live.pair_watch import Pair
     from .live.run_watch import RunWatch
-    from .screens.result.screen import ResultScreen
 
 REFRESH_SECONDS = 0.5
 
@@ -232,10 +231,13 @@ class SysbenchApp(App[None]):
     def _tell_end(self, run: RunDirectory) -> None:
         from .screens.dialogs.ask import AskScreen
 
-        if isinstance(self.screen, AskScreen):
+        asks = isinstance(self.screen, AskScreen)
+        # Who reads another dialog is not taken elsewhere.
+        is_reading = len(self.screen_stack) > 1 and not asks
+        if asks:
             self.screen.dismiss(None)  # its question was what to do with the run
-        if self.current_mode == "live":
-            self.switch_mode("result")
+        if self.current_mode == "live" and not is_reading:
+            self.action_mode("result")
         else:
             self.notify(f"{run.id} ended. F4 shows the result.", markup=False)
 
@@ -244,26 +246,21 @@ class SysbenchApp(App[None]):
             return True
         name = parameters[0]
         if name == self.current_mode:
-            return self._outdated_result() is not None
+            return self._outdated_screen() is not None
         needs = modes.MODES[str(name)].needs
         return not needs or getattr(self, needs) is not None
 
-    def _outdated_result(self) -> ResultScreen | None:
-        """The present screen if a newer run has ended than the one it shows."""
-        if self.current_mode != "result":
-            return None
-        from .screens.result.screen import ResultScreen
-
-        stack = self.screen_stack[:1]
-        results = (screen for screen in stack if isinstance(screen, ResultScreen))
-        return next((screen for screen in results if screen.is_outdated), None)
+    def _outdated_screen(self) -> WorkScreen | None:
+        """The present mode's screen if there is something newer to show in it."""
+        screens = (screen for screen in self.screen_stack[:1] if isinstance(screen, WorkScreen))
+        return next((screen for screen in screens if screen.is_outdated), None)
 
     def action_mode(self, name: str) -> None:
-        screen = self._outdated_result()
-        if name == "result" and screen is not None:
-            screen.call_next(screen.open)
-        else:
-            self.switch_mode(name)
+        self.switch_mode(name)
+        # Not when a screen resumes: it does so after each dialog, and what is read would go.
+        screen = self._outdated_screen()
+        if screen is not None and screen.is_mounted:
+            screen.catch_up()
 
     def action_help(self) -> None:
         from .screens.dialogs.help import HelpScreen

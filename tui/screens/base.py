@@ -59,6 +59,14 @@ class WorkScreen(Screen[None]):
         yield from self.body()
         yield KeyBar(compact=self.app.size.width < 100)
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the app has another subject for this screen than the one that it shows."""
+        return False
+
+    def catch_up(self) -> None:
+        """Show the app's subject: somebody asked for this screen. A closed dialog is no reason."""
+
     async def take_keys(self) -> None:
         """Do what was typed meanwhile, and wait no longer."""
         self.takes_keys = True

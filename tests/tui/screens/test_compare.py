@@ -324,6 +324,21 @@ async def test_an_experiment_is_started_and_stopped_by_keys(app: SysbenchApp) ->
             assert ended is not None and ended.ending == "cancelled" and screen.can_go_on
 
 
+async def test_another_experiment_waits_for_its_key(app: SysbenchApp) -> None:
+    first, other = pair_of(begun()), pair_of(begun())
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await compared(pilot, app, first)
+        app.compared = other
+        await pilot.press("f1")
+        await until(pilot, lambda: app.screen is not screen)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        await pilot.pause(0.1)
+        assert screen.pair_watch is not None and screen.pair_watch.pair == first
+        await pilot.press("f8")
+        await until(pilot, lambda: screen.pair_watch and screen.pair_watch.pair == other)
+
+
 async def test_a_live_experiment_is_found_at_the_start(sysbench_home: Path) -> None:
     directory = begun()
     app = SysbenchApp()

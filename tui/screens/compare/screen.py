@@ -120,17 +120,16 @@ class CompareScreen(WorkScreen):
         yield CommandLine()
 
     def on_mount(self) -> None:
-        self._begin()
+        self.catch_up()
 
-    def on_screen_resume(self) -> None:
-        # Textual resumes the screen once before composing it.
-        if self.is_mounted:
-            self._begin()
-
-    def _begin(self) -> None:
-        """Show the app's pair, if it has changed."""
+    @property
+    def is_outdated(self) -> bool:
         pair = self.app.compared
-        if pair is None or (self.pair_watch is not None and self.pair_watch.pair == pair):
+        return pair is not None and (self.pair_watch is None or self.pair_watch.pair != pair)
+
+    def catch_up(self) -> None:
+        pair = self.app.compared
+        if pair is None or not self.is_outdated:
             return
         self.pair_watch, self.reading, self._matched = PairWatch(pair), None, ()
         ids = Content(f"A {pair.a.id}\nB {pair.b.id}")

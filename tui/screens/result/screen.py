@@ -66,15 +66,12 @@ class ResultScreen(TabbedScreen):
         await self.open()
         self.app.call_later(self.take_keys)
 
-    async def on_screen_resume(self) -> None:
-        # Textual resumes the screen once before composing it.
-        if self.is_mounted:
-            await self.open()
-
     @property
     def is_outdated(self) -> bool:
-        """Whether the app has another run to show than this screen does."""
         return self.app.shown is not None and self.app.shown is not self._run
+
+    def catch_up(self) -> None:
+        self.call_next(self.open)
 
     async def open(self) -> None:
         """Show the app's run, if it has changed."""
