@@ -54,6 +54,11 @@ class WorkScreen(Screen[None]):
         # The app imports this module.
         app = getters.app(SysbenchApp)
 
+    @property
+    def is_current(self) -> bool:
+        # Textual's is also true behind a dialog, and sends all of both for each change there.
+        return bool(self.app.screen_stack) and self.app.screen is self
+
     def compose(self) -> ComposeResult:
         yield LiveStrip(self.app.session.strip)
         yield from self.body()

@@ -96,6 +96,11 @@ class LiveScreen(WorkScreen):
         self._states: dict[str, object] = {}
         self._lines_shown = 0
 
+    @property
+    def knows_earlier(self) -> bool:
+        """Whether the library was searched for earlier runs of the spec."""
+        return self._earlier is not None
+
     def body(self) -> ComposeResult:
         yield Drawing(id="heading")
         yield Folding(id="passes")
@@ -122,6 +127,8 @@ class LiveScreen(WorkScreen):
         self.paint()
 
     def paint(self) -> None:
+        if self.app.screen is not self:
+            return  # under a dialog Textual would send what changes around it, dimmed
         super().paint()
         watch = self.app.watch_run
         if watch is None or not self.query("#median"):
