@@ -45,6 +45,11 @@ def interval(half_width: float | None) -> str:
     return f"±{percents:.2g} %" if percents < 99.5 else f"±{percents:.0f} %"
 
 
+def ending_part(words: str) -> tuple[str, str]:
+    """A part of what ended a timing, with its colour by the mark that it begins with."""
+    return words, {"✓": "$success", "!": "$warning"}.get(words[:1], "$foreground 60%")
+
+
 def amount(count: float | None) -> str:
     """Bytes in the largest binary unit."""
     return UNKNOWN if count is None else format_bytes(count)
@@ -77,7 +82,7 @@ def day_and_time(t_ns: int) -> str:
     return time.strftime("%m-%d %H:%M", time.localtime(t_ns / 1e9))
 
 
-STATE_GLYPHS = {"waiting": "○", "running": "●", "finished": "✓"}
+STATE_GLYPHS = {"waiting": "○", "running": "●", "finished": "✓", "left-out": "–"}
 FAILED_GLYPH = "✗"
 
 OUTCOME_WORDS = {
@@ -91,6 +96,7 @@ OUTCOME_WORDS = {
     "cancelled": "stopped",
     "disk-full": "disk full",
     "lost": "supervisor died",
+    "left-out": "left out",
 }
 
 STAGE_WORDS = {

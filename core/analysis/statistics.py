@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from functools import cache
@@ -128,3 +129,20 @@ def stop_reason(
     if elapsed_seconds >= max_seconds:
         return f"the limit of {max_seconds:g} s was reached"
     return None
+
+
+ON_REQUEST = "stopped on request"
+_FEW_WORDS = (
+    (re.compile(r"the (\d+) steps asked for are done"), r"all \1 steps asked for"),
+    (re.compile(r"the limit of (.+) was reached"), r"stopped at \1"),
+    (re.compile(r"the median is known to .+"), ""),
+    (re.compile(r"stopped on request after .+"), ON_REQUEST),
+)
+
+
+def stop_words(reason: str) -> str:
+    """A reason of `stop_reason` in few words: ``stopped at 15 s``; none for the goal itself."""
+    for pattern, words in _FEW_WORDS:
+        if found := pattern.fullmatch(reason):
+            return found.expand(words)
+    return reason

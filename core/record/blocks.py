@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,3 +80,28 @@ DEFAULT_PASSES: tuple[PassName, ...] = tuple(
 """Those of a model on one device that run unless others are asked for."""
 RECORD_BLOCKS: tuple[BlockName, ...] = tuple(block for row in _ROWS for block in row.blocks)
 """The fields of the record that passes fill."""
+
+STOPPING = {
+    "failed": "failed",
+    "cuda-error": "ended with a CUDA error",
+    "disk-full": "filled the disk",
+}
+"""Outcomes of a pass after which no other one begins, in words."""
+
+
+def why_left_out(name: str, outcomes: Mapping[str, str]) -> str:
+    """Why a pass does not begin after what others came to; empty if it does.
+
+    After a failure the others would fail alike; after out of memory some still inform.
+
+    Args:
+        name: Of a pass.
+        outcomes: By pass, the outcome of those that are over.
+    """
+    for other, outcome in outcomes.items():
+        if outcome in STOPPING:
+            return f"the {other} pass {STOPPING[outcome]}"
+    for other, outcome in outcomes.items():
+        if outcome == "oom" and not PASSES[name].after_oom:
+            return f"the {other} pass ran out of memory"
+    return ""

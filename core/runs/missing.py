@@ -9,7 +9,7 @@ import msgspec
 
 from ..estimate.closed_form import Prediction, predict, why_not_predicted
 from ..formatting import counted
-from ..record.blocks import PASSES
+from ..record.blocks import PASSES, why_left_out
 from ..record.record import Finding, PassRecord
 from ..spec.spec import RunSpec
 from .directory import Header
@@ -44,6 +44,7 @@ def reasons_of_missing(
 ) -> dict[str, str]:
     """By block of the record, the reason why it is null; ``no_telemetry`` is the sensors'."""
     spec = header.spec
+    outcomes = {row.name: row.outcome for row in passes}
     details = {row.name: row.detail for row in passes}
     missing: dict[str, str] = {}
     for row in PASSES.values():
@@ -53,6 +54,8 @@ def reasons_of_missing(
             missing[row.block] = f"the {row.name} pass was not asked for"
         elif row.name in details:
             missing[row.block] = details[row.name]
+        elif why := why_left_out(row.name, outcomes):
+            missing[row.block] = f"the {row.name} pass was left out: {why}"
         else:
             missing[row.block] = f"the {row.name} pass did not run"
     if "compile" not in blocks:

@@ -24,7 +24,7 @@ from ..machine.processes import stopped_process
 from ..machine.telemetry.host import CpuUse
 from ..machine.telemetry.sample import Sample
 from ..machine.telemetry.sampler import Sampler
-from ..record.blocks import PASSES, PassName
+from ..record.blocks import PassName, why_left_out
 from ..record.events import (
     AnyEvent,
     ClockMoved,
@@ -83,7 +83,7 @@ class Supervision:
         )
         self.builder = RecordBuilder(run, header, environment)
         self.samples: queue.SimpleQueue[Sample] = queue.SimpleQueue()
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[tuple[PassName, Outcome]] = []
         self.disk_full = False
         self._noticed: set[str] = set()
 
@@ -137,7 +137,11 @@ class Supervision:
     def _passes(self) -> Iterator[AnyEvent]:
         for name in self.header.passes:
             for number in range(1, 1 + (self.header.repeat if name == "timing" else 1)):
-                if self.cancel.is_set() or self.disk_full or not self._worth_running(name):
+                if self.cancel.is_set() or self.disk_full:
+                    break
+                if why := why_left_out(name, self._ended()):
+                    if number == 1:
+                        yield from self.emit(Noticed(message=f"{name} pass left out: {why}"))
                     break
                 yield from self._run_pass(name, number)
                 self._keep_record()
@@ -152,11 +156,9 @@ class Supervision:
         if sampler.error is not None:
             yield from self.emit(Noticed(message=f"telemetry stopped: {sampler.error}"))
 
-    def _worth_running(self, name: PassName) -> bool:
-        """After a failure the other passes would fail alike; after an OOM some still inform."""
-        if {"failed", "cuda-error", "disk-full"} & set(self.outcomes):
-            return False
-        return "oom" not in self.outcomes or PASSES[name].after_oom
+    def _ended(self) -> dict[str, str]:
+        """By pass its first outcome that is not ``finished``."""
+        return {name: outcome for name, outcome in reversed(self.outcomes) if outcome != "finished"}
 
     def _run_pass(
         self, name: PassName, number: int = 1, place: Place | None = None
@@ -168,10 +170,9 @@ class Supervision:
             job = Job(spec=self.header.spec, name=name, folder=str(folder))
             worker = WorkerProcess(job, self.run.log_path(name, number), self.header.python)
         except (OSError, DamagedFileError) as error:
-            self.outcomes.append(outcome_of_os_error(error))
-            yield from self.emit(
-                _pass_ended(name, self.outcomes[-1], str(error), began, None, round=number)
-            )
+            outcome = outcome_of_os_error(error)
+            self.outcomes.append((name, outcome))
+            yield from self.emit(_pass_ended(name, outcome, str(error), began, None, round=number))
             return
         try:
             kept = msgspec.structs.asdict(place) if place else {}
@@ -184,7 +185,7 @@ class Supervision:
         outcome, detail = watch.verdict(code)
         if self.disk_full:
             outcome, detail = "disk-full", "the disk is full: free space and run again"
-        self.outcomes.append(outcome)
+        self.outcomes.append((name, outcome))
         if number > 1:
             # Only the first round's cache is of use, to the trace pass.
             shutil.rmtree(folder / CACHE_FOLDER, ignore_errors=True)
@@ -239,7 +240,7 @@ class Supervision:
         if self.builder.resumed:
             status = self.builder.status_of_all()
         elif status is None:
-            bad = [outcome for outcome in self.outcomes if outcome != "finished"]
+            bad = [outcome for _, outcome in self.outcomes if outcome != "finished"]
             status = bad[0] if bad else "finished"
             if self.disk_full:
                 status = "disk-full"
@@ -353,10 +354,14 @@ def _describe_oom(event: OutOfMemory, asked_bytes: int | None) -> str:
     asked_bytes = event.requested_bytes if asked_bytes is None else asked_bytes
     if asked_bytes is not None:
         requested = format_bytes(asked_bytes)
-    free = ""
-    if event.free_bytes is not None:
-        free = f", {format_bytes(event.free_bytes)} free"
-    return f"{_of_rank(event.rank)}out of memory: {requested} asked for in {event.phase}{free}"
+    free = "" if event.free_bytes is None else f", {format_bytes(event.free_bytes)} free"
+    limit = ""
+    if event.limit_bytes is not None:
+        limit = f", limit {format_bytes(event.limit_bytes)}"
+    elif event.capacity_bytes is not None:
+        limit = f", {format_bytes(event.capacity_bytes)} to be had"
+    head = f"{_of_rank(event.rank)}out of memory: {requested} asked for in {event.phase}"
+    return f"{head}{free}{limit}"
 
 
 def _describe_failure(failure: WorkerFailed) -> str:

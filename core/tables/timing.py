@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..analysis.rounds import LEAST_FOR_INTERVAL, middle
+from ..analysis.statistics import ON_REQUEST, stop_words
 from ..formatting import counted, percent
 from ..record.record import Round, Spread, Telemetry, Timing
 from .table import QUANTITY, Cell, Column, Table, facts, fields_of, tabulate
@@ -44,6 +47,33 @@ def known_words(timing: Timing) -> str:
     if timing.interval_of == "steps":
         return f"of {timing.step.n} steps in one process"
     return f"of {timing.step.n} rounds"
+
+
+def ending_words(
+    reason: str, half_width: float | None, *, until: float, steps: int
+) -> Iterator[str]:
+    """``✓ within ±5 %``, ``stopped at 15 s``: the interval against the goal, then what ended it.
+
+    Args:
+        reason: Why measuring stopped; empty while it goes on.
+        half_width: Of the interval inside one process, as a share of the median; None where there
+            is none.
+        until: The goal, as a share.
+        steps: The number of steps asked for: then there is no goal. 0 for none.
+    """
+    goal = f"±{100 * until:.2g} %"
+    words = stop_words(reason)
+    if words == ON_REQUEST:
+        yield f"! {words}"
+        return
+    if steps:
+        pass
+    elif half_width is not None and half_width <= until:
+        yield f"✓ within {goal}"
+    elif reason:
+        yield f"! not within {goal}"
+    if words:
+        yield words
 
 
 def timing_table(timing: Timing) -> Table:

@@ -250,6 +250,19 @@ def test_a_second_run_waits_until_the_first_is_stopped_as_cancelled(
     assert not stop(detached)
 
 
+def test_a_pass_that_is_left_out_is_announced_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_workers(monkeypatch, tmp_path / "double").write(starve=(1, 2))
+    run = new_run(SHORT, "timing", "trace", "memory")
+    told = [event.message for event in supervise(run) if isinstance(event, Noticed)]
+    assert told == ["trace pass left out: the timing pass ran out of memory"]
+    record = load_record(run)
+    assert [one.name for one in record.passes] == ["timing", "memory"]
+    why = "the trace pass was left out: the timing pass ran out of memory"
+    assert record.missing["kernels"] == why
+
+
 def test_out_of_memory_on_the_cpu_names_phase_and_bytes(oom_run: RunDirectory) -> None:
     ended, run_ended = the_end(list(oom_run.tail().read()))
     assert (ended.outcome, run_ended.status) == ("oom", "oom")

@@ -14,6 +14,7 @@ import msgspec
 from ...core.errors import DamagedFileError
 from ...core.machine.telemetry.sample import Sample
 from ...core.record import events
+from ...core.record.blocks import why_left_out
 from ...core.runs.directory import RunDirectory
 from ...core.runs.launch import stop
 from ...core.storage import open_regular
@@ -32,8 +33,10 @@ class LiveView:
     """The state of a run after the events so far; `take` folds the next one in.
 
     ``pass_seconds`` and ``stages`` have the seconds of passes, and of their stages by pass, that
-    are over; ``warmup_ends_ns`` and ``step_ends_ns`` the instants at which the steps of the same
-    place ended; ``stepped_ns`` when steps were last told; ``counts`` what the present pass counted.
+    are over; ``left_out`` why passes do not begin; ``stop_reason`` why the timing pass stopped
+    measuring, empty before; ``warmup_ends_ns`` and ``step_ends_ns`` the instants at which the
+    steps of the same place ended; ``stepped_ns`` when steps were last told; ``counts`` what the
+    present pass counted.
     """
 
     spec: dict[str, Any] = field(default_factory=dict)
@@ -68,6 +71,8 @@ class LiveView:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     line_count: int = 0
     status: str = "running"
+    left_out: dict[str, str] = field(default_factory=dict)
+    stop_reason: str = ""
 
     @property
     def round_text(self) -> str:
@@ -102,6 +107,8 @@ class LiveView:
                 self.progress = ("step", event.done, event.total)
             case events.MemoryRead():
                 self.readings.append(event)
+            case events.ResultReported(block="timing"):
+                self.stop_reason = str(event.data.get("stop_reason", ""))
             case events.WorkStepped():
                 self.progress = (event.what, event.done, event.total)
                 self.counts[event.what] = event.done
@@ -154,6 +161,7 @@ class LiveView:
                 self.passes[event.name] = event.outcome
                 self._end_stage(event.t_ns)
                 self.pass_seconds[event.name] = event.seconds
+                self._leave_out()
                 ended = outcome_text(event.outcome)
                 detail = "" if event.detail in ("", ended) else f": {event.detail}"
                 text = f"{self._pass_words} pass {ended}{detail}"
@@ -181,12 +189,20 @@ class LiveView:
         if event.name == "memory":
             self.readings = []
         self.status, self.round = "running", event.round
+        if event.name == "timing":
+            self.stop_reason = ""
         if event.round > 1:
             self.first_step_ms = self.settled = self.median_ms = self.half_width = None
             self.step_count = 0
             self.warmup_ms, self.warmup_ends_ns, self.phases_ms = [], [], {}
             self.steps_ms.clear()
             self.step_ends_ns.clear()
+
+    def _leave_out(self) -> None:
+        """Mark the passes that will not begin, by the rule of the supervisor."""
+        for name, state in self.passes.items():
+            if state == "waiting" and (why := why_left_out(name, self.passes)):
+                self.passes[name], self.left_out[name] = "left-out", why
 
     def _end_stage(self, t_ns: int) -> None:
         """Add the seconds of the stage that is over; compiling may come back in one pass."""

@@ -17,6 +17,7 @@ from sysbench.core.analysis.statistics import (
     settled,
     spread,
     stop_reason,
+    stop_words,
 )
 
 times = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=300)
@@ -114,3 +115,19 @@ def test_stopping_at_limits_says_which() -> None:
 def test_a_fixed_number_of_steps_rules_alone() -> None:
     assert no_stop([1.0] * 11, seconds=99.0, steps=12) is None
     assert "12 steps" in (no_stop([1.0] * 12, steps=12) or "")
+
+
+def test_each_reason_to_stop_has_few_words() -> None:
+    asked = no_stop([1.0] * 7, steps=7)
+    most = stop_reason([1.0, 9.0], 5.0, steps=0, until=1e-9, max_steps=2, max_seconds=20.0)
+    late = stop_reason([1.0, 9.0], 15.0, steps=0, until=1e-9, max_steps=200, max_seconds=15.0)
+    reached = stop_reason([1.0] * 20, 15.0, steps=0, until=0.05, max_steps=200, max_seconds=20.0)
+    reasons = [asked, most, late, reached, "stopped on request after 20 of its steps"]
+    assert [stop_words(reason or "") for reason in reasons] == [
+        "all 7 steps asked for",
+        "stopped at 2 steps",
+        "stopped at 15 s",
+        "",
+        "stopped on request",
+    ]
+    assert stop_words("another reason") == "another reason"

@@ -71,6 +71,37 @@ def test_silence_is_told_after_twenty_steps_and_five_seconds() -> None:
     assert "no step" not in str(median_line(view, last_ns + 60 * SECOND))
 
 
+def test_the_end_of_timing_fits_one_line() -> None:
+    view = measuring(300.0, [])
+    assert str(median_line(view, view.stepped_ns)) == "100.0 ms ±2 %  n 20, goal ±1 %"
+    view.spec["until"] = 0.05
+    reason = {"stop_reason": "the limit of 15 s was reached"}
+    view.take(events.ResultReported(t_ns=9 * SECOND, block="timing", data=reason))
+    whole = "100.0 ms ±2 %  n 20  ✓ within ±5 %  stopped at 15 s"
+    assert str(median_line(view, view.stepped_ns)) == whole
+    assert str(median_line(view, view.stepped_ns, 45)) == (
+        "100.0 ms ±2 %  ✓ within ±5 %  stopped at 15 s"
+    )
+    assert str(median_line(view, view.stepped_ns, 40)) == "100.0 ms ±2 %  ✓ within ±5 %"
+    view.spec["until"] = 0.01
+    assert "! not within ±1 %  stopped at 15 s" in str(median_line(view, view.stepped_ns))
+    view.spec["steps"] = 20
+    view.stop_reason = "the 20 steps asked for are done"
+    assert str(median_line(view, view.stepped_ns)) == "100.0 ms ±2 %  n 20  all 20 steps asked for"
+
+
+def test_a_pass_that_is_left_out_says_which_and_why() -> None:
+    view = LiveView(passes=dict.fromkeys(("timing", "trace", "memory"), "waiting"))
+    view.take(events.PassStarted(t_ns=SECOND, name="timing", pid=2))
+    ended = events.PassEnded(
+        t_ns=2 * SECOND, name="timing", outcome="oom", detail="no", seconds=1.0, exit_code=1
+    )
+    view.take(ended)
+    assert view.passes == {"timing": "oom", "trace": "left-out", "memory": "waiting"}
+    lines = str(passes_lines(view, Earlier(), 3 * SECOND, 80, 6)).split("\n")
+    assert "– trace    left out: the timing pass ran out of memory" in lines[1]
+
+
 def test_no_figure_of_a_phase_is_cut() -> None:
     view = LiveView()
     medians = {"forward": 14.1, "backward": 19.4, "optimizer": 3.68, "zero-grad": 0.27}

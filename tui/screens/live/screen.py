@@ -228,22 +228,26 @@ class LiveScreen(WorkScreen):
             self._set("#median", memory_line(view, self._predicted))
             self._set("#phases", memory_note(view))
         elif name in ("", "timing"):
-            self._set("#median", median_line(view, watch.now_ns))
+            self._set("#median", median_line(view, watch.now_ns, self._room))
             self._show_phases(view)
         else:
             bare = Content.styled("timing pass: ", "$foreground 60%")
-            known = view.median_ms is not None
-            self._set("#median", bare + median_line(view, watch.now_ns) if known else Content(""))
+            line = median_line(view, watch.now_ns, self._room - len(bare))
+            self._set("#median", bare + line if view.median_ms is not None else Content(""))
             self._show_phases(view)
         if self._is_new("stages", (name, view.stage, view.progress, view.counts.copy(), second)):
             self.query_one("#stages", Folding).show(
                 partial(stage_lines, view, name, self._earlier, watch.now_ns)
             )
 
+    @property
+    def _room(self) -> int:
+        """Cells of a line about steps. One without a size has not been laid out: the next tick
+        knows its width."""
+        return self.query_one("#phases", Static).size.width or self.app.size.width
+
     def _show_phases(self, view: LiveView) -> None:
-        line = self.query_one("#phases", Static)
-        # A line without a size has not been laid out; the next tick knows its width.
-        self._set("#phases", phases_line(view, line.size.width or self.app.size.width))
+        self._set("#phases", phases_line(view, self._room))
 
     @staticmethod
     def _title(view: LiveView, name: str) -> str:

@@ -10,6 +10,7 @@ from textual.content import Content
 from ....core.formatting import counted
 from ....core.machine.null_gpu import WORDS, is_null
 from ....core.record.clock_reasons import holding
+from ....core.tables.timing import ending_words
 from ...live.earlier import Earlier, left_seconds
 from ...live.run_watch import LiveView
 from ...live.sensors import device_of, readings
@@ -17,6 +18,7 @@ from ...text import (
     STAGE_WORDS,
     amount,
     elapsed,
+    ending_part,
     interval,
     milliseconds,
     outcome_glyph,
@@ -30,6 +32,7 @@ from ...widgets.charts.traces import gauge
 
 BAR = 16
 NO_EARLIER = "no earlier run of this spec"
+WIDE = 999
 SILENT_SECONDS = 5.0
 SILENT_STEPS = 20
 """Steps without a word, and at least so many seconds, from which on silence is told."""
@@ -93,6 +96,9 @@ def _pass_line(view: LiveView, earlier: Earlier | None, name: str, now_ns: int) 
     if state == "waiting":
         words = NO_EARLIER if expected is None else f"about {duration(expected)}"
         return head + Content.styled(words if earlier else "", "$foreground 50%")
+    if name in view.left_out:
+        words = f"{outcome_text(state)}: {view.left_out[name]}"
+        return head + Content.styled(words, "$warning")
     took = view.pass_seconds.get(name)
     words = outcome_text(state) + ("" if took is None else f" in {duration(took)}")
     return head + Content.styled(words, "$foreground 70%")
@@ -141,27 +147,33 @@ def steps_title(view: LiveView) -> str:
     return f"Step time · {WORDS}: no times" if null else "Step time"
 
 
-def median_line(view: LiveView, now_ns: int) -> Content:
-    """The median with its interval settling towards the goal."""
+def median_line(view: LiveView, now_ns: int, width: int = WIDE) -> Content:
+    """The median with its interval settling towards the goal, and what ended it.
+
+    Where not all of it fits, the number of steps goes, then what says least.
+    """
     if view.median_ms is None:
         first = view.first_step_ms
         return Content(f"first step {milliseconds(first)}" if first else "waiting for a step …")
-    goal = view.spec.get("until")
-    # With a fixed number of steps there is no goal.
-    fixed = view.spec.get("steps")
-    aim = f" of {fixed}" if fixed else f", goal {interval(goal)}"
-    line = Content.assemble(
-        (milliseconds(view.median_ms), "bold $accent"),
-        f" {interval(view.half_width)}  n {view.step_count}{aim}",
-    )
+    until, fixed = float(view.spec.get("until") or 0.0), int(view.spec.get("steps") or 0)
+    endings = list(ending_words(view.stop_reason, view.half_width, until=until, steps=fixed))
+    aim = f" of {fixed}" if fixed and not view.stop_reason else ""
+    if until and not fixed and not endings:
+        aim = f", goal {interval(until)}"
     silent = (now_ns - view.stepped_ns) / 1e9
     is_timed = view.current == "timing" and view.stage == "measure" and view.status == "running"
     if is_timed and silent > max(SILENT_SECONDS, SILENT_STEPS * view.median_ms / 1e3):
-        return line + Content.styled(f"  ! no step for {silent:.0f} s", "$warning")
-    if view.settled is False:
-        return line + Content.styled("  ! warm-up did not settle", "$warning")
-    if not fixed and goal and view.half_width is not None and view.half_width <= goal:
-        return line + Content.styled("  ✓ settled", "$success")
+        endings.insert(0, f"! no step for {silent:.0f} s")
+    elif view.settled is False:
+        endings.append("! warm-up did not settle")
+    median = Content.styled(milliseconds(view.median_ms), "bold $accent")
+    line = median + Content(f" {interval(view.half_width)}")
+    count = Content(f"  n {view.step_count}{aim}")
+    parts = [Content("  ") + Content.styled(*ending_part(words)) for words in endings]
+    for shown in ([count, *parts], *(parts[:many] for many in range(len(parts), 0, -1)), [count]):
+        whole = Content("").join([line, *shown])
+        if len(whole) <= width:
+            return whole
     return line
 
 

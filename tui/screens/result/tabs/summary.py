@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from .....core.analysis.memory.oom import asked_by, held, largest_rows, out_of_memory, place
+from .....core.record.blocks import PASSES, why_left_out
 from .....core.record.memory import Oom
 from .....core.record.record import Numerics, Record
 from .....core.tables.cells import cells_as_text
@@ -160,6 +161,11 @@ def passes(record: Record) -> Iterator[Pair]:
             # The detail of some outcomes begins with the outcome's own text.
             words += f": {row.detail.removeprefix(outcome_text(row.outcome)).lstrip(': ')}"
         yield f"{outcome_glyph(row.outcome)} {row.name}", words
+    ended = {row.name: row.outcome for row in record.passes}
+    for name, kind in PASSES.items():
+        why = why_left_out(name, ended)
+        if name not in ended and why and why in record.missing.get(kind.block, ""):
+            yield f"{outcome_glyph('left-out')} {name}", f"left out: {why}"
 
 
 def machine(record: Record) -> list[Pair]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -10,11 +11,18 @@ from textual.content import Content
 from textual.widgets import Static
 
 from .....core.analysis.rounds import inside, middle
+from .....core.formatting import counted
 from .....core.record.record import Spread, Timing
 from .....core.tables.cells import cells_as_text
 from .....core.tables.table import Table
-from .....core.tables.timing import known_words, rounds_table, speed_table, timing_table
-from ....text import interval, milliseconds, significant
+from .....core.tables.timing import (
+    ending_words,
+    known_words,
+    rounds_table,
+    speed_table,
+    timing_table,
+)
+from ....text import ending_part, interval, milliseconds, significant
 from ....widgets.charts.drawing import Drawing
 from ....widgets.charts.plot import Plot
 from ....widgets.charts.traces import bar
@@ -44,7 +52,7 @@ class TimingTab(ResultTab):
             yield self.blank()
             return
         with VerticalScroll():
-            yield Static(headline_of(timing), classes="head", markup=False)
+            yield Static(headline_of(timing, self.record.spec), classes="head", markup=False)
             with Vertical(classes="panel", id="samples") as samples:
                 samples.border_title = f"Steps, ms{_of_round(timing)}"
                 yield Plot(axis=lambda value: significant(value, 3))
@@ -83,15 +91,16 @@ class TimingTab(ResultTab):
         return "the timing table as Markdown", self.query_one("#phases-table", TableView).markdown()
 
 
-def headline_of(timing: Timing) -> Content:
-    """The median with its interval and what that is of; whether the steps can be relied on."""
+def headline_of(timing: Timing, spec: Mapping[str, Any]) -> Content:
+    """The median with its interval and what that is of; what ended it, and whether in time."""
     step, within = timing.step, inside(timing)
-    settled = ("✓ settled", "$success") if timing.settled else ("! not settled", "$warning")
+    ending = ending_words(
+        timing.stop_reason, within.half_width, until=spec["until"], steps=spec["steps"]
+    )
     return Content.assemble(
         (milliseconds(step.median_ms), "bold $accent"),
-        f" {interval(step.half_width)} {known_words(timing)}  ",
-        settled,
-        (f"  {timing.stop_reason}", "$foreground 60%"),
+        f" {interval(step.half_width)} {known_words(timing)}",
+        *(part for words in ending for part in ("  ", ending_part(words))),
         (_outliers(within), "$foreground 60%"),
     )
 
@@ -103,7 +112,7 @@ def _of_round(timing: Timing) -> str:
 
 
 def _outliers(step: Spread) -> str:
-    return f"  {len(step.outliers)} outliers, kept" if step.outliers else ""
+    return f"  {counted(len(step.outliers), 'outlier')}, kept" if step.outliers else ""
 
 
 def histogram(samples: Sequence[float], width: int, bins: int = BINS) -> list[Content]:
