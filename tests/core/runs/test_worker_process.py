@@ -49,6 +49,26 @@ sys.exit(1)
 """
 
 
+LIMITS = {
+    "limit": ({"limit_bytes": 300 * 2**20, "capacity_bytes": 2**33}, ", 0 B free, limit 300 MiB"),
+    "capacity": ({"capacity_bytes": 79 * 2**30}, ", 0 B free, 79.0 GiB to be had"),
+}
+
+
+@pytest.mark.parametrize(("facts", "words"), LIMITS.values(), ids=LIMITS)
+def test_out_of_memory_says_what_there_was(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, int], words: str
+) -> None:
+    told = RUNS_OUT.replace("**unknown)", f"**unknown | {facts | {'free_bytes': 0}})")
+    child = [sys.executable, "-S", "-E", "-c", told]
+    monkeypatch.setattr(worker_process, "python_child", lambda *_, **__: child)
+    run = create_run(RunSpec(model="tiny", device="cpu"), ["memory"])
+    for _ in supervise(run):
+        pass
+    (row,) = run.record().passes
+    assert row.detail == f"out of memory: 1.50 MiB asked for in forward{words}"
+
+
 def test_what_was_asked_for_is_the_recordings_figure_where_there_is_one(
     sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,19 @@ async def test_a_model_is_picked_by_letters_and_arrows_go_from_row_to_row(
         assert app.focused is model
 
 
+async def test_the_grid_comes_and_goes_with_the_height(app: SysbenchApp) -> None:
+    heading = "Predicted peak by batch and context"
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(pilot, lambda: "parameters" in text_of(app))
+        assert heading not in text_of(app)
+        for height, has_grid in ((40, True), (24, False), (48, True)):
+            await pilot.resize_terminal(120, height)
+            await until(pilot, lambda has=has_grid: (heading in text_of(app)) is has)
+        rows = text_of(app)[text_of(app).index(heading) :].split("\n")
+        view = app.screen.query_one(PredictionView)
+        assert len(rows) >= 8 and all(len(row) <= view.size.width for row in rows)
+
+
 async def test_the_first_field_has_the_focus_and_the_prediction_is_there(app: SysbenchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()

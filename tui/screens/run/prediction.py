@@ -53,6 +53,11 @@ class PredictionView(Static):
     def on_resize(self) -> None:
         self._paint()
 
+    def fit_screen(self) -> None:
+        """Paint for the present height of the screen, of which this view's own size tells nothing:
+        without its grid it is as high as before."""
+        self._paint()
+
     def _paint(self) -> None:
         lines: list[Content | str] = []
         if self._reasons:

@@ -59,6 +59,10 @@ class RunScreen(WorkScreen):
         # out and painted twice, and the first painting is never seen.
         self.app.call_later(self._build)
 
+    def on_resize(self) -> None:
+        for view in self.query(PredictionView):
+            view.call_after_refresh(view.fit_screen)
+
     async def _build(self) -> None:
         what = Vertical(SpecForm(RunSpec()), Static(id="hint", markup=False), id="what")
         what.border_title = "What to run"
