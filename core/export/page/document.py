@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
 from ...tables.cells import cells_as_text, heading_of, is_numeric, literal
 from ...tables.table import Table
+
+HEADING = re.compile(r"<h2>(.*?)</h2>")
+BREAK = re.compile(r"[:;,] ")
 
 
 def text(value: object) -> str:
@@ -65,22 +69,25 @@ def branch(
     return tag("details", tag("summary", *line), *below, class_="" if below else "leaf", **how)
 
 
-def document(title: str, head: str, sections: Mapping[str, str]) -> str:
+def document(title: str, head: str, sections: Mapping[str, str], about: str = "") -> str:
     """One file: style and script inside, and a policy that forbids every request.
 
     Args:
         title: Of the window; plain text.
         head: HTML before the sections.
         sections: Anchor to HTML of a section, in order; the contents are made of them.
+        about: Description of the page for what lists it without opening it; plain text.
     """
     style, script = (_part(name) for name in ("look.css", "look.js"))
-    links = [tag("a", text(anchor.replace("-", " ")), href=f"#{anchor}") for anchor in sections]
+    links = [_link(anchor, inside) for anchor, inside in sections.items()]
+    described = f'<meta name="description" content="{text(about)}">\n' if about else ""
     return "".join(
         (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
             f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">\n',
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             '<link rel="icon" href="data:,">\n',
+            described,
             f"<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n",
             tag("header", head, tag("nav", *links)),
             "\n",
@@ -88,6 +95,13 @@ def document(title: str, head: str, sections: Mapping[str, str]) -> str:
             f"\n<script>{script}</script>\n</body>\n</html>\n",
         )
     )
+
+
+def _link(anchor: str, inside: str) -> str:
+    """The entry of a section in the contents: its heading, up to the first break."""
+    found = HEADING.search(inside)
+    title = html.unescape(found[1]) if found else anchor.replace("-", " ")
+    return tag("a", text(BREAK.split(title)[0]), href=f"#{anchor}")
 
 
 def _policy(script: str) -> str:

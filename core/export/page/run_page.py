@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...analysis.kernels.tree import TreeNode
 from ...analysis.rounds import inside, middle
-from ...formatting import format_bytes, percent
+from ...formatting import format_bytes, milliseconds, percent
+from ...machine.null_gpu import WORDS, is_null
+from ...record.environment import device_name
 from ...record.record import Finding, Memory, ModuleMemory, Record
 from ...tables.context import headline
 from ...tables.kernels import top_kernels
 from ...tables.table import Table
+from ...tables.timing import known_words
 from ...tables.trust import trust_lines
 from .charts import memory_chart, steps_chart
 from .document import branch, document, section, table, tag, text
@@ -29,10 +33,33 @@ def run_page(record: Record, tables: Sequence[Table], tree: TreeNode | None = No
         tree: Of the traced step, layers folded.
     """
     first, *further = headline(record)
-    head = tag("h1", text(first)) + "".join(
-        tag("p", text(line), class_="quiet") for line in further
+    figures = " · ".join(_figures(record))
+    stamp = time.strftime("%Y-%m-%d %H:%M", time.gmtime(record.created_ns / 1e9))
+    began = tag("time", text(f"{stamp} UTC"), datetime=f"{stamp.replace(' ', 'T')}Z")
+    head = "".join(
+        (
+            tag("h1", text(first)),
+            tag("p", tag("b", text(figures))) if figures else "",
+            *(tag("p", text(line), class_="quiet") for line in further),
+            tag("p", "started ", began, class_="quiet"),
+        )
     )
-    return document(first, head, dict(_sections(record, tables, tree)))
+    name = str(record.spec.get("model") or record.spec.get("workload") or record.id)
+    title = " · ".join(filter(None, (name, figures, "sysbench-tui")))
+    about = "; ".join(filter(None, (*further[:2], figures, f"started {stamp} UTC")))
+    return document(title, head, dict(_sections(record, tables, tree)), about)
+
+
+def _figures(record: Record) -> Iterator[str]:
+    """The step time with its interval, and the peak; of a null GPU that its times are none."""
+    timing, memory = record.timing, record.memory
+    if is_null(device_name(record.environment)):
+        yield f"{WORDS}: no times"
+    elif timing is not None:
+        width = f" ±{percent(timing.step.half_width)}" if timing.step.half_width else ""
+        yield f"{milliseconds(timing.step.median_ms)} a step{width}, {known_words(timing)}"
+    if memory is not None:
+        yield f"peak {format_bytes(memory.peak_allocated_bytes)}"
 
 
 def file_page(

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 from sysbench.core.export.exports import write_export
 from sysbench.core.export.page.run_page import run_page
 from sysbench.core.export.report import run_as_page
+from sysbench.core.formatting import format_bytes, milliseconds
 from sysbench.core.record.record import Record
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.records import load_record
@@ -43,6 +45,26 @@ def test_every_table_of_the_record_is_there(page: str, record: Record) -> None:
             assert f'id="{table.name}"' in page
     for anchor in ("findings", "trust", "step-times", "timeline", "modules", "tree"):
         assert page.count(f'id="{anchor}"') == 1
+
+
+def test_the_head_says_what_was_measured_and_when(page: str, record: Record) -> None:
+    assert record.timing is not None and record.memory is not None
+    head = page[: page.index("<body>")]
+    step = f"{milliseconds(record.timing.step.median_ms)} a step"
+    assert f"<title>tiny · {step}" in head and "sysbench-tui</title>" in head
+    (about,) = re.findall(r'<meta name="description" content="([^"]+)">', head)
+    assert step in about and format_bytes(record.memory.peak_allocated_bytes) in about
+    day = time.strftime("%Y-%m-%d", time.gmtime(record.created_ns / 1e9))
+    assert day in about and f'<time datetime="{day}T' in page
+
+
+def test_the_contents_have_the_names_of_the_sections(page: str) -> None:
+    contents = page[page.index("<nav>") : page.index("</nav>")]
+    assert '<a href="#ledger">Memory ledger</a>' in contents
+    assert '<a href="#tree">The traced step</a>' in contents
+    assert '<a href="#step-times">Steps</a>' in contents
+    links = re.findall(r'href="#([^"]+)"', contents)
+    assert all(page.count(f'id="{anchor}"') == 1 for anchor in links)
 
 
 def test_the_tree_begins_with_the_step_and_has_the_layers(page: str) -> None:
