@@ -7,12 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.widgets import Button, Input, Static
 
+from sysbench.core.errors import SpecError
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.machine.devices import resolve_device
+from sysbench.core.record.blocks import DEFAULT_PASSES
 from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.files import list_profiles, load_profile, save_profile
 from sysbench.core.spec.model_source import located
 from sysbench.core.spec.spec import RunSpec
@@ -20,7 +23,9 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
 from sysbench.tui.screens.dialogs.pick_model import PickModelScreen
 from sysbench.tui.screens.run.device_prediction import predict_on_device
-from sysbench.tui.screens.run.form import SpecForm, checked, field_texts
+from sysbench.tui.screens.run.filled import checked, field_texts
+from sysbench.tui.screens.run.form import SpecForm
+from sysbench.tui.screens.run.pasted import is_command, read_command
 from sysbench.tui.screens.run.prediction import PredictionView, prediction_lines
 from sysbench.tui.screens.run.screen import RunScreen
 from sysbench.tui.widgets.bars.command_line import CommandLine
@@ -73,6 +78,66 @@ async def test_a_model_is_picked_by_letters_and_arrows_go_from_row_to_row(
         assert (texts["batch"], texts["context"]) == ("8", "64")
         await pilot.press("up", "up")
         assert app.focused is model
+
+
+async def paste(app: SysbenchApp, text: str) -> None:
+    await app.on_event(Paste(text))
+
+
+def test_a_command_reads_as_it_was_written() -> None:
+    spec = RunSpec(model="cs336-2025/large", context=512, precision="bf16", memory_limit=2**30)
+    line = command_line(spec, ["timing"], 5)
+    for text in (line, f"$ {line}", line.replace(" context", " \\\n  context") + "\nnext line"):
+        assert is_command(text)
+        pasted = read_command(text)
+        assert (pasted.spec, pasted.passes, pasted.repeat) == (spec, ["timing"], 5)
+        assert not pasted.unknown
+    options = read_command(
+        "sysbench-tui run --peak 989 --detach tiny --set batch=2 --set speed=fast --context 64 "
+        "--passes timing,memory"
+    )
+    assert options.spec == RunSpec(model="tiny", batch=2, context=64)
+    assert options.unknown == ["--detach", "--peak 989", "speed=fast"]
+    assert read_command("sysbench-tui estimate --card h100 tiny").card == "h100"
+    assert not is_command("sysbench-tui show last")
+    for mistake in ("batch=none", "--repeat many", "'tiny"):
+        with pytest.raises(SpecError):
+            read_command(f"sysbench-tui run {mistake}")
+
+
+@pytest.mark.parametrize("field", ["#field-model", "#field-batch"])
+async def test_a_pasted_command_fills_the_form_and_is_undone(app: SysbenchApp, field: str) -> None:
+    async with app.run_test(size=(120, 48)) as pilot:
+        await until(pilot, lambda: app.screen.query("#field-rounds"))
+        form = app.screen.query_one(SpecForm)
+        app.screen.query_one(field).focus()
+        await pilot.press("tab", "tab", "shift+tab", "shift+tab")
+        await paste(app, "sysbench-tui run tiny batch=3 wrong=1 --passes timing --repeat 4\n")
+        await until(pilot, lambda: form.texts["batch"] == "3")
+        command = app.screen.query_one(CommandLine)
+        await until(pilot, lambda: "--repeat 4" in str(command.content))
+        assert app.screen.query_one("#field-rounds", Input).value == "4"
+        assert app.screen.query_one("#field-model", Choice).value == "tiny"
+        assert any("wrong=1" in one.message for one in app._notifications)
+        await pilot.press("ctrl+z")
+        await until(pilot, lambda: form.texts["batch"] == str(RunSpec().batch))
+        await until(pilot, lambda: "--repeat" not in str(command.content))
+        assert set(screen_of(app).filled.passes) == set(DEFAULT_PASSES)
+
+        await paste(app, "sysbench-tui run batch=none")
+        await until(pilot, lambda: any(one.title == "Not filled" for one in app._notifications))
+        assert form.texts["batch"] == str(RunSpec().batch)
+
+
+async def test_rounds_are_checked_in_the_form(app: SysbenchApp) -> None:
+    async with app.run_test(size=(120, 48)) as pilot:
+        await until(pilot, lambda: app.screen.query("#field-rounds"))
+        await pilot.pause()
+        app.screen.query_one("#field-rounds", Input).value = "many"
+        await until(pilot, lambda: "rounds" in screen_of(app).filled.errors)
+        app.screen.query_one("#field-rounds", Input).value = "3"
+        await until(pilot, lambda: not screen_of(app).filled.errors)
+        assert screen_of(app).filled.repeat == 3
 
 
 async def test_the_grid_comes_and_goes_with_the_height(app: SysbenchApp) -> None:

@@ -112,7 +112,7 @@ class ResultScreen(TabbedScreen):
             return
         self.app.action_mode("run")
         if isinstance(self.app.screen, RunScreen):
-            self.app.screen.fill(header.spec, header.passes)
+            self.app.screen.fill(header.spec, header.passes, header.repeat)
 
     def command(self) -> str:
         if self._run is None:

@@ -5,43 +5,39 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
+from textual.events import Paste
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
-from ....core.errors import SpecError
-from ....core.formatting import parse_ratio
 from ....core.record.blocks import DEFAULT_PASSES, PassName
-from ....core.spec.command_line import as_typed
 from ....core.spec.field import Field
 from ....core.spec.fields import field_named, group_keys, unused_keys
 from ....core.spec.models import CUSTOM, model_presets
-from ....core.spec.own_model import WAYS, is_own, model_setting
-from ....core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
+from ....core.spec.own_model import WAYS, is_own
+from ....core.spec.spec import DIMENSION_NAMES, RunSpec
 from ...text import amount, short_count
 from ...widgets.inputs.choice import Choice
 from ...widgets.inputs.path_suggester import PathSuggester
 from ...widgets.inputs.tick import Tick
+from .filled import CARD, HERE, ONE, ROUNDS, Filled, FormState, checked, field_texts
 
 UPDATE = group_keys("update")
 Group = tuple[str, tuple[str, ...]]
 """A heading, or none, and the fields under it."""
-
-CARD, HERE = "card", ""
-"""The row of the card to predict for, and its value for this machine."""
 
 FIRST: tuple[Group, ...] = (
     ("", (*group_keys("work"), CARD)),
     ("", (*UPDATE, "passes")),
 )
 LATER: tuple[Group, ...] = (
-    ("when to stop", group_keys("stop")),
+    ("when to stop", (*group_keys("stop"), ROUNDS)),
     ("machine", group_keys("machine")),
 )
 """Rows that may be mounted after the first frame."""
@@ -61,71 +57,9 @@ CODE_HELP = f"enter lists recent ones and files; or type {WAYS}"
 THIS_MACHINE = ("this machine", HERE)
 CARD_HELP = "predict for this card instead; what runs and where stays as it is"
 
+ROUNDS_HELP = "time it in so many processes, one after another; the interval is then theirs"
+
 PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory are instrumented"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """The form's present content: a spec and passes, or by field why there is none.
-
-    Attributes:
-        card: Key of the card to predict for; empty for this machine.
-    """
-
-    spec: RunSpec | None
-    passes: list[PassName]
-    errors: dict[str, str]
-    card: str = HERE
-
-
-def field_text(name: str, value: Any) -> str:
-    """The value of a field as a person would type it; parses back to the same value."""
-    if name == "until" and parse_ratio(percent := f"{value * 100:g}%") == value:
-        return percent
-    return as_typed(name, value).removesuffix(".0")
-
-
-def field_texts(spec: RunSpec) -> dict[str, str]:
-    """The texts of all fields of a spec; of a model of the user's as it was typed."""
-    texts = {name: field_text(name, getattr(spec, name)) for name in spec.__struct_fields__}
-    if spec.is_own:
-        found = dict.fromkeys(PLACE_NAMES, "")
-        model = model_setting(spec.model, spec.model_file)
-        texts |= {"model": model, "workload": RunSpec().workload, **found}
-    return texts
-
-
-def fields_in_use(texts: dict[str, str]) -> list[str]:
-    """The fields that decide the spec: others keep their defaults, whatever their texts."""
-    custom = texts["model"] == CUSTOM
-    unused = unused_keys(texts) | ({"model"} if custom else set(DIMENSION_NAMES))
-    if is_own(texts["model"]) and _is_default(texts, "attention"):
-        unused.add("attention")  # nobody chose it: the model has its own
-    return [name for name in texts if name not in unused]
-
-
-def _is_default(texts: dict[str, str], name: str) -> bool:
-    return texts[name] == field_text(name, getattr(RunSpec(), name))
-
-
-def checked(texts: dict[str, str], passes: list[PassName], card: str = HERE) -> Filled:
-    """Parse every field in use by itself, then all of them together."""
-    errors: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    for name in fields_in_use(texts):
-        try:
-            values[name] = field_named(name).parse(texts[name])
-        except SpecError as error:
-            errors[name] = error.allowed
-    spec = None
-    if not errors:
-        try:
-            spec = RunSpec(**values)
-        except SpecError as error:
-            errors[error.field] = error.allowed
-    if not passes:
-        errors["passes"] = "tick at least one"
-    return Filled(spec=spec, passes=passes, errors=errors, card=card)
 
 
 def _card_choices() -> list[tuple[str, str]]:
@@ -147,7 +81,21 @@ def _control(field: Field, text: str) -> Choice | Input:
         return Choice("model", choices, _choice_of(text), id=name)
     if field.choices:
         return Choice(field.name, [(choice, choice) for choice in field.choices], text, id=name)
-    return Input(text, compact=True, id=name, select_on_focus=True)
+    return _text_field(text, name)
+
+
+class TextField(Input):
+    """A field of text; a pasted command is the screen's, not this field's."""
+
+    def _on_paste(self, event: Paste) -> None:
+        from .pasted import is_command  # not before the first frame
+
+        if is_command(event.text):
+            event.prevent_default()
+
+
+def _text_field(text: str, id: str) -> TextField:
+    return TextField(text, compact=True, id=id, select_on_focus=True)
 
 
 def _model_help(model: str) -> str:
@@ -200,6 +148,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         super().__init__()
         self.texts = field_texts(spec)
         self.card = HERE
+        self.rounds = ONE
         self._due = False
         self._is_read = asyncio.Event()
 
@@ -222,8 +171,12 @@ class SpecForm(VerticalScroll, can_focus=False):
         if name == CARD:
             card = Choice(CARD, [THIS_MACHINE], HERE, id=f"field-{CARD}")
             return FieldRow(name, card, CARD_HELP)
+        if name == ROUNDS:
+            return FieldRow(name, _text_field(self.rounds, f"field-{ROUNDS}"), ROUNDS_HELP)
         if name == CODE:
-            code = Input(self._code, suggester=PathSuggester(), compact=True, id=f"field-{CODE}")
+            code = TextField(
+                self._code, suggester=PathSuggester(), compact=True, id=f"field-{CODE}"
+            )
             return FieldRow(name, code, CODE_HELP)
         field = field_named(name)
         return FieldRow(name, _control(field, self.texts[name]), field.help)
@@ -231,17 +184,35 @@ class SpecForm(VerticalScroll, can_focus=False):
     def on_mount(self) -> None:
         self._later()
 
-    def fill(self, spec: RunSpec, passes: Sequence[PassName]) -> None:
-        """Show this spec and these passes."""
-        self.texts = field_texts(spec)
+    def fill(self, spec: RunSpec, passes: Sequence[PassName], repeat: int = 1) -> None:
+        """Show this spec, these passes and so many rounds."""
+        # The question of the card stays, the spec is another.
+        self.state = FormState(
+            texts=field_texts(spec), passes=tuple(passes), card=self.card, rounds=str(repeat)
+        )
+
+    @property
+    def state(self) -> FormState:
+        """What stands in the form."""
+        return FormState(
+            texts=dict(self.texts), passes=self._ticked, card=self.card, rounds=self.rounds
+        )
+
+    @state.setter
+    def state(self, state: FormState) -> None:
+        self.texts, self.card, self.rounds = dict(state.texts), state.card, state.rounds
         shown = self.texts | {"model": _choice_of(self.texts["model"]), CODE: self._code}
-        shown[CARD] = self.card  # the question stays, the spec is another
+        shown |= {CARD: self.card, ROUNDS: self.rounds}
         for row in self.query(FieldRow):
             if isinstance(row.control, Choice | Input):
                 row.control.value = shown[row.field]
         for tick in self.query(Tick):
-            tick.value = tick.label in passes
+            tick.value = tick.label in state.passes
         self._later()
+
+    @property
+    def _ticked(self) -> tuple[str, ...]:
+        return tuple(tick.label for tick in self.query(Tick) if tick.value)
 
     @on(Input.Changed)
     @on(Choice.Changed)
@@ -250,6 +221,8 @@ class SpecForm(VerticalScroll, can_focus=False):
         name = str(control.id).removeprefix("field-")
         if name == CARD:
             self.card = control.value
+        elif name == ROUNDS:
+            self.rounds = control.value
         elif name == CODE:
             if is_own(self.texts["model"]):
                 self.texts["model"] = _as_code(control.value)
@@ -324,9 +297,9 @@ class SpecForm(VerticalScroll, can_focus=False):
         unused = unused_keys(self.texts)
         for name in UPDATE:
             rows[name].disabled = name in unused
-        ticked = {tick.label for tick in self.query(Tick) if tick.value}
+        ticked = self._ticked
         passes = [name for name in DEFAULT_PASSES if name in ticked]
-        filled = checked(self.texts, passes, self.card)
+        filled = checked(self.texts, passes, self.card, self.rounds)
         for row in self.query(FieldRow):
             await self._complain(row, filled.errors.get(row.field, ""))
         self.post_message(self.Edited(filled))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import getters, on, work
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.events import DescendantFocus
+from textual.events import DescendantFocus, Paste
 from textual.widget import Widget
 from textual.widgets import Button, Static
 from textual.worker import get_current_worker
@@ -23,7 +23,8 @@ from ...keys import passed_up
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.key_bar import KeyBar
 from ..base import WorkScreen
-from .form import FieldRow, Filled, SpecForm
+from .filled import Filled, FormState
+from .form import FieldRow, SpecForm
 from .prediction import PredictionView, estimate_command, exact_text, exact_verdict
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ class RunScreen(WorkScreen):
         Binding("ctrl+r", "start", "Start", id="run.start", tooltip="Start this run, detached"),
         Binding("ctrl+s", "save", "Save", id="run.save", tooltip="Save the form as a profile"),
         Binding("ctrl+o", "load", "Load", id="run.load", tooltip="Load a saved profile"),
+        Binding(
+            "ctrl+z",
+            "undo",
+            "Undo",
+            show=False,
+            id="run.undo",
+            tooltip="As before the paste",
+        ),
         Binding("y", "copy", "Copy", show=False, id="copy", tooltip="Copy the command"),
         Binding("question_mark", "explain", "Explain", show=False, id="explain"),
     ]
@@ -51,6 +60,7 @@ class RunScreen(WorkScreen):
     def __init__(self) -> None:
         super().__init__()
         self.filled = Filled(spec=None, passes=[], errors={})
+        self._before: FormState | None = None
         self.takes_keys = False
         self.estimator: Estimator | None = None
 
@@ -122,7 +132,7 @@ class RunScreen(WorkScreen):
         if self.filled.spec is None or not self.filled.passes:
             return "sysbench-tui run …  (the form is not complete)"
         python = os.environ.get(PYTHON_VARIABLE, "")
-        return command_line(self.filled.spec, self.filled.passes, python=python)
+        return command_line(self.filled.spec, self.filled.passes, self.filled.repeat, python=python)
 
     def action_copy_estimate(self) -> None:
         """Copy the command that predicts the form's spec for the chosen card, or for here."""
@@ -158,7 +168,7 @@ class RunScreen(WorkScreen):
             from ....core.runs.directory import create_run
             from ....core.runs.launch import start_detached
 
-            run = create_run(resolved(spec), self.filled.passes)
+            run = create_run(resolved(spec), self.filled.passes, repeat=self.filled.repeat)
             start_detached(run)
         except (SysbenchError, OSError) as error:
             self.notify(str(error), title="Not started", severity="error", markup=False)
@@ -227,9 +237,40 @@ class RunScreen(WorkScreen):
         if loaded is not None:
             self.form.fill(*loaded)
 
-    def fill(self, spec: RunSpec, passes: Sequence[PassName]) -> None:
+    def fill(self, spec: RunSpec, passes: Sequence[PassName], repeat: int = 1) -> None:
         """Put a spec into the form, such as that of an earlier run."""
-        self.form.fill(spec, passes)
+        self.form.fill(spec, passes, repeat)
+
+    def on_paste(self, event: Paste) -> None:
+        """Fill the form from a command line; the fields leave such a text to the screen."""
+        from .pasted import is_command, read_command  # not before the first frame
+
+        if not is_command(event.text):
+            return
+        event.stop()
+        try:
+            pasted = read_command(event.text)
+        except SysbenchError as error:
+            self.notify(str(error), title="Not filled", severity="error", markup=False)
+            return
+        self._before = self.form.state
+        self.form.card = pasted.card
+        self.form.fill(pasted.spec, pasted.passes, pasted.repeat)
+        if pasted.unknown:
+            text = f"Not in the form, left out: {', '.join(pasted.unknown)}. ^z undoes."
+            self.notify(text, title="Filled from the command", severity="warning", markup=False)
+        else:
+            self.notify("Filled from the command; ^z undoes.", markup=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "undo":
+            return self._before is not None
+        return super().check_action(action, parameters)
+
+    def action_undo(self) -> None:
+        """Put back what stood in the form before a command was pasted."""
+        if self._before is not None:
+            self.form.state, self._before = self._before, None
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands = [
