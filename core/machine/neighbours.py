@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
-import msgspec
 import psutil
 
+from ..record.events import Neighbour as Neighbour
+from .telemetry.host import CpuUse
+
+COMM_CHARS = 15
+"""Of the name that the kernel shows to everybody; what psutil adds is of the arguments."""
+ANOTHERS = "another user's process"
 LEAST_CORES = 0.01
 """Average of cores below which a process is not worth naming."""
-
-
-class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
-    """Processes of one name: the cores that they kept busy on average."""
-
-    name: str
-    cores: float
 
 
 class Neighbours:
@@ -55,19 +54,51 @@ class Neighbours:
         return (_stolen_seconds() - self._stolen) / max(time.monotonic() - self._began, 1e-9)
 
 
+class Beside:
+    """What the processors do beside and for one process while it warms up and measures."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._use: CpuUse | None = None
+        self._neighbours: Neighbours | None = None
+
+    def enter(self, stage: str) -> None:
+        """Watch from a stage on; before the warm-up nothing is watched."""
+        if stage in ("warmup", "measure"):
+            # Not from the measurement on: a look takes ten milliseconds.
+            self._neighbours = self._neighbours or Neighbours()
+        if stage == "measure":
+            self._use = CpuUse(self._pid)
+
+    def facts(self) -> dict[str, Any]:
+        """Fields of `sysbench.core.record.events.PassEnded` on what was watched until now."""
+        if self._use is None or self._neighbours is None:
+            return {}
+        busy, own = self._use.percent()
+        beside = self._neighbours.busiest()
+        return {"cpu_percent": busy, "own_cpu_percent": own, "neighbours": beside}
+
+
 def _stolen_seconds() -> float:
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 def _seconds_by_process() -> dict[tuple[int, float], tuple[str, float]]:
-    """Processor seconds of all processes that are not ours, by id and time of birth."""
+    """Processor seconds of all processes that are not ours, by id and time of birth.
+
+    Those of this user and of the system have their names, all others one name together.
+    """
+    named = {0, os.getuid()}
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     seconds = {}
-    for process in psutil.process_iter(["pid", "name", "create_time", "cpu_times"]):
+    for process in psutil.process_iter(["pid", "name", "create_time", "cpu_times", "uids"]):
         facts = process.info
         if facts["pid"] in own or facts["cpu_times"] is None:
             continue
         times = facts["cpu_times"]
         key = facts["pid"], facts["create_time"]
-        seconds[key] = facts["name"] or "unknown", times.user + times.system
+        uids = facts["uids"]
+        name = (facts["name"] or "unknown")[:COMM_CHARS]
+        known = uids is not None and uids.real in named
+        seconds[key] = name if known else ANOTHERS, times.user + times.system
     return seconds

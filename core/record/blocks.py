@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,19 +89,19 @@ STOPPING = {
 """Outcomes of a pass after which no other one begins, in words."""
 
 
-def why_left_out(name: str, outcomes: Mapping[str, str]) -> str:
+def why_left_out(name: str, outcomes: Collection[tuple[str, str]]) -> str:
     """Why a pass does not begin after what others came to; empty if it does.
 
     After a failure the others would fail alike; after out of memory some still inform.
 
     Args:
         name: Of a pass.
-        outcomes: By pass, the outcome of those that are over.
+        outcomes: Pass and outcome of those that are over.
     """
-    for other, outcome in outcomes.items():
+    for other, outcome in outcomes:
         if outcome in STOPPING:
             return f"the {other} pass {STOPPING[outcome]}"
-    for other, outcome in outcomes.items():
+    for other, outcome in outcomes:
         if outcome == "oom" and not PASSES[name].after_oom:
             return f"the {other} pass ran out of memory"
     return ""

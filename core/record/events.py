@@ -213,11 +213,19 @@ class Noticed(Event, frozen=True):
     message: str
 
 
+class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
+    """Processes of one name: the cores that they kept busy on average."""
+
+    name: str
+    cores: float
+
+
 class PassEnded(Event, frozen=True):
     """A pass is over, or one round of it; ``detail`` is a readable sentence on its outcome.
 
     ``cpu_percent`` and ``own_cpu_percent`` are the shares of all of the host's cores that were
-    busy, and that the worker's processes took, in the measured part of a timing pass.
+    busy, and that the worker's processes took, in the measured part of a timing pass;
+    ``neighbours`` other processes from its warm-up on.
     """
 
     name: str
@@ -228,6 +236,7 @@ class PassEnded(Event, frozen=True):
     round: int = 1
     cpu_percent: float | None = None
     own_cpu_percent: float | None = None
+    neighbours: list[Neighbour] = []
 
 
 class RoundDisturbed(Event, frozen=True):

@@ -18,7 +18,7 @@ from ..storage import UNREADABLE_JSON
 from .compile import Compile as Compile
 from .compile import GeneratedKernel as GeneratedKernel
 from .distributed import Distributed as Distributed
-from .events import Outcome
+from .events import Neighbour, Outcome
 from .memory import (
     LARGER_BLOCKS,
     ClosedForm,
@@ -328,7 +328,8 @@ class Finding(Block, frozen=True):
 
 
 class PassRecord(Block, frozen=True):
-    """Outcome of one pass. ``log_tail`` has the last lines that the worker printed."""
+    """Outcome of one pass. ``log_tail`` has the last lines that the worker printed, ``neighbours``
+    other processes beside the timing pass, the busiest first, never with their arguments."""
 
     name: str
     outcome: Outcome
@@ -337,6 +338,7 @@ class PassRecord(Block, frozen=True):
     step_ms: float | None = None
     log_tail: list[str] = []
     oom: Oom | None = None
+    neighbours: list[Neighbour] = []
 
 
 class Record(Block, frozen=True, kw_only=True):
@@ -385,9 +387,8 @@ def decode_record(data: bytes, source: Path | str = "record.json") -> Record:
         # The number first: a later record may have another shape.
         schema = msgspec.json.decode(data, type=_Numbered).schema
         if schema > SCHEMA:
-            raise NewerFileError(
-                f"{source} has schema {schema}, this version reads up to {SCHEMA}: upgrade"
-            )
+            told = f"{source} has schema {schema}, this version reads up to {SCHEMA}: upgrade"
+            raise NewerFileError(told)
         return msgspec.json.decode(data, type=Record)
     except UNREADABLE_JSON as error:
         raise DamagedFileError(f"{source} is not a record: {error}") from error

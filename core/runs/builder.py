@@ -223,6 +223,7 @@ class RecordBuilder:
             seconds=event.seconds,
             log_tail=last_lines(self.run.log_path(event.name, event.round), inside=self.run.path),
             oom=self._described_oom(),
+            neighbours=event.neighbours,
         )
         if event.name == "timing":
             self._rounds.end(event, record)

@@ -44,7 +44,7 @@ def reasons_of_missing(
 ) -> dict[str, str]:
     """By block of the record, the reason why it is null; ``no_telemetry`` is the sensors'."""
     spec = header.spec
-    outcomes = {row.name: row.outcome for row in passes}
+    outcomes = [(row.name, row.outcome) for row in passes]
     details = {row.name: row.detail for row in passes}
     missing: dict[str, str] = {}
     for row in PASSES.values():

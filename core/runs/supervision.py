@@ -20,8 +20,8 @@ from ..formatting import format_bytes
 from ..machine.clock import ClockGuard
 from ..machine.devices import nvml_index
 from ..machine.environment import describe_host
+from ..machine.neighbours import Beside
 from ..machine.processes import stopped_process
-from ..machine.telemetry.host import CpuUse
 from ..machine.telemetry.sample import Sample
 from ..machine.telemetry.sampler import Sampler
 from ..record.blocks import PassName, why_left_out
@@ -139,7 +139,7 @@ class Supervision:
             for number in range(1, 1 + (self.header.repeat if name == "timing" else 1)):
                 if self.cancel.is_set() or self.disk_full:
                     break
-                if why := why_left_out(name, self._ended()):
+                if why := why_left_out(name, self.outcomes):
                     if number == 1:
                         yield from self.emit(Noticed(message=f"{name} pass left out: {why}"))
                     break
@@ -155,10 +155,6 @@ class Supervision:
             sampler.stop()
         if sampler.error is not None:
             yield from self.emit(Noticed(message=f"telemetry stopped: {sampler.error}"))
-
-    def _ended(self) -> dict[str, str]:
-        """By pass its first outcome that is not ``finished``."""
-        return {name: outcome for name, outcome in reversed(self.outcomes) if outcome != "finished"}
 
     def _run_pass(
         self, name: PassName, number: int = 1, place: Place | None = None
@@ -192,7 +188,7 @@ class Supervision:
             with suppress(OSError):  # ranks leave their logs in it
                 folder.rmdir()
         yield from self.emit(
-            _pass_ended(name, outcome, detail, began, code, round=number, **watch.processors)
+            _pass_ended(name, outcome, detail, began, code, round=number, **watch.ended)
         )
 
     def _follow(
@@ -271,9 +267,8 @@ class _Watch:
 
     def __init__(self, timed_pid: int | None = None) -> None:
         self.stage = "start"
-        self.processors: dict[str, float | None] = {}
-        self._timed_pid = timed_pid
-        self._use: CpuUse | None = None
+        self.ended: dict[str, Any] = {}
+        self._beside = None if timed_pid is None else Beside(timed_pid)
         self.forced: Outcome | None = None
         self._detail = ""
         self._oom: OutOfMemory | None = None
@@ -288,8 +283,8 @@ class _Watch:
         match event:
             case StageEntered():
                 self.stage = event.stage
-                if event.stage == "measure" and self._timed_pid is not None:
-                    self._use = CpuUse(self._timed_pid)
+                if self._beside is not None:
+                    self._beside.enter(event.stage)
             case OutOfMemory():
                 self._oom = event
             case WorkerFailed():
@@ -298,9 +293,8 @@ class _Watch:
                 self._asked_bytes = event.data.get("requested_bytes")
             case ResultReported():
                 self._has_result = True
-                if event.block == "timing" and self._use is not None:
-                    busy, own = self._use.percent()
-                    self.processors = {"cpu_percent": busy, "own_cpu_percent": own}
+                if event.block == "timing" and self._beside is not None:
+                    self.ended = self._beside.facts()
             case _:
                 pass
 

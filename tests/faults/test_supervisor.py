@@ -250,6 +250,24 @@ def test_a_second_run_waits_until_the_first_is_stopped_as_cancelled(
     assert not stop(detached)
 
 
+def test_who_kept_the_processors_busy_is_on_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_workers(monkeypatch, tmp_path / "double").write(seconds=0.5)
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass", "--token=hunter2"])
+    try:
+        run = new_run(SHORT, "timing")
+        events = list(supervise(run))
+    finally:
+        busy.kill()
+        busy.wait()
+    ended, _ = the_end(events)
+    (row,) = load_record(run).passes
+    assert row.neighbours == ended.neighbours
+    assert any(one.name.startswith("python") and one.cores > 0.01 for one in row.neighbours)
+    assert "hunter2" not in run.record_path.read_text() + run.events_path.read_text()
+
+
 def test_a_pass_that_is_left_out_is_announced_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,7 +201,7 @@ class LiveView:
     def _leave_out(self) -> None:
         """Mark the passes that will not begin, by the rule of the supervisor."""
         for name, state in self.passes.items():
-            if state == "waiting" and (why := why_left_out(name, self.passes)):
+            if state == "waiting" and (why := why_left_out(name, self.passes.items())):
                 self.passes[name], self.left_out[name] = "left-out", why
 
     def _end_stage(self, t_ns: int) -> None:

@@ -14,6 +14,8 @@ from ..rounds import inside, middle
 from .rule import Rule
 
 DRIFT_LIMIT = 0.02
+LEAST_CORES = 0.1
+"""Cores from which on a finding names a process."""
 BUSY_CORES_LIMIT = 0.75
 FIXED_STEPS_LIMIT = 0.02
 SIGNAL = re.compile(r"\bSIG[A-Z0-9]+\b")
@@ -207,12 +209,16 @@ def busy_machine(record: Record) -> Finding | None:
     busy = load["median"] / 100 * cores
     if busy <= count + BUSY_CORES_LIMIT:
         return None
+    timed = record.pass_named("timing")
+    beside = timed.neighbours if timed is not None else []
+    names = ", ".join(f"{one.name} {one.cores:.1f}" for one in beside if one.cores >= LEAST_CORES)
+    named = f" Busiest beside it, in cores from the warm-up on: {names}." if names else ""
     return Finding(
         rule="busy-machine",
         severity="warning",
         verdict=f"Other work kept {busy - count:.1f} more processors busy while it was measured.",
         why=f"{busy:.1f} of {cores} were busy, the run used {counted(count, 'thread')}; threads "
-        "that wait for each other slow down far more than the share that was taken.",
+        f"that wait for each other slow down far more than the share that was taken.{named}",
         next="End the other work and measure again; do not compare this run.",
         numbers={"busy": busy, "threads": count, "cores": cores},
     )

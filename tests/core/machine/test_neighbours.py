@@ -59,6 +59,31 @@ def test_a_busy_process_is_named() -> None:
     assert seen[1:] == ["True", "True"]
 
 
+SECRET = """
+from sysbench.core.machine.neighbours import Neighbours
+watch, busy = Neighbours(), []
+while not any(row.name.startswith("a-worker-with-a") for row in busy):
+    busy = watch.busiest(99)
+print(busy)
+"""
+
+
+def test_no_argument_of_a_process_is_in_its_name(tmp_path: Path) -> None:
+    """psutil completes a long name by the first argument, which a title of its own may fill."""
+    link = tmp_path / "a-worker-with-a-long-name"
+    link.symlink_to(sys.executable)
+    title = f"{link.name} --token=hunter2"
+    busy = subprocess.Popen([title, "-c", BUSY], executable=link)
+    try:
+        seen = subprocess.run(
+            [sys.executable, "-P", "-c", SECRET], capture_output=True, text=True, check=True
+        ).stdout
+    finally:
+        busy.kill()
+        busy.wait()
+    assert "'a-worker-with-a'" in seen and "hunter2" not in seen
+
+
 def test_own_children_are_no_neighbours() -> None:
     seen = subprocess.run(
         [sys.executable, "-P", "-c", OWN_CHILD], capture_output=True, text=True, check=True

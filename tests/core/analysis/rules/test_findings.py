@@ -13,6 +13,7 @@ from sysbench.core.analysis.rules.findings import findings_of
 from sysbench.core.analysis.statistics import spread
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.formatting import format_bytes
+from sysbench.core.record.events import Neighbour
 from sysbench.core.record.memory import LARGER_BLOCKS
 from sysbench.core.record.record import (
     CategoryRow,
@@ -145,9 +146,15 @@ def test_other_tenants_are_named(quiet: Record) -> None:
 def test_other_work_on_the_host_is_told(quiet: Record) -> None:
     load = {"host.cpu_percent": {"min": 90.0, "median": 100.0, "max": 100.0, "n": 9}}
     environment = quiet.environment | {"cpu": {"threads": 8}, "settings": {"threads": 3}}
-    busy = bent(quiet, telemetry=telemetry(series=load), environment=environment)
+    alone = [PassRecord("timing", "finished", "finished", 1.0)]
+    busy = bent(quiet, telemetry=telemetry(series=load), environment=environment, passes=alone)
     assert only(busy).rule == "busy-machine"
     assert "5.0 more" in only(busy).verdict
+    assert "Busiest" not in only(busy).why
+    beside = [Neighbour(name="ffmpeg", cores=4.02), Neighbour(name="sshd", cores=0.02)]
+    timed = PassRecord("timing", "finished", "finished", 1.0, neighbours=beside)
+    named = only(bent(busy, passes=[timed]))
+    assert named.why.endswith("in cores from the warm-up on: ffmpeg 4.0.")
 
 
 @pytest.mark.parametrize("perturbation", [0.85, 1.15])

@@ -163,7 +163,7 @@ def passes(record: Record) -> Iterator[Pair]:
         yield f"{outcome_glyph(row.outcome)} {row.name}", words
     ended = {row.name: row.outcome for row in record.passes}
     for name, kind in PASSES.items():
-        why = why_left_out(name, ended)
+        why = why_left_out(name, ended.items())
         if name not in ended and why and why in record.missing.get(kind.block, ""):
             yield f"{outcome_glyph('left-out')} {name}", f"left out: {why}"
 
