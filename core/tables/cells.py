@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,8 @@ from .table import QUANTITY, Cell, Row, Table, is_number
 DASH = "–"
 KEYED = ("spec", "environment")
 """Tables whose quantities appear under the keys of the record and of ``--set``."""
+SERIES = "telemetry"
+"""The table whose quantities are series."""
 SIGNED_SHARE = "signed share"
 """The unit of a change: a share of one whose sign is always written."""
 SIGNED = "signed "
@@ -59,6 +62,36 @@ def heading(column: str) -> str:
     return column.replace("_", " ")
 
 
+def quantity_words(key: str) -> str:
+    """The name of a quantity for people; that of a part of the record is its key."""
+    return key if "." in key else heading(key)
+
+
+_SERIES = re.compile(r"(host|device(\d+))\.(\w+)")
+_SERIES_WORDS = {
+    "cpu_percent": "CPU busy, %",
+    "memory_used_bytes": "memory used",
+    "utilization": "busy, share of time",
+    "sm_active": "SM active, share",
+    "tensor_active": "tensor active, share",
+    "dram_active": "DRAM active, share",
+    "power_watts": "power, W",
+    "energy_watts": "power by energy, W",
+    "sm_clock_mhz": "SM clock, MHz",
+    "memory_clock_mhz": "memory clock, MHz",
+    "temperature_celsius": "temperature, °C",
+}
+
+
+def series_words(key: str) -> str:
+    """The key of a telemetry series for people: ``GPU 0 power, W``; others as they are."""
+    found = _SERIES.fullmatch(key)
+    if found is None or found[3] not in _SERIES_WORDS:
+        return key
+    whose = "host" if found[2] is None else f"GPU {found[2]}"
+    return f"{whose} {_SERIES_WORDS[found[3]]}"
+
+
 def heading_of(table: Table, column: str) -> str:
     """The heading that the table gives its column, else that of the column's name."""
     return table.headings.get(column) or heading(column)
@@ -93,8 +126,9 @@ def row_writer(
         columns: Its `columns_of`, where they are known.
     """
     if table.columns[0] == QUANTITY:
-        keyed = table.name in KEYED
-        return lambda row: _quantity_row(table.columns, row, keyed=keyed)
+        name_of: Callable[[str], str] = str if table.name in KEYED else quantity_words
+        name_of = series_words if table.name == SERIES else name_of
+        return lambda row: _quantity_row(table.columns, row, name_of)
     columns = columns_of(table) if columns is None else columns
     units = [unit_of(table, name) for name in table.columns]
     largest: dict[str, float] = defaultdict(float)
@@ -127,12 +161,13 @@ def _formatted(cell: Cell, written: str) -> str:
     return written.format(cell) if is_number(cell) else literal(str(cell))
 
 
-def _quantity_row(columns: Sequence[str], row: Sequence[Cell], *, keyed: bool) -> list[str]:
+def _quantity_row(
+    columns: Sequence[str], row: Sequence[Cell], name_of: Callable[[str], str]
+) -> list[str]:
     quantity, *rest = row
     key = str(quantity)
-    name = key if keyed or "." in key else heading(key)
     units = ["n" if column == "n" else key for column in columns[1:]]
-    return [name, *map(one_figure, units, rest)]
+    return [name_of(key), *map(one_figure, units, rest)]
 
 
 def is_numeric(table: Table, column: str) -> bool:

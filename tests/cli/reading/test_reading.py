@@ -95,7 +95,7 @@ def test_wide_section_in_a_pipe_keeps_every_row_and_whole_names(
     [
         ("timing", "tokens/s"),
         ("memory", "blocks.0"),
-        ("telemetry", "device0.power_watts"),
+        ("telemetry", "GPU 0 power, W"),
         ("compile", "compile is off"),
         ("findings", "Good: Settled"),
         ("environment", "NVIDIA H100"),

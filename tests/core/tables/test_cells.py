@@ -14,8 +14,17 @@ from sysbench.core.tables.cells import (
     is_numeric,
     literal,
     one_figure,
+    series_words,
 )
 from sysbench.core.tables.table import Table, facts
+
+
+def test_series_have_words_and_their_unit() -> None:
+    assert series_words("host.cpu_percent") == "host CPU busy, %"
+    assert series_words("device1.memory_used_bytes") == "GPU 1 memory used"
+    assert series_words("device0.other") == "device0.other"
+    row = cells_as_text(facts("telemetry", "", {"host.cpu_percent": 3}))[0]
+    assert row[0] == "host CPU busy, %"
 
 
 @pytest.mark.parametrize(
