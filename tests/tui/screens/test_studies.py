@@ -85,6 +85,29 @@ async def test_a_half_filled_study_says_how_each_cell_is(
         assert screen.query_one(TableView).display
 
 
+async def test_the_plot_of_a_tiny_screen_has_the_room_of_the_grid(
+    app: SysbenchApp, directory: StudyDirectory
+) -> None:
+    async with app.run_test(size=(44, 14)) as pilot:
+        screen = await opened(app, pilot, "half")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.focused is screen.grid)
+        plot = screen.query_one(LinePlot)
+        for _ in range(5):
+            if plot.display:
+                break
+            await pilot.press("v")
+            await pilot.pause()
+        await until(pilot, lambda: plot.size.height >= 8)
+        assert plot.region.bottom <= 14
+        rows = [strip.text for strip in plot.render_lines(plot.size.region)]
+        assert sum("│" in row or "┤" in row for row in rows) >= 4, rows
+        assert any("╰" in row for row in rows), "the axis"
+        assert not screen.query_one("#cell").display
+        await pilot.press("v")
+        await until(pilot, lambda: screen.grid.size.height >= 2)
+
+
 async def test_times_are_marked_and_ratios_told_only_where_rounds_bear_them_out(
     app: SysbenchApp, sysbench_home: Path
 ) -> None:

@@ -88,6 +88,7 @@ class StudyViews(Vertical):
         self.table.display = table is not None or (is_roomy and bool(report.shown))
         self.plot.display = view == PLOT or (is_roomy and table is not None and figure is not None)
         self.words.display = view in (SAYS, NOTES)
+        self.screen.set_class(view == PLOT, "-plotting")
         if table is None and self.table.table not in report.shown:
             table = next(iter(report.shown), None)
         if table is not None and table != self.table.table:
