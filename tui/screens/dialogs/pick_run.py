@@ -38,7 +38,9 @@ class PickRunScreen(ModalScreen[str]):
                 yield Input(placeholder="words that must occur", compact=True)
                 yield OptionList()
             else:
-                yield Static("There is no other run to choose.", markup=False)
+                yield Static(
+                    "There is no other run to choose. esc, then F2 measures one.", markup=False
+                )
 
     def on_mount(self) -> None:
         self._list("")

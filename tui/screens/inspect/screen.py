@@ -52,9 +52,10 @@ INSPECTED = tuple(
 """The tabs whose block an inspection may have, its findings first."""
 
 INTRODUCTION = (
-    f"Name {READABLE}, of any program and any machine. The format is recognised from the "
+    f"Type a path and press enter: {READABLE}, of any program and any machine. The format is "
+    "recognised from the "
     "content. A separate process with a memory limit decodes it; a second look is instant.\n\n"
-    "Name a folder with a file of each rank of a job: the ranks are shown side by side."
+    "Or type a folder with a file of each rank of a job: the ranks are shown side by side."
 )
 
 

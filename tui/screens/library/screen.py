@@ -128,7 +128,7 @@ class LibraryScreen(WorkScreen):
 
     def _show(self, text: str, selected: Entry | None) -> None:
         """Show the runs, the cursor on the one that it was on, wherever that is now."""
-        why = f"none matches {text!r}" if text else "none yet: F2 starts one"
+        why = f"none matches {text!r}: esc shows all" if text else "none yet: F2 starts one"
         self.table.note = usual_text(self.entries) if self.entries else why
         places = {entry.id: place for place, entry in enumerate(self.entries)}
         self._fill(places.get(selected.id) if selected is not None else None)

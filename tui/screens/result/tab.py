@@ -29,9 +29,17 @@ class ResultTab(Vertical):
         return bool(self.row.block) and getattr(self.record, self.row.block) is None
 
     def blank(self) -> Static:
-        """The reason why there is nothing to show."""
+        """The reason why there is nothing to show, and the key that helps."""
         reason = blank_reason(self.record, self.row.block, self.row.filled_by)
-        return Static(reason, classes="blank", markup=False)
+        return Static(f"{reason}\n\n{self._remedy()}", classes="blank", markup=False)
+
+    def _remedy(self) -> str:
+        if not self.record.spec:
+            return "o: another file"
+        if self.record.status == "running":
+            return "F3: watch the run"
+        what = "to turn compile on" if self.row.block == "compile" else "to measure it again"
+        return f"a: the form with this spec, {what}"
 
     def start_focus(self) -> None:
         """Put the focus where the keys of the tab work."""

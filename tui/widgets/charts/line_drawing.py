@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -18,7 +19,7 @@ LEAST_WIDTH, LEAST_HEIGHT = 24, 5
 SIDE_FROM, SIDE_WIDTH = 90, 34
 TICKS = 5
 GAP = "  "
-NOTHING = "No figure: no value yet, or no axis of numbers."
+NOTHING = "No figure: no value yet (^r measures), or no axis of numbers (v shows the table)."
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _BLANK: Span = (" ", None)
 
@@ -26,8 +27,7 @@ _BLANK: Span = (" ", None)
 def figure_rows(figure: Figure | None, width: int, height: int) -> list[list[Span]]:
     """Title, plot with its axes, legend: at most ``height`` rows of at most ``width`` cells."""
     if figure is None or not figure.drawn:
-        nothing: list[Span] = [(NOTHING[:width], None)]
-        return [nothing][:height]
+        return [[(line, None)] for line in textwrap.wrap(NOTHING, max(width, 1))][:height]
     drawn = figure.drawn[: len(LETTERS)]
     head: list[list[Span]] = [[(literal(figure.title)[:width], None)]]
     has_side_legend = width >= SIDE_FROM
