@@ -15,10 +15,12 @@ from sysbench.tui.screens.result.tabs.kernels import KernelsTab
 from sysbench.tui.screens.result.tabs.memory import MemoryTab
 from sysbench.tui.screens.result.tabs.memory_view import cursor_text
 from sysbench.tui.screens.result.tabs.summary import machine
+from sysbench.tui.screens.result.tabs.timing import headline_of
 from sysbench.tui.widgets.charts.stack_bar import StackBar
 from sysbench.tui.widgets.charts.timeline import TimelineView
 from sysbench.tui.widgets.tables.table_view import TableView
 
+from .... import factories
 from ...conftest import CannedSampler, open_tab, until
 
 RESULT_FIRST = True
@@ -193,6 +195,7 @@ async def test_a_tab_without_data_says_why(app: SysbenchApp, gpu_run: RunDirecto
             assert found.is_blank
             text = str(found.query_one(".blank", Static).content)
             assert "out of memory" in text and "asked 512 MiB" in text
+            assert text.endswith("a: the form with this spec, to measure it again")
             for key in ("slash", "p", "w", "s", "y", "question_mark", "escape"):
                 await pilot.press(key)
             await pilot.pause()
@@ -250,3 +253,15 @@ def test_the_machine_of_a_gpu_run_begins_with_the_gpu(gpu_run: RunDirectory) -> 
     names = [name for name, _ in machine(gpu_run.record())]
     assert names[0] == "device.name"
     assert "cpu.model" in names
+
+
+def test_the_head_of_timing_gives_up_whole_facts() -> None:
+    step = factories.spread(100.0, 98.0, 102.0, n=20)
+    timing = factories.timing(step, stop_reason="the limit of 15 s was reached")
+    spec = {"until": 0.05, "steps": 0}
+    whole = str(headline_of(timing, spec, 200))
+    assert whole == ("100.0 ms ±2 % of 20 steps in one process  ✓ within ±5 %  stopped at 15 s")
+    narrow = str(headline_of(timing, spec, 40))
+    assert narrow == "100.0 ms ±2 %  ✓ within ±5 %"
+    assert "! not within ±1 %" in str(headline_of(timing, {"until": 0.01, "steps": 0}, 60))
+    assert all(len(str(headline_of(timing, spec, width))) <= width for width in range(14, 90))

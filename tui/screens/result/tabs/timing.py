@@ -52,7 +52,10 @@ class TimingTab(ResultTab):
             yield self.blank()
             return
         with VerticalScroll():
-            yield Static(headline_of(timing, self.record.spec), classes="head", markup=False)
+            head = Drawing()
+            head.add_class("head")
+            head.show(lambda width, height: headline_of(timing, self.record.spec, width))
+            yield head
             with Vertical(classes="panel", id="samples") as samples:
                 samples.border_title = f"Steps, ms{_of_round(timing)}"
                 yield Plot(axis=lambda value: significant(value, 3))
@@ -91,18 +94,25 @@ class TimingTab(ResultTab):
         return "the timing table as Markdown", self.query_one("#phases-table", TableView).markdown()
 
 
-def headline_of(timing: Timing, spec: Mapping[str, Any]) -> Content:
-    """The median with its interval and what that is of; what ended it, and whether in time."""
-    step, within = timing.step, inside(timing)
+def headline_of(timing: Timing, spec: Mapping[str, Any], width: int) -> Content:
+    """The median with its interval and what that is of; what ended it, and whether in time.
+
+    Where not all of it fits, whole parts go: the outliers, what the median is of, the end.
+    """
+    within = inside(timing)
     ending = ending_words(
         timing.stop_reason, within.half_width, until=spec["until"], steps=spec["steps"]
     )
-    return Content.assemble(
-        (milliseconds(step.median_ms), "bold $accent"),
-        f" {interval(step.half_width)} {known_words(timing)}",
-        *(part for words in ending for part in ("  ", ending_part(words))),
-        (_outliers(within), "$foreground 60%"),
-    )
+    ends = [Content("  ") + Content.styled(*ending_part(words)) for words in ending]
+    median = Content.styled(milliseconds(timing.step.median_ms), "bold $accent")
+    head = median + Content(f" {interval(timing.step.half_width)}")
+    known = Content(f" {known_words(timing)}")
+    outliers = Content.styled(_outliers(within), "$foreground 60%")
+    for parts in ([known, *ends, outliers], [known, *ends], ends, ends[:1], [known]):
+        line = Content("").join([head, *parts])
+        if len(line) <= width:
+            return line
+    return head
 
 
 def _of_round(timing: Timing) -> str:
