@@ -16,7 +16,8 @@ NAME_WIDTH = 9
 TEXT_WIDTH = 10
 TALL = 3
 """Lines from which on a series is a line between its scale's ends, and not a row of blocks."""
-TALLEST = 14
+TALLEST = 20
+"""Lines of a series at most: two fill the panel of 200x50."""
 LEAST_SERIES = 2
 """Series that are shown before all GPUs are."""
 
