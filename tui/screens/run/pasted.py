@@ -91,9 +91,9 @@ def read_command(text: str) -> Pasted:
         if (value := getattr(arguments, name.removeprefix("--"))) is not None
     ]
     names = getattr(arguments, WORDS)
-    name = next(filter(is_model, names), next(iter(names), None))
-    unknown += [word for word in names if word != name]
-    setattr(arguments, WORDS, [] if name is None else [name])
+    what = next(filter(is_model, names), next(iter(names), None))
+    unknown += [word for word in names if word != what]
+    setattr(arguments, WORDS, [] if what is None else [what])
     known = {field.name for field in FIELDS}
     for setting in settings:
         key = setting.partition("=")[0]
@@ -114,7 +114,8 @@ def read_command(text: str) -> Pasted:
 
 def _settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words of ``KEY=VALUE``, also those after ``--set``, and all others."""
-    settings, others = [], []
+    settings: list[str] = []
+    others: list[str] = []
     for word in words:
         if word == "--set":
             continue

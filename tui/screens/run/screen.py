@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import getters, on, work
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.events import DescendantFocus, Paste
+from textual.events import DescendantFocus, Paste, Resize
 from textual.widget import Widget
 from textual.widgets import Button, Static
 from textual.worker import get_current_worker
@@ -69,7 +69,7 @@ class RunScreen(WorkScreen):
         # out and painted twice, and the first painting is never seen.
         self.app.call_later(self._build)
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: Resize) -> None:
         for view in self.query(PredictionView):
             view.call_after_refresh(view.fit_screen)
 

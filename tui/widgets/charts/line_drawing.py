@@ -27,7 +27,10 @@ _BLANK: Span = (" ", None)
 def figure_rows(figure: Figure | None, width: int, height: int) -> list[list[Span]]:
     """Title, plot with its axes, legend: at most ``height`` rows of at most ``width`` cells."""
     if figure is None or not figure.drawn:
-        return [[(line, None)] for line in textwrap.wrap(NOTHING, max(width, 1))][:height]
+        nothing: list[list[Span]] = [
+            [(line, None)] for line in textwrap.wrap(NOTHING, max(width, 1))
+        ]
+        return nothing[:height]
     drawn = figure.drawn[: len(LETTERS)]
     head: list[list[Span]] = [[(literal(figure.title)[:width], None)]]
     has_side_legend = width >= SIDE_FROM
