@@ -13,7 +13,7 @@ from .telemetry.host import CpuUse
 
 COMM_CHARS = 15
 """Of the name that the kernel shows to everybody; what psutil adds is of the arguments."""
-ANOTHERS = "another user's process"
+NAMELESS = "another user's process"
 LEAST_CORES = 0.01
 """Average of cores below which a process is not worth naming."""
 
@@ -100,5 +100,5 @@ def _seconds_by_process() -> dict[tuple[int, float], tuple[str, float]]:
         uids = facts["uids"]
         name = (facts["name"] or "unknown")[:COMM_CHARS]
         known = uids is not None and uids.real in named
-        seconds[key] = name if known else ANOTHERS, times.user + times.system
+        seconds[key] = name if known else NAMELESS, times.user + times.system
     return seconds

@@ -13,6 +13,7 @@ from sysbench.tui.live.earlier import Earlier
 from sysbench.tui.screens.dialogs.help import HelpScreen
 from sysbench.tui.screens.live import screen as live_module
 from sysbench.tui.screens.live.screen import LiveScreen
+from sysbench.tui.widgets.charts.plot import Plot
 
 from ..conftest import until
 from ..played import PlayedRun, played_live, timed
@@ -63,7 +64,11 @@ async def test_nothing_is_sent_while_a_dialog_is_open(
         await until(pilot, lambda: behind.knows_earlier)
         await pilot.pause(0.2)
         assert not sent
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause(0.2)
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is behind)
         await until(pilot, lambda: "n 6" in live(app, "#median"))
-        assert "no earlier run of this spec" in live(app, "#passes")
+        await until(pilot, lambda: behind.query_one(Plot).region.bottom <= 24)
+        assert behind.query_one(Plot).size.height >= 4
+        assert "no earlier run" in live(app, "#passes")
