@@ -14,7 +14,7 @@ from sysbench.tui.screens.result.registry import USUAL_TABS
 from sysbench.tui.screens.result.tabs.kernels import KernelsTab
 from sysbench.tui.screens.result.tabs.memory import MemoryTab
 from sysbench.tui.screens.result.tabs.memory_view import cursor_text
-from sysbench.tui.screens.result.tabs.summary import machine
+from sysbench.tui.screens.result.tabs.summary import machine, passes
 from sysbench.tui.screens.result.tabs.timing import headline_of
 from sysbench.tui.widgets.charts.stack_bar import StackBar
 from sysbench.tui.widgets.charts.timeline import TimelineView
@@ -265,3 +265,13 @@ def test_the_head_of_timing_gives_up_whole_facts() -> None:
     assert narrow == "100.0 ms ±2 %  ✓ within ±5 %"
     assert "! not within ±1 %" in str(headline_of(timing, {"until": 0.01, "steps": 0}, 60))
     assert all(len(str(headline_of(timing, spec, width))) <= width for width in range(14, 90))
+
+
+def test_a_pass_that_was_left_out_is_among_the_passes() -> None:
+    why = "the trace pass was left out: the timing pass ran out of memory"
+    record = factories.record(
+        passes=[PassRecord("timing", "oom", "out of memory: 1 GiB asked for", 1.0)],
+        missing={"kernels": why, "nsys": "the nsys pass was not asked for"},
+    )
+    rows = list(passes(record))
+    assert rows[1:] == [("– trace", "left out: the timing pass ran out of memory")]
