@@ -36,6 +36,39 @@ RANKED = {
 }
 """Colours of the page as they were, by rank, and the categories that had them."""
 LOOK = Path(charts.__file__).with_name("look.css").read_text(encoding="utf-8")
+MODEL = "tiny: 787,072 parameters (d_model 128, d_ff 512, 2 layers, 4 heads, vocab 1,024)"
+STEP = "53.71 ms a step ±1.9 %, of 51 steps in one process · peak 32.8 MiB"
+ABOUT = (
+    "batch 4 · context 128 · fp32 · naive attention · train with adamw-foreach · compile off; "
+    f"cpu · AMD EPYC · 1 thread · torch 2.13.0+cpu; {STEP}; started 2026-11-21 02:30 UTC"
+)
+STARTED = '<time datetime="2026-11-21T02:30Z">2026-11-21 02:30 UTC</time>'
+SECTIONS = {
+    "findings": "What was found",
+    "trust": "What the numbers include",
+    "step-times": "Steps",
+    "timeline": "Live bytes",
+    "modules": "Memory by module",
+    "tree": "The traced step",
+    "spec": "What was measured",
+    "passes": "Passes",
+    "timing": "Timing",
+    "speed": "Speed and how the steps were chosen",
+    "questions": "Questions of the write-ups",
+    "categories": "Categories of the traced step",
+    "kernels": "Operators",
+    "roofline": "Roofline",
+    "flops": "FLOPs of matrix products a step",
+    "memory": "Memory of a steady step",
+    "ledger": "Memory ledger",
+    "card": "Card ledger",
+    "reconciliation": "Predicted against measured",
+    "resident": "What was resident",
+    "origins": "Alive at the peak",
+    "largest": "Largest allocations alive at the peak",
+    "telemetry": "Telemetry",
+    "environment": "Environment",
+}
 FIGURES = LOOK[LOOK.index("\nfigure {") :]
 CHANGED = {
     # The prediction error has one sign everywhere: predicted / measured - 1.
@@ -60,6 +93,26 @@ CHANGED = {
     ),
     # On a phone plots scroll, and rows of trees stand under their names.
     "border-radius: 4px; }\n</style>": f"border-radius: 4px; }}{FIGURES}</style>",
+    # The page's head has its figures and its date, the contents the names of the sections.
+    f"<title>{MODEL}</title>": (
+        f'<meta name="description" content="{ABOUT}">\n<title>tiny · {STEP} · sysbench-tui</title>'
+    ),
+    f"<h1>{MODEL}</h1>": f"<h1>{MODEL}</h1><p><b>{STEP}</b></p>",
+    "<nav>": f'<p class="quiet">started {STARTED}</p><nav>',
+    **{
+        f'<a href="#{anchor}">{anchor.replace("-", " ")}</a>': f'<a href="#{anchor}">{title}</a>'
+        for anchor, title in SECTIONS.items()
+    },
+    # Series have words.
+    "  quantity                    min   median       max  n\n": (
+        "  quantity              min   median       max  n\n"
+    ),
+    "host.cpu_percent        ": "host CPU busy, %  ",
+    "host.memory_used_bytes  ": "host memory used  ",
+    "| host.cpu\\_percent |": "| host CPU busy, % |",
+    "| host.memory\\_used\\_bytes |": "| host memory used |",
+    ">host.cpu_percent<": ">host CPU busy, %<",
+    ">host.memory_used_bytes<": ">host memory used<",
     'r="2.5" fill="#4fc1b0"': 'r="2.5" class="step"',
     'stroke="#d9a65a"': 'class="median"',
     **{
@@ -91,6 +144,7 @@ ADDED = {
     "coverage.captured",
     "peak_requested_bytes",
     "end_requested_bytes",
+    "neighbours",
 }
 """Keys that JSON has gained since, a dotted one in that block only; none is renamed or removed."""
 
