@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
 import signal
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.color import ColorSystem
 from textual._compositor import CompositorUpdate
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
-from textual.events import Event
+from textual.events import Event, InputEvent, Resize
 from textual.filter import LineFilter
 from textual.screen import Screen
 
@@ -24,6 +24,8 @@ from .colours.kept import Choices, keep, kept_choices
 from .colours.themes import DARK, LIGHT, depth_of, hue_variables, theme_of
 from .glyphs import ascii_only
 from .keys import Keys
+from .live.garbage import Garbage
+from .live.pen import Pen, terminal_abilities
 from .live.sensors import StripSampler
 from .live.session import Session
 from .live.terminal import has_hung_up, stay_off_a_lost_terminal
@@ -81,9 +83,9 @@ class SysbenchApp(App[None]):
         self.stylesheet = OnceParsed(variables=self.get_css_variables())
         self.session = Session(sampler or StripSampler())
         self.keys = Keys(self)
+        self.garbage = Garbage()
         self.shown: RunDirectory | None = None
         self.compared: Pair | None = None
-        self._shown_cells = Shown()
         self._own_filters = [PrintableFilter(), *([AsciiFilter()] if ascii_only() else [])]
         for name in (DARK, LIGHT):
             self.register_theme(theme_of(name, self.depth))
@@ -124,6 +126,10 @@ class SysbenchApp(App[None]):
         return self.session.watch
 
     async def on_event(self, event: Event) -> None:
+        if isinstance(event, InputEvent):
+            self.garbage.note_input()
+        elif isinstance(event, Resize):  # also when the app comes back from the background
+            self._shown_cells.forget()
         if not await self.keys.carry_out(event):
             await super().on_event(event)
 
@@ -135,11 +141,16 @@ class SysbenchApp(App[None]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._own_filters]
 
+    @cached_property
+    def _shown_cells(self) -> Shown:
+        colours = self.console._color_system or ColorSystem.TRUECOLOR
+        return Shown(Pen(terminal_abilities()), colours)
+
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         # The one place that all painting goes through on its way to the terminal.
         writes = self._running and not self._closed and not self.is_headless
         if writes and isinstance(renderable, CompositorUpdate) and not self._batch_count:
-            renderable = self._shown_cells.only_changes(renderable)
+            renderable = self._shown_cells.only_changes(renderable, screen, self.size.width)
         super()._display(screen, renderable)
 
     def get_key_display(self, binding: Binding) -> str:
@@ -151,12 +162,11 @@ class SysbenchApp(App[None]):
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit, None, 128 + number)
         stay_off_a_lost_terminal()
-        # The command turned it off; later a reading may, for a while, in a thread.
-        self._collector_waits = not gc.isenabled()
         self.set_interval(REFRESH_SECONDS, self._tick)
         self.call_after_refresh(self._attach_live_run)
 
     def on_unmount(self) -> None:
+        self.garbage.end()
         self.session.close()
 
     def _attach_live_run(self) -> None:
@@ -198,10 +208,7 @@ class SysbenchApp(App[None]):
 
     def _tick(self) -> None:
         """Twice a second: read new events and let the visible screen paint them."""
-        if self._collector_waits:
-            self._collector_waits = False
-            gc.freeze()
-            gc.enable()
+        self.garbage.tick()
         if not self.is_running:  # on the way out a screen outlives its widgets
             return
         if not self.is_headless and has_hung_up():

@@ -12,28 +12,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import fcntl
 import importlib
 import importlib.metadata
 import itertools
 import os
-import pty
 import runpy
-import select
 import shlex
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks import bench_keys
+from tests.benchmarks.pseudo_terminal import OURS, SIZES, SLOW_LINE, STEADY, started
 
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 TRIES = 7
@@ -54,24 +53,7 @@ class Bare(App):
         yield Footer()
 Bare().run()
 """
-OURS = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
-STEADY = """
-from itertools import cycle
-from sysbench.core.machine.telemetry.sample import HostSample, Sample
-from sysbench.tui.live.sensors import StripSampler
-readings = cycle(
-    Sample(host=HostSample(cores=2, cpu=cpu, memory_used_bytes=2**30, memory_total_bytes=2**34))
-    for cpu in (0.98, 0.99, 0.97, 1.0)
-)
-StripSampler.latest = lambda sampler: next(readings)
-from sysbench.tui.cli import main
-main([])
-"""
-"""The workstation on a machine that does the same: the sensors alone are played."""
 STUB = Path(__file__).parents[1] / "nvml_stub" / "build.py"
-SIZES = ((80, 24), (160, 48))
-PATIENCE = 30.0
-SLOW_LINE = 20 * 2**10
 TURNS = 6
 F2, F3, F5 = b"\x1bOQ", b"\x1bOR", b"\x1b[15~"
 KEYS = ((F2, WORDS), (F3, b"Step time"), (F5, "Library · ".encode()), (F3, b"Step time"))
@@ -81,81 +63,6 @@ BUSY = b"40%"
 """The load of the stand-in's GPU, in nvitop's first line of figures."""
 LIVE = ("run", "tiny", "threads=1", "until=0.000001", "max_steps=100000", "max_seconds=600",
         "--passes", "timing")  # fmt: skip
-
-
-@dataclass
-class Terminal:
-    """A program in a pseudo-terminal.
-
-    Attributes:
-        seen: What it wrote.
-        rate: Bytes a second that the line to the terminal carries, as a slow connection does; 0
-            for all that come.
-    """
-
-    pid: int
-    master: int
-    seen: bytearray = field(default_factory=bytearray)
-    rate: float = 0.0
-
-    def _read(self, wait: float) -> None:
-        if select.select([self.master], [], [], wait)[0]:
-            part = os.read(self.master, 2**9 if self.rate else 2**16)
-            if self.rate:
-                time.sleep(len(part) / self.rate)
-            self.seen += part
-
-    def read_for(self, seconds: float) -> int:
-        """Read for so long; returns the number of bytes that came."""
-        before, end = len(self.seen), time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self._read(left)
-        return len(self.seen) - before
-
-    def answered(self, key: bytes, words: bytes) -> float:
-        """Seconds from a key to these words behind all that was written before."""
-        before, began = len(self.seen), time.monotonic()
-        self.press(key)
-        while words not in self.seen[before:]:
-            self._read(PATIENCE)
-            if time.monotonic() - began > PATIENCE:
-                raise TimeoutError(f"no {words!r} after {key!r}")
-        return time.monotonic() - began
-
-    def wait_for(self, words: bytes, seconds: float = 60.0) -> None:
-        """Read until these words were written.
-
-        Raises:
-            TimeoutError: They were not.
-        """
-        end = time.monotonic() + seconds
-        while words not in self.seen:
-            if time.monotonic() > end:
-                raise TimeoutError(
-                    f"no {words!r} within {seconds:g} s: {bytes(self.seen[-300:])!r}"
-                )
-            self._read(0.2)
-
-    def press(self, keys: bytes) -> None:
-        """Type these."""
-        os.write(self.master, keys)
-
-    def end(self) -> float:
-        """Kill the program; returns the CPU seconds that it used."""
-        os.kill(self.pid, signal.SIGKILL)
-        _, _, used = os.wait4(self.pid, 0)
-        os.close(self.master)
-        return used.ru_utime + used.ru_stime
-
-
-def started(command: Sequence[str], home: str, columns: int, lines: int) -> Terminal:
-    """A program in a terminal of its own, with true colours."""
-    pid, master = pty.fork()
-    if pid == 0:
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        shown = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "SYSBENCH_HOME": home}
-        os.execvpe(command[0], list(command), {**os.environ, **shown})
-    return Terminal(pid, master)
 
 
 def first_frames(home: str, nvitop: Sequence[str]) -> dict[str, list[float]]:
@@ -337,7 +244,7 @@ def page(nvitop: Sequence[str]) -> Iterator[str]:
         "form writes only the strip's figures of this machine, when they change. Steady is a\n"
         "machine whose load reads 97 to 100 %.",
     )
-    yield from ("", "## Keys", "")
+    yield from ("", "## Keys during a run", "")
     yield (
         "Milliseconds from a key that paints a whole screen to words of it, during a run: "
         f"{TURNS * len(KEYS)} keys."
@@ -352,6 +259,8 @@ def page(nvitop: Sequence[str]) -> Iterator[str]:
         figures = (statistics.median(taken), p95, max(taken))
         yield f"| {name} | {' | '.join(f'{1e3 * figure:.0f}' for figure in figures)} |"
     yield from ("", "Goal: 100 without a limit; p95 of 500 at 20 KiB/s.")
+    yield from ("", "## Every key", "")
+    yield from bench_keys.lines_of()
     yield from (
         "",
         "## A table of 100,000 rows",
