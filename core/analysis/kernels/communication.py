@@ -1,7 +1,7 @@
 """A step of several ranks split into computing, waiting for the slowest rank, moving data.
 
-Every rank records when it reached each collective and when that was done, by the one monotonic
-clock of the host. A collective can move data only after its last arrival, on whatever rank. So
+Every rank records when it reached each collective and when that was done, by the monotonic clock of
+the host, or of the first of several hosts. A collective can move data only after its last arrival, on whatever rank. So
 on each rank the time from the last arrival to the end is transfer; time before it, in which the
 rank stood still, is waiting for the slowest rank.
 """
@@ -36,14 +36,20 @@ class RankStep(msgspec.Struct, frozen=True):
         collectives: In the order of their launch, which all ranks share.
         blocked: Intervals (begin, end) in which computing stood still for communication;
             None where they cannot be observed.
-        error_ns: The most by which this rank's times can be off the shared clock; ``step_ns`` is
+        error_ns: The most by which this rank's times can be off its host's clock; ``step_ns`` is
             not affected.
+        host: Number of its host.
+        host_ahead_ns: How far that host's clock was ahead of the shared one; taken off already.
+        host_error_ns: The most by which that can be wrong; 0 on the host that has the shared clock.
     """
 
     step_ns: int
     collectives: list[Collective]
     blocked: list[tuple[int, int]] | None
     error_ns: int = 0
+    host: int = 0
+    host_ahead_ns: int = 0
+    host_error_ns: int = 0
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -86,25 +92,43 @@ def transfer_times(
 ) -> tuple[list[float], Literal["arrivals", "events"]]:
     """The time of the one collective of each step in milliseconds, and what it was taken from.
 
-    From arrivals: the last arrival to the end, mean over ranks. A short one between devices is the
-    shortest rank's own step instead, by its events: the rank that came last did not wait, and no
-    two clocks are compared.
+    From arrivals: the last arrival to the end, mean over ranks. A short one between devices, or one
+    of less than ten times the error between hosts, is the shortest rank's own step instead, by its
+    events: the rank that came last did not wait, and no two clocks are compared.
 
     Args:
         steps: A list a step with an entry a rank; steps of nothing else than the collective.
     """
     splits = [split_step(step) for step in steps]
     ms = [sum(split.communication_ns for split in step) / len(step) / 1e6 for step in splits]
-    has_error = any(rank.error_ns for step in steps for rank in step)
-    if not has_error or statistics.median(ms) * 1e6 >= SHORT_NS:
+    ranks = [rank for step in steps for rank in step]
+    has_error = any(rank.error_ns or rank.host_error_ns for rank in ranks)
+    least_ns = max(SHORT_NS, 10 * max(rank.host_error_ns for rank in ranks))
+    if not has_error or statistics.median(ms) * 1e6 >= least_ns:
         return ms, "arrivals"
     return [min(rank.step_ns for rank in step) / 1e6 for step in steps], "events"
 
 
 def last_counts(ranks: Sequence[RankStep]) -> list[int]:
-    """The number of the step's collectives that each rank was the last to reach."""
+    """The number of the step's collectives that each rank was the last to reach.
+
+    Between ranks of two hosts nobody is last unless by more than the error of both clocks.
+    """
     arrived = _arrivals(ranks)
-    return [int(count) for count in np.bincount(arrived.argmax(axis=0), minlength=len(ranks))]
+    counts = [0] * len(ranks)
+    for column in arrived.T:
+        last = int(column.argmax())
+        if all(
+            column[last] - column[other] > _error_between(ranks[last], ranks[other])
+            for other in range(len(ranks))
+            if ranks[other].host != ranks[last].host
+        ):
+            counts[last] += 1
+    return counts
+
+
+def _error_between(one: RankStep, other: RankStep) -> int:
+    return 0 if one.host == other.host else one.host_error_ns + other.host_error_ns
 
 
 def disorder_ns(ranks: Sequence[RankStep]) -> int:
