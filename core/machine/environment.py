@@ -44,7 +44,7 @@ ADDRESS = re.compile(r"@|\b\d{1,3}(\.\d{1,3}){3}\b|[\w-]+\.[A-Za-z]{2,}:\d+")
 """A host that a setting names: an account at one, an IPv4 address, a name with a port."""
 
 
-def describe_host(python: str = "") -> dict[str, Any]:
+def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
     """Facts on the host that decide the numbers, without torch's; ready for JSON.
 
     ``missing`` maps the dotted name of every value that is None to its reason.
@@ -52,9 +52,12 @@ def describe_host(python: str = "") -> dict[str, Any]:
     Args:
         python: Interpreter of the workers; empty for this one. Of another one the group ``python``
             tells the name of its environment, and not its path.
+        ranks: Those of the run, which may be spread over the nodes of a job; only their names are
+            told.
 
     Raises:
         InterpreterError: The interpreter does not answer.
+        ClusterError: The nodes of the job are not known.
     """
     nvidia, why_no_nvidia = _nvidia()
     torch = torch_facts(python)
@@ -85,7 +88,7 @@ def describe_host(python: str = "") -> dict[str, Any]:
         **({"python": {"environment": other.environment}} if other else {}),
         "packages": _packages(other),
         "variables": relevant_variables(os.environ),
-        **describe_node(),
+        **describe_node(ranks=ranks),
     }
     reasons = {
         "cpu.quota": "no limit is set",

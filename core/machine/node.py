@@ -1,4 +1,4 @@
-"""The node of a cluster that this process runs on: its name in records, and the locks there.
+"""The nodes of a cluster that a run has: their names in records, the ranks and the locks there.
 
 Nodes share one home, so a lock of ``cpu`` would have them wait for each other.
 """
@@ -8,11 +8,16 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
+from ..errors import ClusterError
 from ..storage import home, make_folder
+
+ANSWER_SECONDS = 60.0
 
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -24,26 +29,86 @@ def node_name(environ: Mapping[str, str] = os.environ) -> str | None:
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def describe_node(environ: Mapping[str, str] = os.environ) -> dict[str, dict[str, str]]:
-    """Facts on the node for a record's environment; empty outside a job.
+def hosts_of(ranks: int, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The nodes over which so many ranks are spread, this one first; empty if they stay here.
+
+    They are those of Slurm's job, or of the step that this process belongs to, and no more than
+    there are ranks.
+
+    Raises:
+        ClusterError: This process is on none of them, or Slurm does not name them.
+    """
+    count = environ.get("SLURM_NNODES", "")
+    if ranks == 1 or "SLURM_JOB_ID" not in environ or not count.isdecimal() or int(count) < 2:
+        return ()
+    lists = (environ.get(name, "") for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
+    found = (_expanded(nodes) for nodes in lists if nodes)
+    names = next((nodes for nodes in found if len(nodes) == int(count)), ())
+    here = node_name(environ)
+    if here not in names:
+        raise ClusterError(
+            f"a job of {count} nodes, and this process is on none of them: start it there, by "
+            "sbatch, or by `srun --overlap --nodes=1 --ntasks=1 --preserve-env`; without "
+            "--preserve-env its ranks stay on one node"
+        )
+    return (here, *(name for name in names if name != here))[:ranks]
+
+
+@lru_cache(maxsize=8)
+def _expanded(nodes: str) -> tuple[str, ...]:
+    """``n1``, ``n2`` and ``n5`` of ``n[1-2,5]``."""
+    command = ("scontrol", "show", "hostnames", nodes)
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=ANSWER_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ClusterError(f"the nodes of this job are not known: {error}") from error
+    return tuple(name for name in answer.stdout.split() if _NAME.fullmatch(name))
+
+
+def shares(ranks: int, hosts: int) -> list[int]:
+    """How many ranks each host has: as even as they go, the first ones one more."""
+    hosts = max(1, hosts)
+    return [ranks // hosts + (host < ranks % hosts) for host in range(hosts)]
+
+
+def describe_node(
+    environ: Mapping[str, str] = os.environ, ranks: int = 1
+) -> dict[str, dict[str, str]]:
+    """Facts on the nodes for a record's environment; empty outside a job.
 
     Records get published, so ``node`` is no host name: it is six random digits that this home
-    keeps for the node in ``nodes/NAME``. ``gpus`` are the numbers of the job's GPUs on the node.
+    keeps for the node in ``nodes/NAME``. ``nodes`` are those of all nodes that the ranks are spread
+    over. ``gpus`` are the numbers of the job's GPUs on this node.
+
+    Raises:
+        ClusterError: As `hosts_of`.
     """
     name = node_name(environ)
     if name is None:
         return {}
-    gpus = _gpus(environ)
-    return {"cluster": {"node": _alias(name)} | ({"gpus": ",".join(gpus)} if gpus else {})}
+    gpus, hosts = _gpus(environ), hosts_of(ranks, environ)
+    return {
+        "cluster": {"node": alias(name)}
+        | ({"nodes": ",".join(map(alias, hosts))} if hosts else {})
+        | ({"gpus": ",".join(gpus)} if gpus else {})
+    }
 
 
-def device_lock(device: str, environ: Mapping[str, str] = os.environ) -> Path:
+def device_lock(
+    device: str, environ: Mapping[str, str] = os.environ, *, node: str | None = None
+) -> Path:
     """The lock that is held while a run measures on a device.
 
     Inside a job it is one of the node's, and of the GPU by its number there: every job calls its
     first GPU ``cuda:0``.
+
+    Args:
+        node: Another node of the job (default: this one). Slurm tells the numbers of this node's
+            GPUs alone, and those are taken for its too.
     """
-    folder, name = home() / "locks", node_name(environ)
+    folder, name = home() / "locks", node or node_name(environ)
     kind, _, number = device.partition(":")
     if name is not None:
         folder /= name
@@ -60,7 +125,7 @@ def _gpus(environ: Mapping[str, str]) -> list[str]:
     return gpus if all(gpu.isdecimal() for gpu in gpus) else []
 
 
-def _alias(name: str) -> str:
+def alias(name: str) -> str:
     """The digits that stand for a node, drawn by the first job there.
 
     They are the target of a link that leads nowhere: a link is made whole or not at all, however

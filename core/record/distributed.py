@@ -29,7 +29,8 @@ class CollectiveRow(msgspec.Struct, frozen=True):
 class RankRow(msgspec.Struct, frozen=True):
     """One rank: medians per step, milliseconds, split as the block's.
 
-    ``last_share`` is the part of all collectives that this rank reached last.
+    ``last_share`` is the part of all collectives that this rank reached last, and by more than the
+    error of the clocks of two hosts. ``host`` is null where there is one only.
     """
 
     rank: int
@@ -43,6 +44,23 @@ class RankRow(msgspec.Struct, frozen=True):
     transfer_ms: float | None
     communication_ms: float
     last_share: float
+    host: int | None = None
+
+
+class HostRow(msgspec.Struct, frozen=True):
+    """One of several hosts, with the clock that its ranks' times were taken from.
+
+    ``node`` are the digits that stand for its name in records. ``clock_ahead_ms`` is how far its
+    monotonic clock was ahead of the first host's when the last steps ended, and ``clock_error_ms``
+    the most by which that was wrong over all steps, by the round trips that it was read from; a
+    drift is taken as even within a batch of steps.
+    """
+
+    host: int
+    node: str | None
+    ranks: int
+    clock_ahead_ms: float
+    clock_error_ms: float
 
 
 class MemoryRow(msgspec.Struct, frozen=True):
@@ -98,7 +116,8 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     ``disorder_ms`` checks the clock that the ranks share: the most by which an all-reduce ended
     before its last rank had reached it, which is impossible on an exact clock. ``clock_error_ms``
     is the most by which times of a device can be off on the host's clock, by how they were put
-    there: 0 on the CPU, null in older records.
+    there, plus the error between the clocks of ``hosts``: 0 on the CPU of one host, null in older
+    records. ``hosts`` is empty where there is one only.
     """
 
     ranks: int
@@ -120,6 +139,7 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     memory: list[MemoryRow]
     all_reduce: AllReduce | None = None
     clock_error_ms: float | None = None
+    hosts: list[HostRow] = []
     missing: dict[str, str] = {}
 
     @property

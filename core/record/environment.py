@@ -53,8 +53,11 @@ def instruction_set(environment: Environment) -> str | None:
 
 def node(environment: Environment) -> str | None:
     """Digits of the cluster's node, with the numbers of the job's GPUs there: ``3f2a91 gpu 2``;
-    None of a run outside a cluster's job."""
+    of all nodes of ranks that are spread over several, ``3f2a91+77aa01``, with the GPUs of the
+    first. None of a run outside a cluster's job."""
     digits, gpus = _fact(environment, "cluster", "node"), _fact(environment, "cluster", "gpus")
+    if nodes := _fact(environment, "cluster", "nodes"):
+        digits = nodes.replace(",", "+")
     return f"{digits} gpu {gpus}" if digits and gpus else digits
 
 

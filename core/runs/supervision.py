@@ -79,7 +79,7 @@ class Supervision:
         self.log = log
         self.cancel = cancel
         environment = known_environment(run) or (
-            describe_host(header.python) | measured_facts(header.spec.device)
+            describe_host(header.python, header.spec.ranks) | measured_facts(header.spec.device)
         )
         self.builder = RecordBuilder(run, header, environment)
         self.samples: queue.SimpleQueue[Sample] = queue.SimpleQueue()

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ..errors import DamagedFileError, DeviceBusyError, NotFoundError, SpecError
+from ..errors import (
+    ClusterError,
+    DamagedFileError,
+    DeviceBusyError,
+    NotFoundError,
+    SpecError,
+)
 from ..machine.interpreter import chosen_before
-from ..machine.node import device_lock
+from ..machine.node import device_lock, hosts_of, shares
 from ..record.events import AnyEvent, RoundDisturbed
+from ..spec.spec import RunSpec
 from ..storage import locked
 from .directory import EventLog, RunDirectory
 from .supervision import POLL_SECONDS, Place, Supervision, outcome_of_os_error
@@ -117,7 +124,7 @@ def _on_devices(
     while not cancel.is_set():
         with ExitStack() as held:
             try:
-                held.enter_context(locked_devices(supervision.header.spec.devices))
+                held.enter_context(_locked_for(supervision.header.spec))
             except DeviceBusyError as busy:
                 if not wait:
                     yield from supervision.end("cancelled")
@@ -125,7 +132,7 @@ def _on_devices(
                 yield from supervision.notice_once(f"waiting: {busy}")
                 cancel.wait(POLL_SECONDS)
                 continue
-            except (OSError, DamagedFileError) as error:
+            except (OSError, DamagedFileError, ClusterError) as error:
                 yield from supervision.notice_once(f"the device cannot be locked: {error}")
                 yield from supervision.end(outcome_of_os_error(error))
                 return
@@ -137,10 +144,30 @@ def _on_devices(
 @contextmanager
 def locked_devices(devices: Sequence[str]) -> Iterator[None]:
     """While inside ``with`` no other run measures on these devices."""
+    with _locked({device_lock(device): device for device in devices}):
+        yield
+
+
+@contextmanager
+def _locked_for(spec: RunSpec) -> Iterator[None]:
+    """While inside ``with`` no other run measures where the ranks of this spec do, on any node."""
+    hosts = hosts_of(spec.ranks)
+    with _locked(
+        {
+            device_lock(device, node=host): f"{device} of {host}" if hosts else device
+            for host, share in zip(hosts or (None,), shares(spec.ranks, len(hosts)), strict=True)
+            for device in spec.devices[:share]
+        }
+    ):
+        yield
+
+
+@contextmanager
+def _locked(locks: Mapping[Path, str]) -> Iterator[None]:
     with ExitStack() as stack:
         # Every run locks in the same order, so that no two wait for each other.
-        for device in sorted(set(devices)):
-            stack.enter_context(locked(device_lock(device), who=device))
+        for path, device in sorted(locks.items()):
+            stack.enter_context(locked(path, who=device))
         yield
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import SpecError
+from ..errors import ClusterError, SpecError
 from ..machine.devices import resolve_device
+from ..machine.node import hosts_of, shares
 from .model_source import located
 from .spec import RunSpec
 
@@ -25,10 +26,16 @@ def resolved(
             an own model.
     """
     spec = located(spec.changed(device=find(spec.device)), python)
-    for count, device in enumerate(spec.devices[1:] if spec.on_cuda else (), 1):
+    try:
+        hosts = max(1, len(hosts_of(spec.ranks)))
+    except ClusterError as error:
+        raise SpecError("ranks", spec.ranks, f"1 here: {error}") from error
+    most = shares(spec.ranks, hosts)[0]
+    for count, device in enumerate(spec.devices[1:most] if spec.on_cuda else (), 1):
         try:
             find(device)
         except SpecError as error:
-            allowed = f"at most {count} here, each rank has a CUDA device: {error}"
+            where = "here" if hosts == 1 else f"on {hosts} nodes like this one"
+            allowed = f"at most {count * hosts} {where}, each rank has a CUDA device: {error}"
             raise SpecError("ranks", spec.ranks, allowed) from error
     return spec

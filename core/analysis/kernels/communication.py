@@ -1,9 +1,9 @@
 """A step of several ranks split into computing, waiting for the slowest rank, moving data.
 
 Every rank records when it reached each collective and when that was done, by the monotonic clock of
-the host, or of the first of several hosts. A collective can move data only after its last arrival, on whatever rank. So
-on each rank the time from the last arrival to the end is transfer; time before it, in which the
-rank stood still, is waiting for the slowest rank.
+the host, or of the first of several hosts. A collective can move data only after its last arrival,
+on whatever rank. So on each rank the time from the last arrival to the end is transfer; time before
+it, in which the rank stood still, is waiting for the slowest rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clocks of several hosts, read by exchanging messages, and stamps put on one of them.
 
-Cristian 1989, "Probabilistic clock synchronization": an answer to a message tells the other clock at
-some moment between sending and receiving. So each round trip bounds the difference of two clocks
+Cristian 1989, "Probabilistic clock synchronization": an answer to a message tells the other clock
+at some moment between sending and receiving. So each round trip bounds the difference of two clocks
 from both sides, and the faster it is, the closer. A difference that is read before and after some
 steps is taken as changing evenly between the two readings.
 """

@@ -24,6 +24,7 @@ from ...record.distributed import (
     AllReduce,
     CollectiveRow,
     Distributed,
+    HostRow,
     Kind,
     MemoryRow,
     Moment,
@@ -37,8 +38,10 @@ from ..workloads.base import EnterPhase
 NONE = "none: loopback of one host"
 
 
-def interconnect_of(spec: RunSpec) -> str:
+def interconnect_of(spec: RunSpec, hosts: int) -> str:
     """The connection of the ranks in words: whether CUDA devices reach each other's memory."""
+    if hosts > 1:
+        return f"network between {hosts} hosts"
     if not spec.on_cuda:
         return NONE
     numbers = [torch.device(device).index for device in spec.devices]
@@ -61,12 +64,14 @@ BUS_FORMULA = "algorithm = payload / transfer; bus = algorithm · 2 (n - 1) / n"
 
 
 class RankFacts(msgspec.Struct, frozen=True):
-    """Identity of a rank: its number, device, process and host threads."""
+    """Identity of a rank: its number, device, process, host threads, and host with its digits."""
 
     rank: int
     device: str
     pid: int
     threads: int
+    host: int = 0
+    node: str | None = None
 
 
 def slowest(batches: Sequence[TimedSteps]) -> TimedSteps:
@@ -109,11 +114,12 @@ def merged_block(
     """
     splits = [split_step(step) for step in steps]
     parts = {name: _parts_ms(splits, name) for name in PARTS}
+    hosts = host_rows(steps, facts)
     return Distributed(
         ranks=spec.ranks,
         parallel=spec.parallel,
         backend=backend,
-        interconnect=interconnect_of(spec),
+        interconnect=interconnect_of(spec, len(hosts)),
         shard_optimizer=spec.shard_optimizer,
         bucket_mib=spec.bucket_mib if spec.parallel in ("bucketed", "ddp") else None,
         steps=len(steps),
@@ -128,12 +134,37 @@ def merged_block(
         disorder_ms=max(map(disorder_ns, steps)) / 1e6,
         # Every rank runs the same collectives, so rank 0's stand for all.
         collectives=_collective_rows([step[0].collectives for step in steps], spec.ranks),
-        rows=[_rank_row(rank, steps, [step[rank.rank] for step in splits]) for rank in facts],
+        rows=[
+            _rank_row(rank, steps, [step[rank.rank] for step in splits], bool(hosts))
+            for rank in facts
+        ],
         memory=list(memory),
         all_reduce=_all_reduce(spec, steps) if spec.workload == "all-reduce" else None,
-        clock_error_ms=max(rank.error_ns for step in steps for rank in step) / 1e6,
+        clock_error_ms=max(rank.error_ns + rank.host_error_ns for step in steps for rank in step)
+        / 1e6,
+        hosts=hosts,
         missing={name.removesuffix("_ns"): why_unseen for name in PARTS if parts[name] is None},
     )
+
+
+def host_rows(steps: Sequence[Sequence[RankStep]], facts: Sequence[RankFacts]) -> list[HostRow]:
+    """The hosts of the ranks, with what their clocks were; none where there is one only."""
+    names = {rank.host: rank.node for rank in facts}
+    if len(names) == 1:
+        return []
+    return [
+        HostRow(
+            host=host,
+            node=node,
+            ranks=sum(rank.host == host for rank in facts),
+            clock_ahead_ms=next(one.host_ahead_ns for one in steps[-1] if one.host == host) / 1e6,
+            clock_error_ms=max(
+                one.host_error_ns for step in steps for one in step if one.host == host
+            )
+            / 1e6,
+        )
+        for host, node in sorted(names.items())
+    ]
 
 
 def _parts_ms(splits: Sequence[Sequence[Split]], name: str) -> list[float] | None:
@@ -180,7 +211,10 @@ def ring_share(kind: Kind, ranks: int) -> float:
 
 
 def _rank_row(
-    facts: RankFacts, steps: Sequence[Sequence[RankStep]], splits: Sequence[Split]
+    facts: RankFacts,
+    steps: Sequence[Sequence[RankStep]],
+    splits: Sequence[Split],
+    has_hosts: bool,
 ) -> RankRow:
     collectives = sum(len(step[0].collectives) for step in steps)
     last = sum(last_counts(step)[facts.rank] for step in steps)
@@ -196,6 +230,7 @@ def _rank_row(
         transfer_ms=_median_ms(splits, "transfer_ns"),
         communication_ms=statistics.median(split.communication_ns for split in splits) / 1e6,
         last_share=last / collectives,
+        host=facts.host if has_hosts else None,
     )
 
 

@@ -3,82 +3,207 @@
 Each rank writes its events to a separate file. Those of rank 0 go on to the supervisor at once.
 Of the others only failures count, and only the rank that failed first is reported: one rank's
 death makes all others fail a moment later.
+
+Inside a job of several nodes there is an agent on each: here a child of this worker, so that rank 0
+is as at home for who watches it, and on the others a step of srun.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import re
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
-import psutil
 
+from ...machine.children import python_child
+from ...machine.node import ANSWER_SECONDS, alias, hosts_of
 from ...record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
 from ...runs.job import Job, Report
-from ...spec.spec import RunSpec
 from ...storage import last_lines, write_atomically
-from ..limits import OMP_VARIABLE, available_threads
-from .rank import JOB, MEETING, PARENT_VARIABLE, events_name, log_name
-
-if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from .agent import PEER_VARIABLE, PULSE, PULSE_SECONDS, Began, Ended
+from .rank import JOB, MEETING, events_name, log_name
+from .torchrun import SHUTDOWN_SECONDS, Place, environment_of, torchrun
 
 POLL_SECONDS = 0.1
-SHUTDOWN_SECONDS = 5
 TAIL_LINES = 40
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOST_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|remote process exited", re.IGNORECASE
 )
+SRUN = (
+    *("srun", "--overlap", "--nodes=1", "--ntasks=1", "--kill-on-bad-exit=1", "--quiet"),
+    *("--cpu-bind=none", "--mem=0"),  # the host's ranks share all that the job has there
+)
+OF_THE_JOB = re.compile(r"SLURM_(NTASKS|NPROCS|CPUS_PER_TASK|TRES_PER_TASK|GPUS_PER_TASK|MEM_PER)")
+"""Variables of the job that srun would take for options of its step."""
+
+Failure = OutOfMemory | WorkerFailed
 
 
 def measure(job: Job, report: Report) -> bool:
-    """Run the job on ``job.spec.ranks`` processes of this host.
+    """Run the job on ``job.spec.ranks`` processes of this host, or of all nodes of its job.
 
     Returns:
         False if a rank failed; the first failure has been reported then.
+
+    Raises:
+        ClusterError: The nodes are not known.
     """
+    hosts = hosts_of(job.spec.ranks)
     meeting = job.path / MEETING
     shutil.rmtree(meeting, ignore_errors=True)
     meeting.mkdir()
     write_atomically(job.path / JOB, msgspec.json.encode(job))
-    os.environ.update(environment_of(job.spec, os.environ))
     listener = Listener(job, report)
     listener.start()
+    lost: dict[int, WorkerFailed] = {}
     try:
-        failures = _torchrun(job, meeting)
+        if hosts:
+            codes, reported, lost = Agents(job, hosts).run()
+        else:
+            os.environ.update(environment_of(job.spec, os.environ))
+            codes, reported = torchrun(job), {}
     finally:
         listener.stop()
         shutil.rmtree(meeting, ignore_errors=True)
-    if not failures:
+    if not codes and not lost:
         return True
-    rank, failure = first_failure(failures, listener.failures, listener.stage, job.path)
+    for rank, told in reported.items():
+        listener.failures.setdefault(rank, told)
+    rank, failure = first_failure(codes, listener.failures, listener.stage, job.path, lost)
     _print_tail(rank, job.path / log_name(rank))
     report(failure)
     return False
 
 
-def environment_of(spec: RunSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables to add for the ranks; those that a person has set stay."""
-    wanted = {
-        PARENT_VARIABLE: str(os.getpid()),
-        "PYTHONSAFEPATH": "1",
-        # The store that torchrun shares with its workers would listen on every interface.
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    }
-    if loopback := _loopback():
-        # The ranks are on this host: NCCL, too, would listen on the first other interface.
-        wanted |= {name: loopback for name in INTERFACES if name not in environ}
-    if not spec.threads and not environ.get(OMP_VARIABLE):
-        wanted[OMP_VARIABLE] = str(max(1, available_threads() // spec.ranks))
-    return wanted
+class Agents:
+    """The agents of all hosts, from their start to the end of the last.
+
+    Args:
+        hosts: Names of the nodes, this one first.
+    """
+
+    def __init__(self, job: Job, hosts: Sequence[str]) -> None:
+        self._job = job
+        self._hosts = hosts
+        self._places = [Place(host, len(hosts)) for host in range(len(hosts))]
+        self._ends: queue.SimpleQueue[tuple[Place, Began | Ended | None, int]] = queue.SimpleQueue()
+        self._over = threading.Event()
+
+    def run(self) -> tuple[dict[int, int], dict[int, Failure], dict[int, WorkerFailed]]:
+        """Exit codes of ranks that failed, failures that they reported, and hosts that were lost,
+        each as a failure of its first rank."""
+        pulse = threading.Thread(target=self._pulse, daemon=True)
+        pulse.start()
+        running: dict[Place, subprocess.Popen[bytes]] = {}
+        try:
+            for place in self._places:
+                running[place] = self._start(place)
+            return self._until_the_end(running)
+        finally:
+            self._over.set()
+            for process in running.values():
+                process.kill()
+            pulse.join()
+
+    def _until_the_end(
+        self, running: dict[Place, subprocess.Popen[bytes]]
+    ) -> tuple[dict[int, int], dict[int, Failure], dict[int, WorkerFailed]]:
+        codes: dict[int, int] = {}
+        failures: dict[int, Failure] = {}
+        lost: dict[int, WorkerFailed] = {}
+        deadline: float | None = None
+        while running:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                place, said, code = self._ends.get(timeout=left)
+            except queue.Empty:
+                # The others had time to tell of it, and may wait for those that are gone.
+                for process in running.values():
+                    process.kill()
+                break
+            del running[place]
+            if isinstance(said, Ended):
+                codes |= said.codes
+                failures |= {
+                    rank: msgspec.structs.replace(failure, rank=rank)
+                    for rank, failure in said.failures.items()
+                }
+            else:
+                first = place.ranks(self._job.spec)[0]
+                lost[first] = self._lost(place, code, has_begun=isinstance(said, Began))
+            if deadline is None and (codes or lost):
+                deadline = time.monotonic() + 2 * SHUTDOWN_SECONDS
+        return codes, failures, lost
+
+    def _lost(self, place: Place, code: int, *, has_begun: bool) -> WorkerFailed:
+        """The failure of an agent that ended without a word on its ranks."""
+        which = f"host {place.host} of {place.hosts} ({alias(self._hosts[place.host])})"
+        by = signal.Signals(-code).name if code < 0 else f"code {code}"
+        words = f"the agent of {which} ended with {by}, and its ranks with it"
+        if not has_begun:
+            words = f"no agent began on {which}: srun ended with {by}; the log has its words"
+        # srun tells of a signal by a code above 128.
+        is_killed = has_begun and (code < 0 or code > 128)
+        return WorkerFailed(
+            kind="agent", message=words, traceback="", is_cuda_error=False, killed=is_killed
+        )
+
+    def _start(self, place: Place) -> subprocess.Popen[bytes]:
+        command = python_child(
+            "sysbench.core.worker.ranks.agent", self._job.folder, str(place.host), str(place.hosts)
+        )
+        environment = dict(os.environ)
+        if place.host:
+            command = [*SRUN, f"--nodelist={self._hosts[place.host]}", *command]
+            environment = {
+                name: value for name, value in environment.items() if not OF_THE_JOB.match(name)
+            }
+        else:
+            environment[PEER_VARIABLE] = _address_of(self._hosts[1])
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        threading.Thread(target=self._hear, args=(place, process), daemon=True).start()
+        return process
+
+    def _hear(self, place: Place, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        said: Began | Ended | None = None
+        for line in process.stdout:
+            with suppress(msgspec.MsgspecError):
+                said = msgspec.json.decode(line, type=Began | Ended)
+        self._ends.put((place, said, process.wait()))
+
+    def _pulse(self) -> None:
+        path, count = self._job.path / MEETING / PULSE, 0
+        while not self._over.is_set():
+            count += 1
+            with suppress(OSError):
+                path.write_text(str(count))
+            self._over.wait(PULSE_SECONDS)
+
+
+def _address_of(node: str) -> str:
+    """The address at which Slurm reaches a node; empty where it does not say."""
+    command = ("scontrol", "--oneliner", "show", "node", node)
+    with suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=ANSWER_SECONDS
+        ).stdout
+        if match := re.search(r"\bNodeAddr=(\S+)", told):
+            return socket.gethostbyname(match[1])
+    return ""
 
 
 class Listener(threading.Thread):
@@ -91,7 +216,7 @@ class Listener(threading.Thread):
 
     def __init__(self, job: Job, report: Report) -> None:
         super().__init__(daemon=True)
-        self.failures: dict[int, OutOfMemory | WorkerFailed] = {}
+        self.failures: dict[int, Failure] = {}
         self.stage = "start"
         self._report = report
         self._tails = [EventTail(job.path / events_name(rank)) for rank in range(job.spec.ranks)]
@@ -128,29 +253,36 @@ class Listener(threading.Thread):
 
 
 def first_failure(
-    ended: Mapping[int, ProcessFailure],
-    reported: Mapping[int, OutOfMemory | WorkerFailed],
+    ended: Mapping[int, int],
+    reported: Mapping[int, Failure],
     stage: str,
     folder: Path,
-) -> tuple[int, OutOfMemory | WorkerFailed]:
+    lost: Mapping[int, WorkerFailed] = {},
+) -> tuple[int, Failure]:
     """The rank whose failure caused the others', and its failure.
 
     Args:
-        ended: Exits of torchrun's ranks; those that torchrun ended have SIGTERM's code.
+        ended: Exit codes of ranks that failed; those that torchrun ended have SIGTERM's.
         reported: Failures that ranks reported themselves.
         stage: Stage that the ranks had reached.
         folder: Folder of their logs.
+        lost: Failures of hosts that told nothing of their ranks, by the first of those.
     """
     in_order = sorted(reported, key=lambda rank: reported[rank].t_ns)
     # Most telling first: an error other than a lost peer, a death by a signal that torchrun did
-    # not send, any silent end, and last the earliest of the lost peers.
+    # not send, a lost host, any silent end, and last the earliest of the lost peers.
     causes = [rank for rank in in_order if not LOST_PEER.search(reported[rank].message)]
     silent = [rank for rank in sorted(ended) if rank not in reported]
-    killed = [rank for rank in silent if ended[rank].exitcode != -signal.SIGTERM]
-    rank = [*causes, *killed, *silent, *in_order][0]
+    killed = [rank for rank in silent if ended[rank] != -signal.SIGTERM]
+    if causes:
+        return causes[0], reported[causes[0]]
+    if lost and not killed:
+        rank = min(lost)
+        return rank, msgspec.structs.replace(lost[rank], rank=rank)
+    rank = [*killed, *silent, *in_order][0]
     if rank in reported:
         return rank, reported[rank]
-    code = ended[rank].exitcode
+    code = ended[rank]
     name = signal.Signals(-code).name if code < 0 else f"code {code}"
     lines = last_lines(folder / log_name(rank), 1)
     log_end = f"its log ends: {lines[0]}" if lines else "its log is empty"
@@ -161,42 +293,6 @@ def first_failure(
         is_cuda_error=False,
         killed=code < 0,
         rank=rank,
-    )
-
-
-def _torchrun(job: Job, meeting: Path) -> Mapping[int, ProcessFailure]:
-    """Run the ranks to their end; returns those that failed, by number."""
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import parse_args, run
-
-    options = parse_args(  # type: ignore[no-untyped-call]
-        [
-            *("--nnodes", "1", "--nproc-per-node", str(job.spec.ranks)),
-            *("--rdzv-backend", "c10d", "--rdzv-id", job.path.parent.name),
-            *("--rdzv-endpoint", str(meeting / "torchrun")),
-            *("--rdzv-conf", "store_type=file", "--local-addr", "127.0.0.1"),
-            *("--log-dir", str(meeting / "logs"), "--max-restarts", "0"),
-            *("-m", "sysbench.core.worker.ranks.rank", str(job.path)),
-        ]
-    )
-    if hasattr(options, "shutdown_timeout"):
-        options.shutdown_timeout = SHUTDOWN_SECONDS
-    try:
-        run(options)  # type: ignore[no-untyped-call]
-    except ChildFailedError as error:
-        return error.failures
-    return {}
-
-
-def _loopback() -> str | None:
-    """Name of the interface with the loopback address."""
-    return next(
-        (
-            name
-            for name, addresses in psutil.net_if_addrs().items()
-            if any(address.address == "127.0.0.1" for address in addresses)
-        ),
-        None,
     )
 
 

@@ -61,7 +61,8 @@ def main() -> int:
             import_compiler(job)
 
         die_with_parent(int(os.environ[PARENT_VARIABLE]))
-        job = msgspec.structs.replace(job, spec=job.spec.changed(device=job.spec.devices[rank]))
+        device = job.spec.devices[int(os.environ["LOCAL_RANK"])]  # of its host's
+        job = msgspec.structs.replace(job, spec=job.spec.changed(device=device))
 
         def load() -> Measure:
             join(rank, job.spec, folder / MEETING / "ranks")

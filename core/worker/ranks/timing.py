@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 
 from ...analysis.kernels.communication import RankStep
+from ...analysis.ranks.exchange import Reading
+from ...machine.node import describe_node
 from ...record.distributed import MemoryRow
 from ...record.events import ResultReported, StageEntered
 from ...record.record import Timing
@@ -31,6 +33,7 @@ from ..passes.timing import timed
 from ..workloads.own import report_own_model
 from .block import RankFacts, merged_block, slowest
 from .collectives import Collectives
+from .host_clocks import HostClocks, own_host
 from .workloads import AllReduceWorkload, OfRanks, ParallelOwnWorkload, ParallelWorkload
 
 STOP, MEMORY = 0, -1
@@ -127,17 +130,25 @@ class RanksClock:
         self.name = self._own.name
         self._collectives = collectives
         self._control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self._hosts = HostClocks(self._control)
         self.steps: list[list[RankStep]] = []
-        own = RankFacts(collectives.rank, spec.device, os.getpid(), torch.get_num_threads())
+        own = RankFacts(
+            collectives.rank,
+            spec.device,
+            os.getpid(),
+            torch.get_num_threads(),
+            host=own_host(),
+            node=describe_node().get("cluster", {}).get("node"),
+        )
         self.facts: list[RankFacts] = self._gathered(own)
 
     def time(self, step: Step, count: int) -> TimedSteps:
         """Lead: all ranks run ``count`` steps. Each is as long as on its slowest rank."""
         self._order(count)
         by_rank = self._gathered(self._timed_here(step, count))
-        for index in range(count):
-            self.steps.append([steps[index] for _, steps in by_rank])
-        return slowest([batch for batch, _ in by_rank])
+        batches, steps, readings = zip(*by_rank, strict=True)
+        self.steps += map(list, zip(*self._hosts.on_one_clock(steps, readings), strict=True))
+        return slowest(batches)
 
     def lead_memory(self, rows: Callable[[], list[MemoryRow]]) -> list[MemoryRow]:
         """Lead: every rank makes its rows; returns them in the order of ranks."""
@@ -161,11 +172,16 @@ class RanksClock:
         dist.barrier(self._control)  # the broadcast alone lets rank 0 go on before the others
         return int(box.item())
 
-    def _timed_here(self, step: Step, count: int) -> tuple[TimedSteps, list[RankStep]]:
+    def _timed_here(
+        self, step: Step, count: int
+    ) -> tuple[TimedSteps, list[RankStep], tuple[Reading, Reading] | None]:
         # Anew for each batch, so that a drift between the two clocks does not add up.
         self._collectives.stamps.align()
+        before = self._hosts.read()
         batch = self._own.time(step, count)
-        return batch, self._collectives.take(batch.step_ms)
+        after = self._hosts.read()
+        readings = (before, after) if before and after else None
+        return batch, self._collectives.take(batch.step_ms), readings
 
     def _gathered(self, own: T) -> list[T]:
         """Values of all ranks in their order on rank 0; an empty list on the others."""

@@ -19,8 +19,9 @@ from sysbench.core.record.events import OutOfMemory, WorkerFailed
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.clocks import TimedSteps
 from sysbench.core.worker.ranks.block import ring_share, slowest
-from sysbench.core.worker.ranks.launcher import environment_of, first_failure
+from sysbench.core.worker.ranks.launcher import first_failure
 from sysbench.core.worker.ranks.strategies import grouped
+from sysbench.core.worker.ranks.torchrun import environment_of
 from sysbench.core.worker.ranks.workloads import owners_of
 
 from .ranks_for_test import OWN
@@ -144,13 +145,6 @@ def test_a_ring_sends_an_all_reduce_nearly_twice() -> None:
     assert ring_share("all-gather", 4) == 0.75
 
 
-class Ended:
-    """How torchrun says that a rank ended."""
-
-    def __init__(self, exitcode: int) -> None:
-        self.exitcode = exitcode
-
-
 def failed(message: str, t_ns: int) -> WorkerFailed:
     return WorkerFailed(
         kind="RuntimeError", message=message, traceback="", is_cuda_error=False, t_ns=t_ns
@@ -185,8 +179,7 @@ LOST = failed("[../pair.cc:545] Connection closed by peer [127.0.0.1]:31337", 1)
 def test_the_rank_that_failed_first_is_blamed(
     codes: dict[int, int], told_by: dict[int, Any], culprit: int, tmp_path: Path
 ) -> None:
-    ended: Any = {rank: Ended(code) for rank, code in codes.items()}
-    rank, failure = first_failure(ended, told_by, "measure", tmp_path)
+    rank, failure = first_failure(codes, told_by, "measure", tmp_path)
     assert rank == culprit
     assert told_by.get(rank, failure) == failure
 
@@ -195,8 +188,7 @@ def test_a_rank_that_said_nothing_is_told_by_its_signal_and_the_end_of_its_log(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "rank-1.log").write_text("one\nlast words\n")
-    ended: Any = {1: Ended(-signal.SIGKILL)}
-    _, failure = first_failure(ended, {}, "warmup", tmp_path)
+    _, failure = first_failure({1: -signal.SIGKILL}, {}, "warmup", tmp_path)
     assert isinstance(failure, WorkerFailed)
     assert (failure.killed, failure.rank, failure.kind) == (True, 1, "SIGKILL")
     assert failure.message == "killed by SIGKILL in stage warmup; its log ends: last words"

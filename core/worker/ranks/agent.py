@@ -1,0 +1,102 @@
+"""The ranks of one of several hosts, run for the launcher on the first one.
+
+Run as ``python -m sysbench.core.worker.ranks.agent FOLDER HOST HOSTS``, on other hosts by srun.
+
+It says on its standard output that it began, and how its ranks ended. It ends, and its ranks with
+it, when its standard input does, or when the launcher's pulse stops: srun that is killed leaves it
+both running and with its input open.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from ...machine.children import die_with_input
+from ...record.events import EventTail, OutOfMemory, WorkerFailed
+from ...runs.job import Job
+from ..imports import uncollected
+from .rank import JOB, MEETING, events_name
+
+PEER_VARIABLE = "SYSBENCH_PEER_ADDRESS"
+"""An address of another host, on the first one; on the others Slurm names the first one's."""
+PULSE = "pulse"
+"""File in the meeting's folder that the launcher changes every `PULSE_SECONDS`."""
+PULSE_SECONDS = 2.0
+SILENCE_SECONDS = 60.0
+"""Time without a pulse that means the launcher's death. A shared file system may show a change
+some seconds late."""
+
+
+class Began(msgspec.Struct, frozen=True, tag=True):
+    """The agent is there: what fails from now on is not the start of a process on its host."""
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """The ranks of this host have ended.
+
+    Attributes:
+        codes: Exit codes of those that failed.
+        failures: Failures that ranks reported.
+    """
+
+    codes: dict[int, int]
+    failures: dict[int, OutOfMemory | WorkerFailed]
+
+
+def main() -> int:
+    """Run this host's ranks to their end; returns the exit code."""
+    folder, host, hosts = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    # What anybody prints goes into the pass's log.
+    said = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    die_with_input()
+    threading.Thread(target=_die_with_pulse, args=(folder / MEETING / PULSE,), daemon=True).start()
+    said.write(msgspec.json.encode(Began()) + b"\n")
+    job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
+    with uncollected():
+        from .torchrun import Place, environment_of, torchrun
+
+    place = Place(host, hosts)
+    os.environ.update(environment_of(job.spec, os.environ, place, own_address()))
+    codes = torchrun(job, place)
+    failures: dict[int, OutOfMemory | WorkerFailed] = {}
+    for rank in place.ranks(job.spec):
+        for event in EventTail(folder / events_name(rank)).read():
+            if isinstance(event, OutOfMemory | WorkerFailed):
+                failures[rank] = event
+    said.write(msgspec.json.encode(Ended(codes, failures)) + b"\n")
+    return 0
+
+
+def own_address() -> str:
+    """The address of this host on the way to another one of the job; empty where none is named."""
+    peer = os.environ.get(PEER_VARIABLE) or os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or ""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chosen:
+        chosen.connect((peer, 9))  # nothing is sent: the kernel chooses a route
+        return str(chosen.getsockname()[0])
+    return ""
+
+
+def _die_with_pulse(path: Path) -> None:
+    seen, since = b"", time.monotonic()
+    while time.monotonic() - since < SILENCE_SECONDS:
+        time.sleep(PULSE_SECONDS)
+        with suppress(OSError):
+            if (now := path.read_bytes()) != seen:
+                seen, since = now, time.monotonic()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    # Skips the interpreter's clean-up, as any worker does.
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,100 @@
+"""The ranks of one host, run by torchrun, which meets those of the other hosts through a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from ...machine.node import shares
+from ...runs.job import Job
+from ...spec.spec import RunSpec
+from ..limits import OMP_VARIABLE, available_threads
+from .rank import MEETING, PARENT_VARIABLE
+
+SHUTDOWN_SECONDS = 5
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One of the hosts of a job, by its number; the first one has rank 0."""
+
+    host: int = 0
+    hosts: int = 1
+
+    def ranks(self, spec: RunSpec) -> range:
+        """The ranks that run there."""
+        counts = shares(spec.ranks, self.hosts)
+        begin = sum(counts[: self.host])
+        return range(begin, begin + counts[self.host])
+
+
+ALONE = Place()
+
+
+def environment_of(
+    spec: RunSpec, environ: Mapping[str, str], place: Place = ALONE, address: str = "127.0.0.1"
+) -> dict[str, str]:
+    """Environment variables to add for the ranks of a host; those that a person has set stay.
+
+    Args:
+        address: The one of this host at which the other ranks reach it.
+    """
+    wanted = {
+        PARENT_VARIABLE: str(os.getpid()),
+        "PYTHONSAFEPATH": "1",
+        # The store that torchrun shares with its workers would listen on every interface.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    if interface := _interface_with(address):
+        # gloo would take the one that the host's name leads to, often the loopback. On one host
+        # NCCL, too, would listen on another than that; between hosts it knows the fastest.
+        names = INTERFACES if place.hosts == 1 else INTERFACES[:1]
+        wanted |= {name: interface for name in names if name not in environ}
+    if not spec.threads and not environ.get(OMP_VARIABLE):
+        wanted[OMP_VARIABLE] = str(max(1, available_threads() // len(place.ranks(spec))))
+    return wanted
+
+
+def torchrun(job: Job, place: Place = ALONE) -> dict[int, int]:
+    """Run the ranks of this host to their end; exit codes of those that failed, by rank."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    meeting = job.path / MEETING
+    options = parse_args(  # type: ignore[no-untyped-call]
+        [
+            *("--nnodes", str(place.hosts), "--nproc-per-node", str(len(place.ranks(job.spec)))),
+            *("--rdzv-backend", "c10d", "--rdzv-id", job.path.parent.name),
+            *("--rdzv-endpoint", str(meeting / "torchrun")),
+            # Hosts that are silent are noticed by their agents, and not by the time of day, in
+            # which hosts may differ.
+            *("--rdzv-conf", "store_type=file,keep_alive_max_attempt=1000000"),
+            # Nobody connects to it: hosts are numbered in its order.
+            *("--local-addr", f"127.0.0.1/{place.host:05}" if place.hosts > 1 else "127.0.0.1"),
+            *("--log-dir", str(meeting / f"logs-{place.host}"), "--max-restarts", "0"),
+            *("-m", "sysbench.core.worker.ranks.rank", str(job.path)),
+        ]
+    )
+    if hasattr(options, "shutdown_timeout"):
+        options.shutdown_timeout = SHUTDOWN_SECONDS
+    try:
+        run(options)  # type: ignore[no-untyped-call]
+    except ChildFailedError as error:
+        return {rank: failure.exitcode for rank, failure in error.failures.items()}
+    return {}
+
+
+def _interface_with(address: str) -> str | None:
+    """Name of the interface that has the address."""
+    return next(
+        (
+            name
+            for name, addresses in psutil.net_if_addrs().items()
+            if any(one.address == address for one in addresses)
+        ),
+        None,
+    )
