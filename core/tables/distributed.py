@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..record.distributed import CollectiveRow, MemoryRow, RankRow
+from ..record.distributed import CollectiveRow, HostRow, MemoryRow, RankRow
 from ..record.record import Distributed, Spread
 from .table import Cell, Column, Table, facts, fields_of, tabulate
 
@@ -25,6 +25,7 @@ def distributed_tables(block: Distributed) -> list[Table]:
         collective_table(block),
         rank_table(block),
         optimizer_table(block),
+        host_table(block),
     ]
 
 
@@ -103,10 +104,10 @@ RANK_COLUMNS = fields_of(
 
 
 def rank_table(block: Distributed) -> Table:
-    """One row a rank; a rank that waits is not a slow one."""
+    """One row a rank, with its host if there are several; a rank that waits is not a slow one."""
     return tabulate(
         block.rows,
-        RANK_COLUMNS,
+        (*RANK_COLUMNS, *(fields_of(RankRow, "host") if block.hosts else ())),
         name="distributed-ranks",
         title="Ranks: medians per step; last is the share of collectives that it reached last",
     )
@@ -126,4 +127,17 @@ def optimizer_table(block: Distributed) -> Table:
         MEMORY_COLUMNS,
         name="distributed-memory",
         title="Live tensors by rank, before the first step and around a steady optimizer step",
+    )
+
+
+HOST_COLUMNS = fields_of(HostRow, "host", "node", "ranks", "clock_ahead_ms", "clock_error_ms")
+
+
+def host_table(block: Distributed) -> Table:
+    """One row a host with the difference of its clock; no rows where there is one only."""
+    return tabulate(
+        block.hosts,
+        HOST_COLUMNS,
+        name="distributed-hosts",
+        title="Hosts: by how much each clock was ahead of host 0's, and the most that is wrong by",
     )

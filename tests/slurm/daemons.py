@@ -9,18 +9,22 @@ state in one folder, listens on 127.0.0.1 alone, and ends with the ``with`` bloc
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "srun", "sinfo")
 NODES = ("n1", "n2")
 START_SECONDS = 60
+PATIENCE_SECONDS = 900
+POLL_SECONDS = 0.2
 CONFIGURATION = """\
 ClusterName=loopback
 SlurmctldHost={host}(127.0.0.1)
@@ -59,12 +63,35 @@ def why_not() -> str:
     return "" if os.getuid() == 0 else "slurmd needs root"
 
 
+def why_no_other_clock() -> str:
+    """The reason why no process here can have a monotonic clock of its own; empty where one can."""
+    asked = (
+        subprocess.run(
+            [*_with_clock_ahead(1000), "cat", "/proc/self/timens_offsets"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if shutil.which("unshare")
+        else None
+    )
+    if asked is None:
+        return "unshare is not installed"
+    is_ahead = re.search(r"monotonic\s+1000\b", asked.stdout) is not None
+    return "" if is_ahead else f"no time namespaces: {asked.stderr.strip() or asked.stdout}"
+
+
+def _with_clock_ahead(seconds: int) -> list[str]:
+    return ["unshare", "--time", "--monotonic", str(seconds), "--fork"]
+
+
 @contextmanager
-def running(folder: Path) -> Iterator[dict[str, str]]:
+def running(folder: Path, ahead: Mapping[str, int] = {}) -> Iterator[dict[str, str]]:
     """A Slurm with two idle nodes; the variables under which its commands find it.
 
     Args:
         folder: Empty, with a short path: a socket lies in it.
+        ahead: Seconds by which the monotonic clock of a node is ahead, by its name.
 
     Raises:
         RuntimeError: A daemon ended, or the nodes did not come up; with the ends of the logs.
@@ -104,7 +131,8 @@ def running(folder: Path) -> Iterator[dict[str, str]]:
         controller = ["slurmctld", "-D", "-c"]
         daemons.append(stack.enter_context(_daemon(folder, "slurmctld", controller, environment)))
         for node in NODES:
-            command = ["slurmd", "-D", "-N", node]
+            clock = _with_clock_ahead(ahead[node]) if node in ahead else []
+            command = [*clock, "slurmd", "-D", "-N", node]
             daemons.append(stack.enter_context(_daemon(folder, node, command, environment)))
 
         def is_up() -> bool:
@@ -128,11 +156,13 @@ def _daemon(
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGTERM)
+        # It leads a session: unshare would keep the signal from its child.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
@@ -154,3 +184,20 @@ def _free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
+
+
+def wait_for(is_so: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) -> Any:
+    """The first true answer while the process lives."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not (answer := is_so()):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(POLL_SECONDS)
+    return answer
+
+
+def queue(environment: dict[str, str], state: str = "R") -> list[str]:
+    """The jobs in that state, as ``17_3``."""
+    asked = ["squeue", "-h", "-r", "-o", "%i", "-t", state]
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split()

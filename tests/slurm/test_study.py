@@ -7,9 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.studies.run.grid import expand
 from sysbench.core.studies.run.state import Entry, StudyDirectory, find_study, records_of
 
-from .daemons import running, why_not
+from .daemons import PATIENCE_SECONDS, queue, wait_for, why_not
 
 pytestmark = [
     pytest.mark.slurm,
@@ -50,19 +47,6 @@ columns = [
 ]
 """
 CELLS = 20
-PATIENCE_SECONDS = 900
-POLL_SECONDS = 0.2
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[dict[str, str]]:
-    """Variables of a Slurm of two nodes."""
-    pytest.importorskip("submitit")
-    # The path of a socket has 108 characters, fewer than pytest's folders take.
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
-        Path(folder).chmod(0o755)
-        with running(Path(folder)) as environment:
-            yield environment
 
 
 def command(home: Path, environment: dict[str, str], *arguments: str) -> dict[str, Any]:
@@ -78,23 +62,6 @@ def command(home: Path, environment: dict[str, str], *arguments: str) -> dict[st
 def entries(home: Path) -> dict[str, Entry]:
     folders = [*(home / "studies").glob("twenty-*")]
     return StudyDirectory(folders[0]).entries() if folders else {}
-
-
-def wait_for(is_so: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) -> Any:
-    """The first true answer while the process lives."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not (answer := is_so()):
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < until, log.read_text()
-        time.sleep(POLL_SECONDS)
-    return answer
-
-
-def queue(environment: dict[str, str], state: str = "R") -> list[str]:
-    """The jobs in that state, as ``17_3``."""
-    asked = ["squeue", "-h", "-r", "-o", "%i", "-t", state]
-    done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.split()
 
 
 def rows(output: bytes) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formatting import percent
-from ...record.record import Finding, Record
+from ...record.record import Distributed, Finding, Record
 from .rule import Rule
 
 WAITING_LIMIT = 0.05
@@ -15,7 +15,7 @@ EXPOSED_LIMIT = 0.2
 def no_interconnect(record: Record) -> Finding | None:
     """Ranks on one CPU share its cores and communicate through the loopback."""
     block = record.distributed
-    if block is None or record.spec["device"] != "cpu":
+    if block is None or record.spec["device"] != "cpu" or block.hosts:
         return None
     return Finding(
         rule="no-interconnect",
@@ -35,17 +35,27 @@ def straggler(record: Record) -> Finding | None:
         return None
     share = block.waiting.mean_ms / block.step.mean_ms
     last = max(block.rows, key=lambda row: row.last_share)
-    if share < WAITING_LIMIT or last.last_share < LAST_LIMIT:
+    error_ms = _error_between_hosts(block)
+    if share < WAITING_LIMIT or last.last_share < LAST_LIMIT or block.waiting.mean_ms <= error_ms:
         return None
+    known = f" The clocks of the hosts are known to {error_ms:.2g} ms." if error_ms else ""
+    where = f"host {last.host}, {last.device}" if block.hosts else last.device
     return Finding(
         rule="straggler",
         severity="warning",
         verdict=f"Rank {last.rank} keeps the others waiting: {percent(share, 0)} of the step.",
         why=f"It is the last to reach {percent(last.last_share, 0)} of the collectives; the time "
-        "that others stand still for it is no transfer, and a faster link would not help.",
-        next=f"Look at what else runs on {last.device}, and at its clocks.",
-        numbers={"rank": last.rank, "waiting_share": share, "last_share": last.last_share},
+        f"that others stand still for it is no transfer, and a faster link would not help.{known}",
+        next=f"Look at what else runs on {where}, and at its clocks.",
+        numbers={"rank": last.rank, "waiting_share": share, "last_share": last.last_share}
+        | ({"clock_error_ms": error_ms} if block.hosts else {}),
     )
+
+
+def _error_between_hosts(block: Distributed) -> float:
+    """The most by which the clocks of two hosts are wrong to each other; 0 on one host."""
+    errors = sorted(host.clock_error_ms for host in block.hosts)
+    return sum(errors[-2:])
 
 
 def exposed(record: Record) -> Finding | None:
@@ -71,7 +81,9 @@ def exposed(record: Record) -> Finding | None:
 def clocks_disagree(record: Record) -> Finding | None:
     """A collective ended before all ranks had reached it: their clocks differ."""
     block = record.distributed
-    if block is None or block.disorder_ms <= DISORDER_LIMIT_MS:
+    if block is None:
+        return None
+    if block.disorder_ms <= max(DISORDER_LIMIT_MS, _error_between_hosts(block)):
         return None
     return Finding(
         rule="clocks-disagree",

@@ -40,10 +40,10 @@ MINUTES = "60"
 
 FLAGS = ("exclusive", "contiguous", "spread-job", "oversubscribe", "overcommit")
 """Options of sbatch that may stand without a value."""
-_ONE_NODE = "each cell is one task on one node; its ranks are processes of that task"
+_ONE_TASK = "each cell is one task on each of its nodes, and starts its ranks itself"
 _OURS = "set by the runner, which finds its jobs by it"
 REFUSED = {
-    **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node"), _ONE_NODE),
+    **dict.fromkeys(("ntasks", "ntasks-per-node", "ntasks-per-core"), _ONE_TASK),
     **dict.fromkeys(("array", "job-name", "output", "error", "open-mode", "wrap"), _OURS),
     **dict.fromkeys(
         ("requeue", "no-requeue"), "a cell is measured once from its start; start the study again"
@@ -89,8 +89,11 @@ def parse_options(texts: Sequence[str]) -> SlurmOptions:
             if not str(value).isdecimal() or not 1 <= int(value) <= MOST_TASKS:
                 raise SpecError(OPTION, f"{name}={value}", f"jobs at once, 1 to {MOST_TASKS}")
             parallel = int(value)
-        else:
-            sbatch[name] = value
+            continue
+        if name == "nodes" and not (str(value).isdecimal() and int(value)):
+            # With a range a cell would be measured on more nodes or on fewer, as it happens.
+            raise SpecError(OPTION, f"{name}={value}", "a number of nodes, the same for each cell")
+        sbatch[name] = value
     return SlurmOptions(sbatch, parallel)
 
 
@@ -217,7 +220,11 @@ class Slurm:
             # bash ends at SIGTERM, and the job with it, unless it has a trap: the supervisor would
             # have no time to write the end. A file in the working directory is no module.
             setup=["trap : TERM", "export PYTHONSAFEPATH=1"],
-            additional_parameters={"no-requeue": True, "time": MINUTES, **self.options.sbatch},
+            additional_parameters={
+                **{"no-requeue": True, "time": MINUTES},
+                **({"ntasks-per-node": "1"} if "nodes" in self.options.sbatch else {}),
+                **self.options.sbatch,
+            },
         )
         root = self.directory.root.absolute()
         command = ["env", f"{HOME_VARIABLE}={root}", *python_child("sysbench.core.runs.supervisor")]

@@ -6,11 +6,18 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sysbench.core.errors import ClusterError, DeviceBusyError, SpecError
 from sysbench.core.machine.environment import describe_host
-from sysbench.core.machine.node import describe_node, device_lock
+from sysbench.core.machine.node import describe_node, device_lock, hosts_of, shares
 from sysbench.core.record.environment import node
-from sysbench.core.runs.supervisor import locked_devices
+from sysbench.core.runs.directory import create_run
+from sysbench.core.runs.supervisor import locked_devices, supervise
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import locked
 
 N1 = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu-node-17"}
 
@@ -57,3 +64,94 @@ def test_a_name_that_is_a_path_is_none(sysbench_home: Path) -> None:
     hostile = N1 | {"SLURMD_NODENAME": "../../x"}
     assert describe_node(hostile) == {}
     assert device_lock("cpu", hostile) == sysbench_home / "locks" / "cpu.lock"
+
+
+@pytest.fixture
+def hostnames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's ``scontrol show hostnames LIST``, of lists without brackets."""
+    path = tmp_path / "scontrol"
+    path.write_text('#!/bin/sh\necho "$3" | tr , "\\n"\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+BATCH = {
+    "SLURM_JOB_ID": "7",
+    "SLURMD_NODENAME": "n2",
+    "SLURM_NNODES": "3",
+    "SLURM_JOB_NODELIST": "n1,n2,n3",
+}
+
+
+def test_ranks_are_spread_over_the_nodes_of_the_job_from_this_one_on(hostnames: None) -> None:
+    assert hosts_of(8, BATCH) == ("n2", "n1", "n3")
+    assert hosts_of(2, BATCH) == ("n2", "n1")
+    assert hosts_of(1, BATCH) == ()
+    assert hosts_of(8, BATCH | {"SLURM_NNODES": "1"}) == ()
+    assert hosts_of(8, {}) == hosts_of(8, N1) == ()
+
+
+def test_in_a_step_they_are_the_nodes_of_the_step(hostnames: None) -> None:
+    step = BATCH | {"SLURM_NNODES": "2", "SLURM_STEP_NODELIST": "n2,n3"}
+    assert hosts_of(4, step) == ("n2", "n3")
+    # The variables of the job, kept in a step of one task.
+    assert hosts_of(4, BATCH | {"SLURM_STEP_NODELIST": "n2"}) == ("n2", "n1", "n3")
+
+
+def test_a_process_beside_its_nodes_is_told_how_to_begin_there(hostnames: None) -> None:
+    login = {name: value for name, value in BATCH.items() if name != "SLURMD_NODENAME"}
+    for environ in (login, BATCH | {"SLURMD_NODENAME": "n9"}):
+        with pytest.raises(ClusterError, match="on none of them: start it there, by sbatch"):
+            hosts_of(2, environ)
+
+
+def test_the_refusal_is_of_the_key(hostnames: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in BATCH.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SLURMD_NODENAME")
+    spec = RunSpec(device="cpu", ranks=2, parallel="flat")
+    with pytest.raises(SpecError, match="start it there"):
+        resolved(spec)
+    assert resolved(spec.changed(ranks=1, parallel="none")).device == "cpu"
+
+
+def test_each_rank_has_a_device_of_its_own_node(
+    hostnames: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in BATCH.items():
+        monkeypatch.setenv(name, value)
+
+    def find(device: str) -> str:
+        if device not in ("cuda:0", "cuda:1"):
+            raise SpecError("device", device, "cuda:0 or cuda:1")
+        return device
+
+    spec = RunSpec(device="cuda:0", ranks=6, parallel="ddp")
+    assert resolved(spec, find) == spec
+    with pytest.raises(SpecError, match="at most 6 on 3 nodes like this one"):
+        resolved(spec.changed(ranks=7), find)
+
+
+@given(st.integers(1, 100), st.integers(1, 16))
+def test_shares_are_as_even_as_they_go(ranks: int, hosts: int) -> None:
+    told = shares(ranks, hosts)
+    assert sum(told) == ranks and max(told) - min(told) <= 1
+    assert told == sorted(told, reverse=True)
+
+
+def test_a_record_names_all_nodes_of_its_ranks(sysbench_home: Path, hostnames: None) -> None:
+    told = node(describe_node(BATCH, ranks=8))
+    digits = [node(describe_node(BATCH | {"SLURMD_NODENAME": name})) for name in ("n2", "n1", "n3")]
+    assert told == "+".join(map(str, digits))
+    assert node(describe_node(BATCH)) == digits[0]
+
+
+def test_the_devices_of_all_nodes_are_held_while_a_run_measures(
+    sysbench_home: Path, hostnames: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in BATCH.items():
+        monkeypatch.setenv(name, value)
+    run = create_run(RunSpec(device="cpu", ranks=2, parallel="flat"), ["timing"])
+    other = sysbench_home / "locks" / "n1" / "cpu.lock"
+    with locked(other, who="another"), pytest.raises(DeviceBusyError, match="cpu of n1"):
+        list(supervise(run, wait=False))

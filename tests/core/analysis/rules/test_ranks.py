@@ -12,10 +12,11 @@ from sysbench.core.analysis.rules.ranks import (
     straggler,
 )
 from sysbench.core.analysis.statistics import spread
-from sysbench.core.record.distributed import CollectiveRow, RankRow
+from sysbench.core.record.distributed import CollectiveRow, HostRow, RankRow
 from sysbench.core.record.record import Distributed, Record
 from sysbench.core.record.timing import Spread
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.sections import tables_of
 
 
 def always(ms: float) -> Spread:
@@ -119,3 +120,45 @@ def test_ranks_on_the_cpu_are_labelled() -> None:
     found = no_interconnect(on_cpu)
     assert found is not None
     assert found.severity == "note"
+
+
+def two_hosts(error_ms: float) -> list[HostRow]:
+    return [
+        HostRow(host=0, node="3f2a91", ranks=1, clock_ahead_ms=0.0, clock_error_ms=0.0),
+        HostRow(host=1, node="77aa01", ranks=1, clock_ahead_ms=5.0, clock_error_ms=error_ms),
+    ]
+
+
+@pytest.mark.parametrize(("error_ms", "is_told"), [(11.9, True), (12.0, False)])
+def test_no_rank_is_blamed_for_waiting_that_the_clocks_of_hosts_cannot_tell(
+    error_ms: float, is_told: bool
+) -> None:
+    rows = [msgspec.structs.replace(rank_row(n, n * 0.98), host=n) for n in (0, 1)]
+    found = straggler(record_of(waiting=always(12.0), rows=rows, hosts=two_hosts(error_ms)))
+    assert (found is not None) == is_told
+    if found is not None:
+        assert found.why.endswith("The clocks of the hosts are known to 12 ms.")
+        assert "host 1, cuda:1" in found.next
+        assert found.numbers["clock_error_ms"] == error_ms
+
+
+def test_clocks_of_hosts_disagree_by_more_than_is_stated_or_not_at_all() -> None:
+    assert clocks_disagree(record_of(disorder_ms=0.4, hosts=two_hosts(0.4))) is None
+    assert clocks_disagree(record_of(disorder_ms=0.41, hosts=two_hosts(0.4))) is not None
+
+
+def test_ranks_of_several_hosts_are_not_said_to_share_one() -> None:
+    record = record_of(hosts=two_hosts(0.1))
+    on_cpu = msgspec.structs.replace(record, spec=record.spec | {"device": "cpu"})
+    assert no_interconnect(on_cpu) is None
+
+
+def test_hosts_have_a_table_and_ranks_their_host() -> None:
+    rows = [msgspec.structs.replace(rank_row(n, 0.5), host=n) for n in (0, 1)]
+    tables = {table.name: table for table in tables_of(record_of(hosts=two_hosts(0.1), rows=rows))}
+    assert tables["distributed-hosts"].column("node") == ["3f2a91", "77aa01"]
+    assert tables["distributed-hosts"].column("clock_error_ms") == [0.0, 0.1]
+    assert tables["distributed-ranks"].column("host") == [0, 1]
+    alone = {table.name: table for table in tables_of(record_of())}
+    assert "host" not in alone["distributed-ranks"].columns
+    assert "distributed-hosts" not in alone or not alone["distributed-hosts"].rows

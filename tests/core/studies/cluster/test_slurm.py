@@ -54,7 +54,9 @@ def test_a_value_may_have_commas_itself() -> None:
         ("time=", "a value for time"),
         ("time=1\n#SBATCH --wrap=x", "a long option"),
         ("a;b=1", "a long option"),
-        ("nodes=2", "one node"),
+        ("nodes=2-4", "a number of nodes"),
+        ("nodes=0", "a number of nodes"),
+        ("ntasks=2", "one task on each of its nodes"),
         ("array=0-9", "the runner"),
         ("requeue=1", "measured once"),
         ("parallel=many", "jobs at once"),
@@ -179,6 +181,19 @@ def test_an_array_has_one_task_a_run(directory: StudyDirectory, programs: Path) 
     asked = {line.removeprefix("#SBATCH --") for line in script.read_text().split("\n")}
     wanted = {"array=0-2%2", "partition=gpu", "exclusive", "time=7", "no-requeue"}
     assert wanted | {f"job-name={submission.name}"} <= asked
+    assert "nodes=1" in asked and "ntasks-per-node=1" not in asked
+
+
+def test_a_cell_of_several_nodes_is_one_task_on_each(
+    directory: StudyDirectory, programs: Path
+) -> None:
+    pytest.importorskip("submitit")
+    (programs / "sbatch.says").write_text("Submitted batch job 18\n")
+    Slurm(directory, parse_options(["nodes=3"])).submit(runs_of(directory, 2))
+    script = Path((programs / "sbatch.asked").read_text().strip())
+    script = script if script.exists() else directory.path / "slurm" / "18_submission.sh"
+    asked = {line.removeprefix("#SBATCH --") for line in script.read_text().split("\n")}
+    assert {"nodes=3", "ntasks-per-node=1"} <= asked and "nodes=1" not in asked
 
 
 def test_sbatch_that_refuses_is_quoted(directory: StudyDirectory, programs: Path) -> None:
@@ -191,7 +206,7 @@ def test_sbatch_that_refuses_is_quoted(directory: StudyDirectory, programs: Path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--slurm", "nodes=2"), "no nodes: each cell is one task"),
+        (("--slurm", "ntasks-per-node=2"), "each cell is one task on each of its nodes"),
         (("--slurm", "--max-minutes", "5"), "time=M limits each job"),
     ],
 )
