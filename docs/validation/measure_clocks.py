@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CASES = [(seconds, busy) for seconds in (0, 1000) for busy in (0, 4)]
-READINGS = 200
+READINGS = 100
 
 
 def read(rank: int, folder: Path) -> None:

@@ -300,7 +300,7 @@ def test_a_study_over_nodes_goes_on_where_it_was_killed(
     rows = [dict(zip(told["columns"], row, strict=True)) for row in told["rows"]]
     names = [os.readlink(home / "nodes" / name) for name in ("n1", "n2")]
     assert [row["machine"] for row in rows] == ["+".join(names)] * 3
-    assert [row["Status"] for row in rows] == ["finished"] * 3
+    assert [row["Status"] for row in rows] == ["OK"] * 3
     assert len({row["Loss"] for row in rows}) == 1
     assert all(len(block_of(run.record()).hosts) == 2 for run in list_runs(home))
 
