@@ -47,8 +47,10 @@ def straggler(record: Record) -> Finding | None:
         why=f"It is the last to reach {percent(last.last_share, 0)} of the collectives; the time "
         f"that others stand still for it is no transfer, and a faster link would not help.{known}",
         next=f"Look at what else runs on {where}, and at its clocks.",
-        numbers={"rank": last.rank, "waiting_share": share, "last_share": last.last_share}
-        | ({"clock_error_ms": error_ms} if block.hosts else {}),
+        numbers={
+            **{"rank": last.rank, "waiting_share": share, "last_share": last.last_share},
+            **({"clock_error_ms": error_ms} if block.hosts else {}),
+        },
     )
 
 
