@@ -56,9 +56,14 @@ def node(environment: Environment) -> str | None:
     of all nodes of ranks that are spread over several, ``3f2a91+77aa01``, with the GPUs of the
     first. None of a run outside a cluster's job."""
     digits, gpus = _fact(environment, "cluster", "node"), _fact(environment, "cluster", "gpus")
-    if nodes := _fact(environment, "cluster", "nodes"):
-        digits = nodes.replace(",", "+")
+    digits = "+".join(nodes(environment)) or digits
     return f"{digits} gpu {gpus}" if digits and gpus else digits
+
+
+def nodes(environment: Environment) -> list[str]:
+    """Digits of the nodes that ranks are spread over; none where they are on one host."""
+    names = _fact(environment, "cluster", "nodes")
+    return names.split(",") if names else []
 
 
 def own_parameters(environment: Environment) -> int:

@@ -21,6 +21,7 @@ from ..record.environment import (
     compute_capability,
     device_name,
     merged,
+    nodes,
     own_parameters,
     torch_version,
 )
@@ -213,7 +214,16 @@ class RecordBuilder:
         blocks = self._attempt.blocks if self._attempt else self._blocks
         blocks[event.block] = block
         if isinstance(block, Distributed):
-            self._worker_pids.update(row.pid for row in block.rows)
+            # Of this host: another one numbers its processes itself.
+            self._worker_pids.update(row.pid for row in block.rows if not row.host)
+            self._compare_hosts([host.node or "" for host in block.hosts])
+
+    def _compare_hosts(self, here: list[str]) -> None:
+        """A later round whose ranks were on other nodes than the run's does not count."""
+        before = nodes(self.environment)
+        if self._attempt is not None and self._attempt.started.round > 1 and here != before:
+            words = ["+".join(names) or "one host" for names in (here, before)]
+            self._disturb(f"measured on {words[0]}, earlier rounds on {words[1]}")
 
     def _end_pass(self, event: PassEnded) -> None:
         record = PassRecord(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..formatting import counted
-from ..record.environment import attention_words, device_name, threads, torch_version
+from ..record.environment import attention_words, device_name, nodes, threads, torch_version
 from ..record.record import Finding, PassRecord, Record
 from ..spec.own_model import OWN_MODEL, argument_words
 from ..spec.spec import NUMERIC_WORKLOADS
@@ -153,7 +153,10 @@ def ranks_words(spec: Mapping[str, Any]) -> list[str]:
 
 
 def machine_line(spec: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    """``cpu · AMD EPYC 7B13 · 3 threads · torch 2.13.0``; unknown parts are left out."""
+    """``cpu · AMD EPYC 7B13 · 3 threads · torch 2.13.0``, and the nodes if ranks are on several.
+
+    Unknown parts are left out.
+    """
     count = threads(environment) or spec.get("threads")
     torch = torch_version(environment)
     parts = [
@@ -161,5 +164,6 @@ def machine_line(spec: Mapping[str, Any], environment: Mapping[str, Any]) -> str
         device_name(environment) or "",
         counted(count, "thread") if count else "",
         f"torch {torch}" if torch else "",
+        f"{len(names)} nodes {'+'.join(names)}" if (names := nodes(environment)) else "",
     ]
     return " · ".join(part for part in parts if part)
