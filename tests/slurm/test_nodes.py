@@ -236,6 +236,24 @@ def test_a_death_on_the_other_node_ends_the_run_typed_and_nothing_is_lost(
     assert not queue(slurm)
 
 
+def test_a_rank_that_does_not_see_the_death_of_its_peer_is_ended(
+    slurm: dict[str, str], tmp_path: Path
+) -> None:
+    home, log = tmp_path / "shared", tmp_path / "log"
+    process = submitted(home, slurm, log, *ENDLESS, after=f"touch {log}.over; sleep 600")
+    wait_for(lambda: begun(home) and steps_began(home), process, log)
+    wait_for(lambda: len(ranks_of(home)) == 2, process, log)
+    ranks = ranks_of(home)
+    os.kill(ranks[1], signal.SIGSTOP)
+    os.kill(ranks[0], signal.SIGKILL)
+    wait_for(lambda: Path(f"{log}.over").exists(), process, log)
+    record = only_run(home).record()
+    assert record.passes[0].detail.startswith("rank 0: killed by SIGKILL in stage measure")
+    # While the job, whose end would end everything, goes on.
+    wait_until_gone(home)
+    assert queue(slurm)
+
+
 def test_a_run_that_is_stopped_leaves_nothing_on_the_other_node(
     slurm: dict[str, str], tmp_path: Path
 ) -> None:

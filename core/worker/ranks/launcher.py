@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -111,9 +111,8 @@ class Agents:
                 running[place] = self._start(place)
             return self._until_the_end(running)
         finally:
+            _end(running.values())
             self._over.set()
-            for process in running.values():
-                process.kill()
             pulse.join()
 
     def _until_the_end(
@@ -128,10 +127,7 @@ class Agents:
             try:
                 place, said, code = self._ends.get(timeout=left)
             except queue.Empty:
-                # The others had time to tell of it, and may wait for those that are gone.
-                for process in running.values():
-                    process.kill()
-                break
+                break  # the others had time to tell of it, and may wait for those that are gone
             del running[place]
             if isinstance(said, Ended):
                 codes |= said.codes
@@ -152,7 +148,7 @@ class Agents:
         by = signal.Signals(-code).name if code < 0 else f"code {code}"
         words = f"the agent of {which} ended with {by}, and its ranks with it"
         if not has_begun:
-            words = f"no agent began on {which}: srun ended with {by}; the log has its words"
+            words = f"no agent began on {which}: its start ended with {by}; the log says more"
         # srun tells of a signal by a code above 128.
         is_killed = has_begun and (code < 0 or code > 128)
         return WorkerFailed(
@@ -192,6 +188,19 @@ class Agents:
             with suppress(OSError):
                 path.write_text(str(count))
             self._over.wait(PULSE_SECONDS)
+
+
+def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
+    """End agents, and with them their ranks: by their input, for srun that is killed ends none."""
+    for process in processes:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+    for process in processes:
+        try:
+            process.wait(SHUTDOWN_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def _address_of(node: str) -> str:

@@ -21,7 +21,7 @@ from sysbench.core.worker.clocks import TimedSteps
 from sysbench.core.worker.ranks.block import ring_share, slowest
 from sysbench.core.worker.ranks.launcher import first_failure
 from sysbench.core.worker.ranks.strategies import grouped
-from sysbench.core.worker.ranks.torchrun import environment_of
+from sysbench.core.worker.ranks.torchrun import Place, environment_of
 from sysbench.core.worker.ranks.workloads import owners_of
 
 from .ranks_for_test import OWN
@@ -206,3 +206,37 @@ def test_ranks_talk_over_loopback_and_divide_the_processors() -> None:
     assert kept["NCCL_SOCKET_IFNAME"] == name
     assert "NCCL_SOCKET_IFNAME" not in environment_of(spec, {"NCCL_SOCKET_IFNAME": "eth7"})
     assert "OMP_NUM_THREADS" not in environment_of(spec.changed(threads=4), {})
+
+
+def test_ranks_of_several_hosts_take_the_interface_between_them() -> None:
+    spec = RunSpec(device="cpu", ranks=3, parallel="flat")
+    places = [Place(host, 2) for host in range(2)]
+    assert [[*place.ranks(spec)] for place in places] == [[0, 1], [2]]
+    first, second = (environment_of(spec, {}, place, "127.0.0.1") for place in places)
+    # NCCL knows faster ways between hosts than gloo's.
+    assert "GLOO_SOCKET_IFNAME" in first and "NCCL_SOCKET_IFNAME" not in first
+    assert int(first["OMP_NUM_THREADS"]) <= int(second["OMP_NUM_THREADS"])
+    assert "GLOO_SOCKET_IFNAME" not in environment_of(spec, {}, places[1], "192.0.2.1")
+
+
+LOST_HOST = WorkerFailed(
+    kind="agent", message="no agent", traceback="", is_cuda_error=False, killed=True
+)
+
+
+@pytest.mark.parametrize(
+    ("codes", "told_by", "culprit"),
+    [
+        ({0: 1}, {0: LOST}, 2),
+        ({}, {}, 2),
+        ({0: 1, 1: -signal.SIGKILL}, {0: LOST}, 1),
+        ({0: 1}, {0: failed("ours", 3)}, 0),
+    ],
+)
+def test_a_lost_host_is_blamed_unless_a_rank_has_an_error_of_its_own(
+    codes: dict[int, int], told_by: dict[int, Any], culprit: int, tmp_path: Path
+) -> None:
+    rank, failure = first_failure(codes, told_by, "measure", tmp_path, {2: LOST_HOST})
+    assert rank == culprit
+    assert (failure.message == "no agent") == (culprit == 2)
+    assert culprit != 2 or failure.rank == 2
