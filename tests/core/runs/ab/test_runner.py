@@ -10,10 +10,11 @@ import psutil
 import pytest
 
 from sysbench.core.analysis.verdict.conditions import others_load
+from sysbench.core.machine import neighbours
 from sysbench.core.machine.telemetry.cgroup import cpu_quota
 from sysbench.core.record.events import PassStarted
 from sysbench.core.record.timing import Round
-from sysbench.core.runs import supervision, worker_process
+from sysbench.core.runs import worker_process
 from sysbench.core.runs.ab.disturbance import CPU_JUMP, MOST_REPEATS
 from sysbench.core.runs.ab.experiment import ExperimentDirectory, create_experiment
 from sysbench.core.runs.ab.report import Report, report_of
@@ -52,7 +53,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         def percent(self) -> tuple[float, float]:
             return 20.0 + (ahead.pop(0) if ahead else 10.0), 20.0
 
-    monkeypatch.setattr(supervision, "CpuUse", Loads)
+    monkeypatch.setattr(neighbours, "CpuUse", Loads)
     return ahead
 
 
