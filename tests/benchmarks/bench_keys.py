@@ -70,8 +70,8 @@ def lines_of(turns: int = TURNS) -> Iterator[str]:
     """The tables, measured now: a row a key, below them all keys together."""
     load = f"load {os.getloadavg()[0]:.1f} before"
     yield f"Each key {turns} times on {RUNS[0]}, in true colours, {load}."
-    yield "Milliseconds to the last byte, median and p95, where all is read at once and where"
-    yield f"{SLOW_LINE // 2**10} KiB/s are."
+    yield "Milliseconds to the last byte, median and p95: all read at once, then through a line of"
+    yield f"{SLOW_LINE // 2**10} KiB/s."
     with tempfile.TemporaryDirectory() as home:
         for run in RUNS:
             shutil.copytree(RUN, Path(home, "runs", run))
