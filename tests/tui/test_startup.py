@@ -12,6 +12,8 @@ import pytest
 
 from sysbench.tui.app import SysbenchApp
 
+from .conftest import CannedSampler
+
 DRIVE = """
 import asyncio, json, sys
 from sysbench.tui.app import SysbenchApp
@@ -55,10 +57,11 @@ def test_the_first_screen_loads_no_other() -> None:
     assert "sysbench.core.runs.supervisor" not in loaded
 
 
-async def test_the_collector_begins_with_the_first_tick(app: SysbenchApp) -> None:
+async def test_the_collector_begins_with_the_first_tick() -> None:
     # As the command starts the workstation.
     gc.disable()
     try:
+        app = SysbenchApp(CannedSampler())
         async with app.run_test(size=(80, 24)):
             app._tick()
             assert gc.isenabled()
