@@ -19,7 +19,10 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 ANSWER_SECONDS = 5.0
-"""Longest wait for what a key set off; a widget that is taken away never answers."""
+"""Longest wait for what a key set off; a widget that is taken away never answers.
+
+A form that is not read by then is acted on as it was.
+"""
 
 
 class Keys:
@@ -94,7 +97,7 @@ class Keys:
         return False
 
     async def release(self) -> None:
-        """Do what was typed while the screen was being built."""
+        """Do what was typed while a screen was being built, or a dialog told its answer."""
         held, self._held = self._held, []
         for key in held:
             await self._app.on_event(key)
