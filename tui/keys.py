@@ -19,10 +19,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 ANSWER_SECONDS = 5.0
-"""Longest wait for what a key set off; a widget that is taken away never answers.
-
-A form that is not read by then is acted on as it was.
-"""
+"""Longest wait for what a key set off; a widget that is taken away never answers."""
 
 
 class Keys:

@@ -1,8 +1,9 @@
 """Rates of `doctor --measure` on the CPU beside numpy's and torch.utils.benchmark's.
 
 ``python -P docs/validation/measure_rates.py`` prints a table. The sides take turns, round by
-round, each in a fresh process with one thread, and their medians are compared. Every side keeps
-the best of its ways to do the same work, in arrays as large as those of `doctor --measure`, which
+round, each in a fresh process with one thread. Their medians are compared, and the best round of
+each: a neighbour on the host slows a round, none speeds it up. Every side keeps the best of its
+ways to do the same work, in arrays as large as those of `doctor --measure`, which
 no cache holds, on pages of 4 KiB. numpy's wheels bring OpenBLAS, which is slower than torch's MKL;
 ``--mkl FOLDER``, that of libmkl_rt.so, adds a side where MKL answers numpy's calls (needs ``cc``).
 
@@ -20,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sysbench.core.machine.environment import cpu_model
@@ -179,18 +180,33 @@ def main() -> None:
             for side, (code, variables) in sides.items():
                 found[side].append(other(code, variables, array_bytes(rates)))
 
-    def median(side: str, name: str) -> float:
-        return statistics.median(rates[name] for rates in found[side])
+    print(f"{cpu_model()}, 1 thread, {rounds} processes a side, in turn")
+    for title, pick in (("Medians of the rounds", statistics.median), ("Best rounds", max)):
+        print(f"\n{title}\n\n{table(found, list(sides), pick)}")
 
-    print(f"{cpu_model()}, 1 thread, medians of {rounds} processes a side, in turn\n")
-    print(f"| rate | {OURS} | {' | '.join(f'over {side}' for side in sides)} |")
-    print(f"|---|---:|{'---:|' * len(sides)}")
+
+def table(
+    found: Mapping[str, Sequence[Mapping[str, float]]],
+    sides: Sequence[str],
+    pick: Callable[[Iterable[float]], float],
+) -> str:
+    """What is picked of our rounds, and its ratio to what is picked of each side's."""
+
+    def picked(side: str, name: str) -> float:
+        return pick(rates[name] for rates in found[side])
+
+    lines = [
+        f"| rate | {OURS} | least to most | {' | '.join(f'over {side}' for side in sides)} |",
+        f"|---|---:|---:|{'---:|' * len(sides)}",
+    ]
     for name in ("product fp32", "memory read", "memory write", "memory copy"):
-        mine = median(OURS, name)
-        ratios = [f"{mine / median(side, name):.3f}" for side in sides]
-        print(f"| {name} | {mine / 1e9:.1f} G/s | {' | '.join(ratios)} |")
-    streaming = median(OURS, "memory copy") / median("numpy", "memory copy, streaming")
-    print(f"\nOver numpy's streaming copy: {streaming:.3f}")
+        mine = picked(OURS, name)
+        every = [rates[name] / 1e9 for rates in found[OURS]]
+        ratios = [f"{mine / picked(side, name):.3f}" for side in sides]
+        spread = f"{min(every):.1f} to {max(every):.1f}"
+        lines.append(f"| {name} | {mine / 1e9:.1f} G/s | {spread} | {' | '.join(ratios)} |")
+    streaming = picked(OURS, "memory copy") / picked("numpy", "memory copy, streaming")
+    return "\n".join([*lines, f"\nOver numpy's streaming copy: {streaming:.3f}"])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 from textual.events import Key, Paste
 from textual.widgets import Input
@@ -117,6 +119,27 @@ async def test_what_starts_in_the_same_write_is_what_was_typed(
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         at_once(app, "tab", "tab", *"64", "ctrl+r")
+        await until(pilot, lambda: started)
+    assert started[0].header().spec.context == 64
+
+
+async def test_a_form_that_is_not_read_in_time_is_not_started(
+    app: SysbenchApp, started: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        form = app.screen.query_one(SpecForm)
+        await until(pilot, lambda: form.is_read)
+        held: list[Callable[[], Awaitable[None]]] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(form, "call_after_refresh", held.append)
+            patch.setattr("sysbench.tui.keys.ANSWER_SECONDS", 0.01)
+            at_once(app, "tab", "tab", *"64", "ctrl+r")
+            await until(pilot, lambda: any("^r again" in one.message for one in app._notifications))
+        assert not started
+        for update in held:
+            form.call_after_refresh(update)
+        await until(pilot, lambda: form.is_read)
+        await pilot.press("ctrl+r")
         await until(pilot, lambda: started)
     assert started[0].header().spec.context == 64
 

@@ -151,6 +151,12 @@ class SpecForm(VerticalScroll, can_focus=False):
         self.rounds = ONE
         self._due = False
         self._is_read = asyncio.Event()
+        self.latest: Filled | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether `latest` is of every change to a row."""
+        return self._is_read.is_set()
 
     async def settled(self) -> None:
         """Wait until `Edited` has been posted for the last change."""
@@ -302,6 +308,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         filled = checked(self.texts, passes, self.card, self.rounds)
         for row in self.query(FieldRow):
             await self._complain(row, filled.errors.get(row.field, ""))
+        self.latest = filled
         self.post_message(self.Edited(filled))
         if not self._due:
             self._is_read.set()

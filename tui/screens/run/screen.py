@@ -118,6 +118,11 @@ class RunScreen(WorkScreen):
             await form.settled()
             await passed_up(form)
 
+    @property
+    def has_settled(self) -> bool:
+        """Whether `filled` is what the form says."""
+        return all(form.is_read and form.latest is self.filled for form in self.query(SpecForm))
+
     @on(DescendantFocus)
     def _show_hint(self, event: DescendantFocus) -> None:
         """The help of the focused field, where the eye is."""
@@ -148,6 +153,14 @@ class RunScreen(WorkScreen):
     @on(Button.Pressed, "#start")
     def action_start(self) -> None:
         """Write the run's header, start its supervisor, follow it."""
+        if not self.has_settled:
+            self.notify(
+                "What was typed last is not read yet. Press ^r again.",
+                title="Not started",
+                severity="warning",
+                markup=False,
+            )
+            return
         spec, errors = self.filled.spec, self.filled.errors
         if spec is None or errors:
             text = "; ".join(f"{field}: {allowed}" for field, allowed in errors.items())
