@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from ....core.errors import SpecError
 from ....core.estimate.closed_form import (
@@ -33,6 +33,9 @@ from ...text import amount
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
+
+predict_once = lru_cache(maxsize=512)(predict)
+"""`predict` that remembers: a key leaves most of the grid, and what was tried to fit, as it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
     room = room_of(spec, capacity, card_here(capability)) if capacity else None
     return DevicePrediction(
         spec=spec,
-        prediction=predict(spec, capability),
+        prediction=predict_once(spec, capability),
         device=device,
         capacity_bytes=capacity,
         room=room,
@@ -117,7 +120,7 @@ def _predict_elsewhere(spec: RunSpec, known: KnownCard) -> DevicePrediction:
     capability = known.capability
     return DevicePrediction(
         spec=on_card,
-        prediction=predict(on_card, capability),
+        prediction=predict_once(on_card, capability),
         device=on_card.device,
         capacity_bytes=capacity,
         room=room,
@@ -135,7 +138,8 @@ def _batches(spec: RunSpec, capacity: int | None, room: Room | None) -> Fit | No
     """The answer of ``estimate --fit batch``; None where the capacity is not known."""
     if capacity is None or room is None:
         return None
-    return fit(spec, "batch", capacity, partial(predict, capability=room.capability), room=room)
+    tried = partial(predict_once, capability=room.capability)
+    return fit(spec, "batch", capacity, tried, room=room)
 
 
 def _machine(sample: Sample | None, device: str) -> str | None:
@@ -156,7 +160,7 @@ def peak_grid(predicted: DevicePrediction) -> tuple[list[int], list[int], list[l
     contexts = sorted({*CONTEXTS, spec.context})
     peaks = [
         [
-            predict(spec.changed(batch=batch, context=context), capability).peak_bytes
+            predict_once(spec.changed(batch=batch, context=context), capability).peak_bytes
             for context in contexts
         ]
         for batch in batches

@@ -110,13 +110,14 @@ def _choice_of(model: str) -> str:
 
 
 class FieldRow(Horizontal):
-    """Label and control of one field."""
+    """Label and control of one field; `complaint` comes under it when its value is refused."""
 
     def __init__(self, name: str, control: Widget, help: str) -> None:
         super().__init__(id=f"row-{name}")
         self.field = name
         self.help = help
         self.control = control
+        self.complaint: Static | None = None
         self.tooltip = help
 
     def compose(self) -> ComposeResult:
@@ -281,24 +282,25 @@ class SpecForm(VerticalScroll, can_focus=False):
     async def _update(self) -> None:
         """Mount the rows in use, show the complaints, then post `Edited`."""
         self._due = False
-        if not self.query(".group"):
+        rows = self._by_field()
+        if ROUNDS not in rows:
             for card in self.query(f"#field-{CARD}").results(Choice):
                 card.choices = _card_choices()
             await self.mount_all(self._rows(*LATER))
+            rows = self._by_field()
+        if not rows.keys() >= {*(owner for owner, _ in ON_DEMAND.values()), *UPDATE}:
+            return  # the app ends, and takes the form away in the middle of this
         wanted = {
             CUSTOM: self.texts["model"] == CUSTOM,
             YOURS: is_own(self.texts["model"]),
             "compile": self.texts["compile"] != "off",
         }
-        rows = {row.field: row for row in self.query(FieldRow)}
-        if not rows.keys() >= {*(owner for owner, _ in ON_DEMAND.values()), *UPDATE}:
-            return  # the app ends, and takes the form away in the middle of this
         for value, (owner, names) in ON_DEMAND.items():
             if wanted[value] and names[0] not in rows:
                 await self.mount_all(map(self._row, names), after=rows[owner])
-            for row in self.query(FieldRow):
-                if row.field in names:
-                    row.display = wanted[value]
+                rows |= self._by_field()
+            for name in rows.keys() & set(names):
+                rows[name].display = wanted[value]
         rows["model"].help = _model_help(self.texts["model"])
         unused = unused_keys(self.texts)
         for name in UPDATE:
@@ -306,7 +308,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         ticked = self._ticked
         passes = [name for name in DEFAULT_PASSES if name in ticked]
         filled = checked(self.texts, passes, self.card, self.rounds)
-        for row in self.query(FieldRow):
+        for row in rows.values():
             await self._complain(row, filled.errors.get(row.field, ""))
         self.latest = filled
         self.post_message(self.Edited(filled))
@@ -315,13 +317,14 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     async def _complain(self, row: FieldRow, text: str) -> None:
         """Show under the row why its value is refused; an empty text clears that."""
-        row.set_class(bool(text), "-refused")
-        reasons = self.query(f"#why-{row.field}").results(Static)
-        label = next(iter(reasons), None)
-        if label is None:
+        if row.complaint is None:
             if not text:
                 return
-            label = Static(id=f"why-{row.field}", classes="complaint", markup=False)
-            await self.mount(label, after=row)
-        label.update(f"✗ {text}")
-        label.display = bool(text)
+            row.complaint = Static(id=f"why-{row.field}", classes="complaint", markup=False)
+            await self.mount(row.complaint, after=row)
+        row.set_class(bool(text), "-refused")
+        row.complaint.update(f"✗ {text}")
+        row.complaint.display = bool(text)
+
+    def _by_field(self) -> dict[str, FieldRow]:
+        return {row.field: row for row in self.query_children(FieldRow)}
