@@ -102,10 +102,10 @@ class Forecaster:
         spec = cell.spec
         if spec is None:
             return Forecast(is_timed=True)
-        facts = _facts_of(spec)
+        memory = self._memory_of(spec.device)
+        facts = _facts_of(spec, memory.capability)
         step_ms = _between(self._steps.get(facts.kind, {}), facts.work)
         start = self._start_seconds(spec, cell.passes, facts)
-        memory = self._memory_of(spec.device)
         capacity = spec.memory_limit or memory.capacity_bytes
         card = card_here(memory.capability)
         forecast = Forecast(
@@ -184,7 +184,7 @@ class _Facts(NamedTuple):
 
 
 @lru_cache(maxsize=MOST_CELLS)
-def _facts_of(spec: RunSpec) -> _Facts:
+def _facts_of(spec: RunSpec, capability: str | None = None) -> _Facts:
     """Cached by spec: a screen requests all cells again whenever one ends."""
     kind = kind_of(spec)
     if spec.workload == "attention":
@@ -192,7 +192,7 @@ def _facts_of(spec: RunSpec) -> _Facts:
         return _Facts(kind, work, score_matrices_bytes(spec), is_least=True)
     if spec.workload != "transformer":
         return _Facts(kind)
-    prediction = predict(spec)
+    prediction = predict(spec, capability)
     work = float(max(1, prediction.step_flops))
     if why_not_predicted(spec) is None:
         return _Facts(kind, work, prediction.peak_bytes)

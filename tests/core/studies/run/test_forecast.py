@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sysbench.core.estimate.closed_form import predict
+from sysbench.core.machine.devices import DeviceCapacity
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.run.forecast import (
     COMPILE_SECONDS,
@@ -91,3 +93,13 @@ def test_a_cell_that_the_host_has_not_the_memory_for_takes_no_time() -> None:
     told = Forecaster().forecast(cell_of(huge))
     assert (told.is_run, told.seconds) == (False, 0.0)
     assert Forecaster().forecast(cell_of(huge.changed(memory_limit=2**30))).is_run
+
+
+@pytest.mark.parametrize("capability", ["8.0", "9.0"])
+def test_the_peak_of_a_cell_has_the_workspaces_of_the_device(
+    monkeypatch: pytest.MonkeyPatch, capability: str
+) -> None:
+    device = DeviceCapacity(40 * 2**30, capability)
+    monkeypatch.setattr("sysbench.core.studies.run.forecast.device_capacity", lambda _: device)
+    spec = SPEC.changed(device="cuda:0")
+    assert Forecaster().forecast(cell_of(spec)).peak_bytes == predict(spec, capability).peak_bytes
