@@ -34,7 +34,11 @@ AFTER_SIGNAL = {
 
 def null_gpu(record: Record) -> Finding | None:
     """The device computes nothing: no time of the run is one."""
-    name = device_name(record.environment)
+    return null_gpu_named(device_name(record.environment))
+
+
+def null_gpu_named(name: str | None) -> Finding | None:
+    """The finding of a device of that name that computes nothing."""
     if not is_null(name):
         return None
     return Finding(
