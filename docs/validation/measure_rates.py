@@ -3,8 +3,8 @@
 ``python -P docs/validation/measure_rates.py`` prints a table. The sides take turns, round by
 round, each in a fresh process with one thread. Their medians are compared, and the best round of
 each: a neighbour on the host slows a round, none speeds it up. Every side keeps the best of its
-ways to do the same work, in arrays as large as those of `doctor --measure`, which
-no cache holds, on pages of 4 KiB. numpy's wheels bring OpenBLAS, which is slower than torch's MKL;
+ways to do the same work, in arrays as large as those of `doctor --measure`, which no cache holds,
+on pages of 4 KiB. numpy's wheels bring OpenBLAS, which is slower than torch's MKL;
 ``--mkl FOLDER``, that of libmkl_rt.so, adds a side where MKL answers numpy's calls (needs ``cc``).
 
 The same work, for numpy, means stores that pass through the caches, as those of torch's operators
@@ -190,7 +190,11 @@ def table(
     sides: Sequence[str],
     pick: Callable[[Iterable[float]], float],
 ) -> str:
-    """What is picked of our rounds, and its ratio to what is picked of each side's."""
+    """A Markdown table: what is picked of our rounds, and its ratio to what is picked of a side's.
+
+    Args:
+        found: Of each side the rates of its rounds, in FLOP/s or bytes/s; printed in 10⁹ of them.
+    """
 
     def picked(side: str, name: str) -> float:
         return pick(rates[name] for rates in found[side])

@@ -60,7 +60,7 @@ def findings_of_file(kernels: Kernels, device: str | None = None) -> list[Findin
     """
     null = null_gpu_named(device)
     if null is not None:
-        return [null]  # the evidence of each rule are times
+        return [null]  # every rule's evidence is a time
     return [finding for rule in RULES if (finding := rule(kernels)) is not None]
 
 

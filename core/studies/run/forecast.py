@@ -160,7 +160,7 @@ def kind_of(spec: RunSpec) -> str:
 
 def work_of(spec: RunSpec) -> float:
     """Operations of a step, in any unit that is the same for one kind; 1 where unknown."""
-    return _facts_of(spec).work
+    return _facts_of(spec, None).work
 
 
 def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float:
@@ -183,8 +183,8 @@ class _Facts(NamedTuple):
     is_least: bool = False
 
 
-@lru_cache(maxsize=MOST_CELLS)
-def _facts_of(spec: RunSpec, capability: str | None = None) -> _Facts:
+@lru_cache(maxsize=2 * MOST_CELLS)  # of a GPU's cells also without its capability
+def _facts_of(spec: RunSpec, capability: str | None) -> _Facts:
     """Cached by spec: a screen requests all cells again whenever one ends."""
     kind = kind_of(spec)
     if spec.workload == "attention":

@@ -35,7 +35,10 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
 
 predict_once = lru_cache(maxsize=512)(predict)
-"""`predict` that remembers: a key leaves most of the grid, and what was tried to fit, as it was."""
+"""`predict` that remembers: a key leaves most of the grid, and what was tried to fit, as it was.
+
+It tells a capability by its name from one by its place: always name it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,7 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
     room = room_of(spec, capacity, card_here(capability)) if capacity else None
     return DevicePrediction(
         spec=spec,
-        prediction=predict_once(spec, capability),
+        prediction=predict_once(spec, capability=capability),
         device=device,
         capacity_bytes=capacity,
         room=room,
@@ -120,7 +123,7 @@ def _predict_elsewhere(spec: RunSpec, known: KnownCard) -> DevicePrediction:
     capability = known.capability
     return DevicePrediction(
         spec=on_card,
-        prediction=predict_once(on_card, capability),
+        prediction=predict_once(on_card, capability=capability),
         device=on_card.device,
         capacity_bytes=capacity,
         room=room,
@@ -160,7 +163,9 @@ def peak_grid(predicted: DevicePrediction) -> tuple[list[int], list[int], list[l
     contexts = sorted({*CONTEXTS, spec.context})
     peaks = [
         [
-            predict_once(spec.changed(batch=batch, context=context), capability).peak_bytes
+            predict_once(
+                spec.changed(batch=batch, context=context), capability=capability
+            ).peak_bytes
             for context in contexts
         ]
         for batch in batches

@@ -152,7 +152,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         self.rounds = ONE
         self._due = False
         self._is_read = asyncio.Event()
-        self.latest: Filled | None = None
+        self.latest: Filled | None = None  # what the last `Edited` had
 
     @property
     def is_read(self) -> bool:
