@@ -1,11 +1,12 @@
 """Rates of `doctor --measure` on the CPU beside numpy's and torch.utils.benchmark's.
 
 ``python -P docs/validation/measure_rates.py`` prints a table. The sides take turns, round by
-round, each in a fresh process with one thread. Their medians are compared, and the best round of
-each: a neighbour on the host slows a round, none speeds it up. Every side keeps the best of its
-ways to do the same work, in arrays as large as those of `doctor --measure`, which no cache holds,
-on pages of 4 KiB. numpy's wheels bring OpenBLAS, which is slower than torch's MKL;
-``--mkl FOLDER``, that of libmkl_rt.so, adds a side where MKL answers numpy's calls (needs ``cc``).
+round, each in a fresh process with one thread, and in another order each round. Each rate is
+compared within its round, so that a slow drift of the host hits both sides: the median of the
+rounds' ratios, with its 95 % interval. Every side keeps the best of its ways to do the same work,
+in arrays as large as those of `doctor --measure`, which no cache holds, on pages of 4 KiB. numpy's
+wheels bring OpenBLAS, which is slower than torch's MKL; ``--mkl FOLDER``, that of libmkl_rt.so,
+adds a side where MKL answers numpy's calls (needs ``cc``).
 
 The same work, for numpy, means stores that pass through the caches, as those of torch's operators
 do: `numpy.copyto` of a whole array is the C library's memcpy, which streams past them. It is a row
@@ -21,14 +22,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sysbench.core.analysis.statistics import median_interval
 from sysbench.core.machine.environment import cpu_model
 from sysbench.core.record.rates import DeviceRates
 from sysbench.core.runs.rates.measure import measure_rates
 
-ROUNDS = 6
+ROUNDS = 20
 OURS = "doctor --measure"
 NUMPY = """
 import json, time
@@ -163,7 +165,9 @@ def main() -> None:
     """Measure in turn and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mkl", type=Path, help="folder of libmkl_rt.so")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="processes a side")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="rounds; at least 6 for an interval"
+    )
     arguments = parser.parse_args()
     mkl, rounds = arguments.mkl, arguments.rounds
     with tempfile.TemporaryDirectory() as folder:
@@ -174,43 +178,47 @@ def main() -> None:
         if mkl:
             sides["numpy on MKL"] = NUMPY, numpy_on_mkl(mkl, Path(folder))
         found: dict[str, list[dict[str, float]]] = {side: [] for side in (OURS, *sides)}
-        for _ in range(rounds):
-            rates = ours()
-            found[OURS].append(rates.rounds[0])
-            for side, (code, variables) in sides.items():
-                found[side].append(other(code, variables, array_bytes(rates)))
+        count = array_bytes(ours())
+        for number in range(rounds):
+            for side in turned(list(found), number):
+                found[side].append(ours().rounds[0] if side == OURS else other(*sides[side], count))
+            print(f"round {number + 1} of {rounds}", file=sys.stderr)
 
-    print(f"{cpu_model()}, 1 thread, {rounds} processes a side, in turn")
-    for title, pick in (("Medians of the rounds", statistics.median), ("Best rounds", max)):
-        print(f"\n{title}\n\n{table(found, list(sides), pick)}")
+    print(f"{cpu_model()}, 1 thread, {rounds} rounds of a process a side, in turn\n")
+    print(table(found, list(sides)))
 
 
-def table(
-    found: Mapping[str, Sequence[Mapping[str, float]]],
-    sides: Sequence[str],
-    pick: Callable[[Iterable[float]], float],
-) -> str:
-    """A Markdown table: what is picked of our rounds, and its ratio to what is picked of a side's.
+def turned(sides: Sequence[str], number: int) -> list[str]:
+    """The order of a round: each side begins equally often."""
+    first = number % len(sides)
+    return [*sides[first:], *sides[:first]]
+
+
+def table(found: Mapping[str, Sequence[Mapping[str, float]]], sides: Sequence[str]) -> str:
+    """A Markdown table: our median, least and most, and the ratios of the rounds.
 
     Args:
         found: Of each side the rates of its rounds, in FLOP/s or bytes/s; printed in 10⁹ of them.
+        sides: Those to compare with.
     """
 
-    def picked(side: str, name: str) -> float:
-        return pick(rates[name] for rates in found[side])
+    def ratio(side: str, name: str, theirs: str = "") -> str:
+        pairs = zip(found[OURS], found[side], strict=True)
+        ratios = [mine[name] / other[theirs or name] for mine, other in pairs]
+        low, high = median_interval(ratios)
+        return f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})"
 
     lines = [
         f"| rate | {OURS} | least to most | {' | '.join(f'over {side}' for side in sides)} |",
         f"|---|---:|---:|{'---:|' * len(sides)}",
     ]
     for name in ("product fp32", "memory read", "memory write", "memory copy"):
-        mine = picked(OURS, name)
         every = [rates[name] / 1e9 for rates in found[OURS]]
-        ratios = [f"{mine / picked(side, name):.3f}" for side in sides]
         spread = f"{min(every):.1f} to {max(every):.1f}"
-        lines.append(f"| {name} | {mine / 1e9:.1f} G/s | {spread} | {' | '.join(ratios)} |")
-    streaming = picked(OURS, "memory copy") / picked("numpy", "memory copy, streaming")
-    return "\n".join([*lines, f"\nOver numpy's streaming copy: {streaming:.3f}"])
+        ratios = " | ".join(ratio(side, name) for side in sides)
+        lines.append(f"| {name} | {statistics.median(every):.1f} G/s | {spread} | {ratios} |")
+    streaming = ratio("numpy", "memory copy", "memory copy, streaming")
+    return "\n".join([*lines, f"\nOver numpy's streaming copy: {streaming}"])
 
 
 if __name__ == "__main__":
