@@ -11,7 +11,7 @@ from ...core.formatting import format_bytes
 from ...core.machine.cards import known_cards
 from ...core.spec.models import model_presets
 from .arguments import add_table_formats, examples
-from .spec_arguments import add_spec_arguments
+from .spec_arguments import add_spec_arguments, names_own_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,5 +107,6 @@ def _notes() -> str:
 
 
 def _exact_mode(arguments: argparse.Namespace) -> AbstractContextManager[Estimator | None]:
-    """One process for all predictions; nothing without ``--exact``."""
-    return Estimator() if arguments.exact else nullcontext()
+    """One process for all predictions; nothing where the closed form may do."""
+    may_do = not arguments.exact and not names_own_model(arguments)
+    return nullcontext() if may_do else Estimator()

@@ -123,6 +123,20 @@ def _what(arguments: argparse.Namespace) -> tuple[str | None, list[str]]:
     return (names[0] if names else None), settings
 
 
+def names_own_model(arguments: argparse.Namespace) -> bool:
+    """Whether a word of the command line, though maybe not the last one, is a model of the user's.
+
+    It reads no file: a profile's model is not seen.
+    """
+    words: list[str] = [*getattr(arguments, WORDS), *arguments.settings]
+    models = [
+        word.removeprefix("model=")
+        for word in words
+        if word.startswith("model=") or not SETTING.match(word)
+    ]
+    return any(map(is_own, (*models, arguments.model)))
+
+
 def parse_settings(texts: Sequence[str]) -> dict[str, object]:
     """``["batch=8", …]`` to a mapping; the last of a repeated key counts.
 

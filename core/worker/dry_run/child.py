@@ -74,13 +74,13 @@ def _predicted(spec: RunSpec, capability: str | None, variant: Variant) -> Exact
 def quick_prediction(
     spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
 ) -> ExactPrediction:
-    """`exact_prediction` without importing torch's compiler, if this torch works without it."""
+    """`exact_prediction` without importing torch's compiler, if this torch does without it."""
     # Late: `main` times what it imports.
-    from .late_imports import few_imports, stub_dynamo
+    from .late_imports import few_imports, plain_torch
 
     if variant.shards > 1:
         return exact_prediction(spec, capability, variant)
-    spared: AbstractContextManager[None] = stub_dynamo()
+    spared: AbstractContextManager[None] = plain_torch()
     if spec.is_own:
         if source_of(spec.model).door != "hf" or spec.trust_code:
             return exact_prediction(spec, capability, variant)  # its code may use any of torch

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -20,25 +21,44 @@ LATE = (f"{COMPILER}._trace_wrapped_higher_order_op", "scipy.optimize")
 
 
 @contextmanager
-def stub_dynamo() -> Iterator[None]:
-    """Replace ``torch._dynamo`` by a stub in the block, unless it is imported already.
+def few_imports() -> Iterator[None]:
+    """Spare transformers, in the block, the imports that no model needs on one process.
 
-    It is as large as the rest of torch, and meta kernels import it only for one of
-    `DECORATORS`. Every other use raises `AttributeError` or `ImportError`.
+    That is what `plain_torch` spares, the tensors of several ranks, and what `LATE` has, which is
+    imported when it is called.
+    """
+    import torch.distributed
+
+    with ExitStack() as stack:
+        stack.enter_context(plain_torch())
+        stack.enter_context(replaced(torch.distributed, "is_available", lambda: False))
+        for name in LATE:
+            stack.enter_context(_stand_ins({name: {}}, _late_call))
+        yield
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Spare torch, in the block, its compiler and its symbols for sizes, if it has none yet.
+
+    The compiler is as large as the rest of torch, and meta kernels import it only for one of
+    `DECORATORS`. Every other use raises `AttributeError` or `ImportError`. Symbols stand for sizes
+    that a compiler does not know; meta kernels ask of each size whether it is one.
     """
     import torch
 
-    if COMPILER in sys.modules:
-        yield
-        return
-    compiler = ModuleType(COMPILER)
-    for name in DECORATORS:
-        setattr(compiler, name, _undecorated)
-    sys.modules[COMPILER] = torch._dynamo = compiler
-    try:
-        yield
-    finally:
-        del sys.modules[COMPILER], torch._dynamo
+    with _stand_ins(SYMBOLS, _imported):
+        if COMPILER in sys.modules:
+            yield
+            return
+        compiler = ModuleType(COMPILER)
+        for name in DECORATORS:
+            setattr(compiler, name, _undecorated)
+        sys.modules[COMPILER] = torch._dynamo = compiler
+        try:
+            yield
+        finally:
+            del sys.modules[COMPILER], torch._dynamo
 
 
 def _undecorated(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
@@ -46,43 +66,80 @@ def _undecorated(function: Callable[..., Any] | None = None, *_: Any, **__: Any)
     return _undecorated if function is None else function
 
 
+def _itself(size: object, *_: object, **__: object) -> object:
+    return size
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if not isinstance(one, Sequence):
+        return bool(one == other)
+    return len(one) == len(other) and all(map(_equal, one, other))
+
+
+SYMBOLS: Mapping[str, Mapping[str, object]] = {
+    "sympy": {"Basic": type("Basic", (), {})},
+    "torch.fx.experimental.symbolic_shapes": {
+        **dict.fromkeys(("guard_or_false", "guard_or_true", "statically_known_true"), _itself),
+        **dict.fromkeys(("guard_size_oblivious", "guarding_hint_or_throw"), _itself),
+        **dict.fromkeys(("expect_true", "guard_int", "guard_scalar"), _itself),
+        "free_unbacked_symbols": lambda sizes: frozenset(),
+        "has_free_unbacked_symbols": lambda sizes: False,
+        "has_guarding_hint": lambda size: True,
+        "is_nested_int": lambda size: False,
+        "sym_eq": _equal,
+        "sym_and": lambda *ones: all(ones),
+        "sym_or": lambda *ones: any(ones),
+    },
+}
+"""Modules of symbols, and what their functions say of numbers, which every size is here."""
+
+
+Real = Callable[[], ModuleType]
+"""Imports the module that another one stands in for."""
+
+
 @contextmanager
-def few_imports() -> Iterator[None]:
-    """Spare transformers, in the block, the imports that no model needs on one process.
+def _stand_ins(
+    modules: Mapping[str, Mapping[str, object]], other: Callable[[Real, str], Any]
+) -> Iterator[None]:
+    """Put modules with these members in the place of the real ones, if none is imported yet.
 
-    That is the compiler, the tensors of several ranks, and what `LATE` has, which is imported
-    when it is called.
+    Args:
+        other: Gives any other member. Once it imports a real module, none has a stand-in.
     """
-    import torch.distributed
-
-    with ExitStack() as stack:
-        stack.enter_context(stub_dynamo())
-        stack.enter_context(replaced(torch.distributed, "is_available", lambda: False))
-        for name in LATE:
-            if name not in sys.modules:
-                sys.modules[name] = module = _late(name)
-                stack.callback(_forget, name, module)
+    if any(name in sys.modules for name in modules):
         yield
+        return
+    stand_ins = {name: ModuleType(name) for name in modules}
+
+    def leave() -> None:
+        for name, module in stand_ins.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+
+    def real(name: str) -> ModuleType:
+        leave()
+        return importlib.import_module(name)
+
+    for name, module in stand_ins.items():
+        vars(module).update(modules[name])
+        module.__getattr__ = partial(_member, partial(other, partial(real, name)))  # type: ignore[method-assign]
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        leave()
 
 
-def _late(name: str) -> ModuleType:
-    """A module whose functions import the real one when they are called."""
-    module = ModuleType(name)
-
-    def member(attribute: str) -> Callable[..., Any]:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            _forget(name, module)
-            return getattr(importlib.import_module(name), attribute)(*args, **kwargs)
-
-        return call
-
-    module.__getattr__ = member  # type: ignore[method-assign]
-    return module
+def _member(other: Callable[[str], Any], name: str) -> Any:
+    if name.startswith("__"):  # the import system asks for its own
+        raise AttributeError(name)
+    return other(name)
 
 
-def _forget(name: str, module: ModuleType) -> None:
-    if sys.modules.get(name) is module:
-        del sys.modules[name]
+def _imported(real: Real, name: str) -> Any:
+    return getattr(real(), name)
+
+
+def _late_call(real: Real, name: str) -> Callable[..., Any]:
+    return lambda *args, **kwargs: getattr(real(), name)(*args, **kwargs)

@@ -31,6 +31,7 @@ from .operations import (
     results_on_device,
     tensors_in,
 )
+from .results import Results
 from .scratch import scratch_after, scratch_before
 
 _aten = torch.ops.aten
@@ -91,6 +92,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.saved_bytes = 0
         self.trace = built.trace
         self._built = built
+        self._results = Results()
         self._multiplied: set[str] = set()
         self._place = OUTSIDE
         self._lives: list[Life] = []
@@ -178,7 +180,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 return result
         self._find_place(args)
-        result = in_kernel_s_layout(func.overloadpacket, func(*args, **kwargs))
+        result = in_kernel_s_layout(func.overloadpacket, self._results.of(func, args, kwargs))
         self._count(func, args, kwargs, result)
         category = self._category(func, args)
         made = tensors_in(results_on_device(func.overloadpacket, result))

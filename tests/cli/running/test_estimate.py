@@ -22,6 +22,8 @@ from sysbench.core.machine.cards import find_card
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from sysbench.tui.commands import estimate
+from sysbench.tui.commands.registry import parse_arguments
+from sysbench.tui.commands.spec_arguments import names_own_model
 
 CUDA = ("--set", "device=cuda", "--set", "model=cs336-2025/large")
 
@@ -110,6 +112,25 @@ def test_one_process_answers_for_a_whole_table(
         assert ours["settings"] == other["settings"]
         assert ours["peak_bytes"] == pytest.approx(other["peak_bytes"], rel=0.01)
     assert exact["method"] != closed["method"]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_named"),
+    [
+        *(("hf:ORG/NAME", True), ("batch=1 net.py:make", True), ("model=net:make", True)),
+        *(("--model net:make", True), ("--set model=net:make", True), ("", False)),
+        *(("tiny", False), ("model=tiny model.name=a:b", False), ("--set batch=2", False)),
+    ],
+)
+def test_a_model_of_ones_own_is_seen_before_anything_is_read(words: str, is_named: bool) -> None:
+    assert names_own_model(parse_arguments(["estimate", *words.split()])) == is_named
+
+
+def test_a_preset_in_the_place_of_a_model_of_ones_own_goes_by_the_closed_form(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    replaced = document(capsys, "net.py:make", "--set", "model=tiny", "--set", "device=cpu")
+    assert replaced == document(capsys, "tiny", "--set", "device=cpu")
 
 
 @pytest.mark.parametrize("key", ["batch", "context"])

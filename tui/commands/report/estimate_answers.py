@@ -74,6 +74,9 @@ class Target:
 def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
     """Answer the question of the arguments, in exact mode or by the closed form.
 
+    Args:
+        exact: Where the arguments are known to ask for exact mode, its process.
+
     Raises:
         SpecError: Naming the key or the option at fault.
         WorkerFailed: Exact mode could not play the step.
@@ -83,7 +86,9 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
     if known is not None:
         spec = spec_elsewhere(spec, known)
     spec = resolved(spec) if spec.device == "auto" else located(spec)
-    if spec.is_own and exact is None:
+    if not spec.is_own and not arguments.exact:
+        _answer(arguments, spec, None, known)
+    elif exact is None:  # the model was named in a file
         with Estimator() as exact:
             _answer(arguments, spec, exact, known)
     else:
