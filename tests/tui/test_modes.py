@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from textual.binding import Binding
 from textual.widgets import Static
 
@@ -17,6 +18,8 @@ from sysbench.tui.palette import WorkstationCommands
 from sysbench.tui.screens import result
 from sysbench.tui.screens.base import WorkScreen
 from sysbench.tui.screens.result.registry import TABS
+
+from .conftest import until
 
 SCREENS = Path(result.__path__[0]).parent
 
@@ -78,3 +81,26 @@ def test_nothing_that_the_app_imports_imports_the_app() -> None:
         if isinstance(node, ast.ImportFrom) and node.level and (node.module or "") == "app"
     ]
     assert importers == ["palette.py"]
+
+
+def looks(app: SysbenchApp, row: int) -> list[tuple[str, object]]:
+    """The characters of a row with their colours, as they are painted; no blanks."""
+    segments = list(app.screen._compositor.render_strips())[row]
+    pairs = [(char, one.style and one.style.color) for one in segments for char in one.text]
+    return [(char, colour) for char, colour in pairs if char != " "]
+
+
+@pytest.mark.parametrize("dialog", ["f1", "ctrl+p", "ctrl+s"])
+async def test_a_dialog_leaves_the_screen_as_it_is_but_for_its_keys(
+    app: SysbenchApp, dialog: str
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.screen.query("#field-rounds") and app.screen.query(".-lit"))
+        title, keys = 1, app.size.height - 1
+        before = looks(app, title), looks(app, keys)
+        await pilot.press(dialog)
+        await until(pilot, lambda: app.screen.is_modal and looks(app, keys) != before[1])
+        assert looks(app, title) == before[0]
+        assert [char for char, _ in looks(app, keys)] == [char for char, _ in before[1]]
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.screen.is_modal and looks(app, keys) == before[1])

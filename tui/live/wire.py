@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.console import Console
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual.screen import ModalScreen
 from textual.strip import Strip
 
 from .pen import Look, Pen, Piece, Run, blank_of, runs_of
@@ -53,15 +54,17 @@ class Shown:
         """The update without what the terminal shows already.
 
         The first layout of another screen is sent whole: it also mends what another program wrote
-        over the terminal.
+        over the terminal. A dialog leaves the screen below it as it was.
 
         Args:
             screen: What is painted.
             width: Columns of the terminal.
         """
-        if screen is not self._screen or not isinstance(update, ChopsUpdate | LayoutUpdate):
+        is_other = screen is not self._screen
+        is_dialog = isinstance(screen, ModalScreen) or isinstance(self._screen, ModalScreen)
+        self._screen = screen
+        if (is_other and not is_dialog) or not isinstance(update, ChopsUpdate | LayoutUpdate):
             self.forget()
-            self._screen = screen
         if isinstance(update, LayoutUpdate):
             x = update.region.x
             rows = enumerate(update.strips, update.region.y)

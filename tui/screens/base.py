@@ -82,6 +82,12 @@ class WorkScreen(Screen[None]):
         self.set_class(event.size.height < TINY, "-tiny")
         self.refresh_bindings()  # the key of what is folded
 
+    def on_screen_suspend(self) -> None:
+        self.query(KeyBar).add_class("-covered")  # in front of a dialog none of its keys work
+
+    def on_screen_resume(self) -> None:
+        self.query(KeyBar).remove_class("-covered")
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "unfold":
             return self.size.height < SHORT

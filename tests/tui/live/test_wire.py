@@ -8,6 +8,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Region
+from textual.screen import ModalScreen
 from textual.strip import Strip
 
 from sysbench.tui.live.pen import PLAIN, Abilities, Pen
@@ -52,6 +53,16 @@ def test_the_first_layout_of_another_screen_is_sent_whole() -> None:
     for screen in ("help", "form"):
         assert is_whole(sent(shown, layout(FRAME), screen))
     assert not sent(shown, layout(FRAME), "form").pieces
+
+
+def test_a_dialog_sends_what_it_covers_and_then_what_it_covered() -> None:
+    shown, dialog = fresh(), ModalScreen[None]()
+    sent(shown, layout(FRAME), "form")
+    red = Style(color="red")
+    covered = [FRAME[0], Strip([Segment("x" * 10 + "y" + "x" * 13, red)]), FRAME[2]]
+    for screen, frame, char in ((dialog, covered, "y"), ("form", FRAME, "x")):
+        ((x, y, ((text, _),)),) = sent(shown, layout(frame), screen).pieces
+        assert (x, y, text) == (10, 1, char)
 
 
 def test_what_is_forgotten_is_sent_whole() -> None:
