@@ -1,8 +1,8 @@
 """Emulates device-specific casts and kernels on meta tensors.
 
 Meta tensors have shapes and dtypes but no device by which torch could apply autocast or choose a
-kernel. This module answers each function that depends on the device: autocast's casts by the lists
-in torch's documentation, norms in one kernel, attention kernels.
+kernel. This module answers each function that depends on the device: autocast's casts, norms in one
+kernel, attention kernels.
 """
 
 from __future__ import annotations
@@ -22,26 +22,48 @@ from ...spec.spec import RunSpec
 from ..workloads.base import autocast_dtype
 from ..workloads.models import transformer
 
-LOWERED = frozenset(
-    {
-        *(F.linear, F.scaled_dot_product_attention, F.prelu),
-        torch._native_multi_head_attention,
-        *(F.conv1d, F.conv2d, F.conv3d),
-        *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-        *(torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.einsum),
-        *(Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.bmm),
-    }
+
+def _named(*names: str) -> frozenset[Any]:
+    """The functions of these names of torch, of its tensors, and of its functional module."""
+    found = (getattr(owner, name, None) for name in names for owner in (torch, Tensor, F))
+    return frozenset(function for function in found if function is not None)
+
+
+LOWERED_BY_BOTH = _named(
+    *("linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "prelu"),
+    *("addmm", "addbmm", "baddbmm", "scaled_dot_product_attention"),
+    *("conv1d", "conv2d", "conv3d"),
+    *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    "_native_multi_head_attention",
+) | {torch.linalg.multi_dot, torch.linalg.vecdot}
+LOWERED_BY_CPU = LOWERED_BY_BOTH | _named("tensordot")
+LOWERED_BY_CUDA = LOWERED_BY_BOTH | _named("mv", "addmv", "addr")
+"""Functions that autocast runs in its dtype: those of torch's documentation that models use."""
+
+LOSSES = _named(
+    *("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
+    *("binary_cross_entropy_with_logits", "poisson_nll_loss", "soft_margin_loss"),
+    *("multi_margin_loss", "multilabel_margin_loss", "margin_ranking_loss"),
+    *("hinge_embedding_loss", "cosine_embedding_loss", "triplet_margin_loss"),
 )
-"""Functions that autocast runs in its dtype."""
-WIDENED_BY_CUDA = frozenset(
-    {
-        *(F.layer_norm, F.softmax, F.log_softmax, F.nll_loss),
-        *(torch.softmax, torch.log_softmax, torch.exp, torch.log, torch.pow, torch.rsqrt),
-        *(torch.sum, Tensor.sum, Tensor.exp, Tensor.softmax, Tensor.pow, Tensor.rsqrt),
-    }
+WIDENED_BY_CUDA = (
+    LOSSES
+    | _named(
+        *("layer_norm", "group_norm", "softmax", "log_softmax", "softplus", "interpolate"),
+        *("exp", "expm1", "log", "log2", "log10", "log1p", "logsumexp"),
+        *("pow", "__pow__", "__rpow__", "square", "rsqrt", "reciprocal", "__rtruediv__"),
+        *("acos", "asin", "tan", "cosh", "sinh", "erfinv"),
+        *("sum", "prod", "cumsum", "cumprod", "trace"),
+        *("norm", "renorm", "dist", "cdist", "cosine_similarity", "pairwise_distance"),
+    )
+    | {torch.linalg.norm, torch.linalg.vector_norm}
 )
 """Functions that autocast runs in float32 on CUDA."""
-WIDENED_BY_CPU = frozenset({F.cross_entropy, F.nll_loss})
+WIDENED_BY_CPU = LOSSES | _named(
+    *("cross_entropy", "binary_cross_entropy", "prod", "trace", "inverse", "cdist"),
+    *("quantile", "nanquantile", "grid_sample"),
+    *("avg_pool3d", "adaptive_avg_pool3d", "max_pool3d"),
+)
 """Functions that autocast runs in float32 on the CPU."""
 
 _aten = torch.ops.aten
@@ -77,6 +99,7 @@ class CpuFunctions(TorchFunctionMode):
         attention: The spec's choice of kernel.
     """
 
+    lowered: frozenset[Any] = LOWERED_BY_CPU
     widened: frozenset[Any] = WIDENED_BY_CPU
 
     def __init__(self, dtype: torch.dtype | None, attention: Attention) -> None:
@@ -97,8 +120,8 @@ class CpuFunctions(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self._dtype is not None and (func in LOWERED or func in self.widened):
-            to = self._dtype if func in LOWERED else torch.float32
+        if self._dtype is not None and (func in self.lowered or func in self.widened):
+            to = self._dtype if func in self.lowered else torch.float32
             args, kwargs = tree_map(lambda value: self._cast(value, to), (args, kwargs))
         return self._answer(func, args, kwargs)
 
@@ -112,7 +135,9 @@ class CpuFunctions(TorchFunctionMode):
 
     def _cast(self, value: object, dtype: torch.dtype) -> object:
         """Cast as autocast does: it caches the copies of weights that need gradients."""
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype == dtype:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        if value.dtype in (dtype, torch.float64):
             return value
         if not (value.is_leaf and value.requires_grad) or torch.is_inference_mode_enabled():
             return value.to(dtype)
@@ -124,6 +149,7 @@ class CpuFunctions(TorchFunctionMode):
 class CudaFunctions(CpuFunctions):
     """Mode that answers torch functions as on CUDA."""
 
+    lowered = LOWERED_BY_CUDA
     widened = WIDENED_BY_CUDA
 
     def _answer(

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ...analysis.trace.scopes import MODULE_RANGE
 from ...estimate.extend import Played
-from ...estimate.libraries import workspaces_bytes
 from ...estimate.savings.variant import PLAIN, Variant
 from ...estimate.step.backward import GRADIENTS
 from ...estimate.step.forward import LOGITS
@@ -140,7 +139,7 @@ def _played(spec: RunSpec, capability: str | None, variant: Variant) -> OwnPlaye
         workload = DryRunOwnWorkload(spec, variant)
         if spec.optimizer == "custom":
             workload.step(lambda phase: None)
-    tracker = StorageTracker(built, workspaces_bytes(spec, capability), on_cuda=spec.on_cuda)
+    tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)
     _own_residents(tracker, workload)
     built.label_the_rest()
     tracker.trace.mark(STEP)

@@ -42,19 +42,27 @@ class GroupedProduct(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, matrices: Tensor) -> Tensor:
-        """The rows' products, in the layout of the rows."""
-        ctx.save_for_backward(rows, matrices)
+    def forward(ctx: Any, rows: Tensor, matrices: Tensor, ends: Tensor | None) -> Tensor:
+        """The rows' products, in the layout of the rows; ``ends`` are those of the groups."""
+        ctx.save_for_backward(rows, matrices, ends)
         return rows @ matrices[0]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of both inputs."""
-        rows, matrices = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        """The gradients of rows and matrices."""
+        rows, matrices, _ = ctx.saved_tensors
         (gradient,) = gradients
         of_rows = gradient @ matrices[0].t()
         rows.t() @ gradient  # for its FLOPs
-        return of_rows, torch.empty_like(matrices)
+        return of_rows, torch.empty_like(matrices), None
+
+
+def _grouped_product(rows: Tensor, matrices: Tensor, offs: Tensor | None = None, **_: Any) -> Any:
+    return GroupedProduct.apply(rows, matrices, offs)  # type: ignore[no-untyped-call]
+
+
+def _is_grouped_product(func: Callable[..., Any], args: Sequence[Any]) -> bool:
+    return func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3
 
 
 class _Inside(TorchFunctionMode):
@@ -76,6 +84,8 @@ class _Inside(TorchFunctionMode):
 
 OF_LAYERS = (F.multi_head_attention_forward, fused_layers.ATTENTION, fused_layers.ENCODER_LAYER)
 """What the attention layers of torch call as a whole."""
+
+DROPOUTS = (F.dropout, torch.dropout)
 
 
 def _answered_layer(
@@ -105,8 +115,8 @@ class OwnCpu(CpuFunctions):
             return _answered_layer(self, func, args, kwargs)
         if func is F.scaled_dot_product_attention:
             return cpu_attention(self._attention, *args, **kwargs)
-        if func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3:
-            return GroupedProduct.apply(args[0], args[1])  # type: ignore[no-untyped-call]
+        if _is_grouped_product(func, args):
+            return _grouped_product(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -118,13 +128,75 @@ class OwnCuda(CudaFunctions):
     ) -> Any:
         if func in OF_LAYERS:
             return _answered_layer(self, func, args, kwargs)
-        if func is F.scaled_dot_product_attention and not _is_fused_by_cuda(*args, **kwargs):
-            return func(*args, **kwargs)
+        if func in DROPOUTS:
+            return _cuda_dropout(*args, **kwargs)
+        if _is_grouped_product(func, args) and args[0].dtype != torch.bfloat16:
+            return _grouped_product(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            kept = _attention_with_mask(self._attention, *args, **kwargs)
+            if kept is not None:
+                return kept
+            if not _is_fused_by_cuda(*args, **kwargs):
+                return func(*args, **kwargs)
         if func is F.rms_norm and kwargs.get("weight") is None:
             return func(*args, **kwargs)
         if func is F.cross_entropy and kwargs.get("label_smoothing"):
             return func(*args, **kwargs)
         return super()._answer(func, args, kwargs)
+
+
+def _cuda_dropout(
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool = True,
+) -> Tensor:
+    """Dropout as one kernel, which keeps a byte an element: `dropout` of torch's ``Dropout.cpp``.
+
+    Elsewhere, and in place, it keeps the scaled mask in the input's dtype.
+    """
+    if not (training and train) or not 0 < p < 1 or not input.numel():
+        return F.dropout(input, p, training and train, inplace)
+    if inplace:
+        return torch.dropout_(input, p, True)
+    dropped: Tensor = torch.native_dropout(input, p, True)[0]
+    return dropped
+
+
+def _attention_with_mask(
+    attention: Attention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor | None:
+    """Attention with a mask by a kernel of CUDA that keeps no scores; None where torch has none.
+
+    cuDNN's kernel takes a mask without gradient or dropout in 16 bits, on compute capability 9 and
+    10; the memory-efficient one takes all, and is torch's choice elsewhere. Flash takes none.
+    """
+    heads = {tensor.shape[-3] for tensor in (query, key, value) if tensor.dim() == 4}
+    chosen = attention.backend in (None, "EFFICIENT_ATTENTION", "CUDNN_ATTENTION")
+    if attn_mask is None or len(heads) != 1 or not chosen:
+        return None
+    if attn_mask.dtype == torch.bool:  # a 0 or an infinity an element, one tensor a call
+        attn_mask = torch.where(attn_mask.logical_not(), -torch.inf, query.new_zeros(()))
+    bias = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+    graph = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value, bias))
+    options = (bias, graph, dropout_p, is_causal)
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    if is_half and not dropout_p and not bias.requires_grad:
+        kernel = _aten._scaled_dot_product_cudnn_attention.default
+    else:
+        kernel = _aten._scaled_dot_product_efficient_attention.default
+    mixed: Tensor = kernel(query, key, value, *options, scale=scale)[0]
+    return mixed
 
 
 def _is_fused_by_cuda(

@@ -71,8 +71,12 @@ class Results:
 
 @cache
 def _only_writes_lists(func: Any) -> bool:
-    """Whether it writes to lists of tensors and returns nothing, as the optimizers' steps do."""
-    return not func._schema.returns and func._schema.name.startswith("aten::_foreach_")
+    """Whether it writes to its first list and returns nothing, as the optimizers' steps do."""
+    schema = func._schema
+    if schema.returns or not schema.name.startswith("aten::_foreach_"):
+        return False
+    written = [one for one in schema.arguments if one.alias_info is not None]
+    return bool(written == schema.arguments[:1])
 
 
 @cache

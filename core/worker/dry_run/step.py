@@ -19,7 +19,6 @@ from torch.optim.sgd import sgd
 from torch.overrides import TorchFunctionMode
 
 from ...estimate.extend import Played
-from ...estimate.libraries import workspaces_bytes
 from ...estimate.savings.variant import PLAIN, Variant
 from ...estimate.step.backward import GRADIENTS
 from ...estimate.step.forward import LOGITS
@@ -171,7 +170,7 @@ def _played(spec: RunSpec, capability: str | None, variant: Variant) -> Played:
     built = BuildTracker()
     with built:
         workload = DryRunWorkload(spec, variant)
-    tracker = StorageTracker(built, workspaces_bytes(spec, capability), on_cuda=spec.on_cuda)
+    tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)
     _own_residents(tracker, workload)
     built.label_the_rest()
     tracker.trace.mark(STEP)

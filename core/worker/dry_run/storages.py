@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...estimate.blocks import GRANULE
 from ...estimate.closed_form import ROWS
 from ...estimate.extend import Moment, Played, Product
-from ...estimate.libraries import WORKSPACES
+from ...estimate.libraries import WORKSPACES, workspace_bytes
 from ...estimate.requests import BACKWARD_PRODUCT, PRODUCT
 from ...estimate.step.forward import COPIES, LOGITS
 from ...estimate.step.tape import ACTIVATIONS, TEMPORARIES
@@ -75,7 +75,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         built: The tracker of the model's build, whose storages this one takes over.
-        workspaces: Bytes that the matrix library keeps between steps.
+        capability: As `closed_form.predict` takes it.
         on_cuda: Whether CUDA's kernels run the step.
 
     Attributes:
@@ -84,16 +84,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trace: Every request for a storage and its return, from the build on.
     """
 
-    def __init__(self, built: BuildTracker, workspaces: int, *, on_cuda: bool) -> None:
+    def __init__(self, built: BuildTracker, capability: str | None, *, on_cuda: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = ""
         self._on_cuda = on_cuda
-        self._workspaces = workspaces
+        self._workspace = workspace_bytes(capability) if on_cuda else 0
         self.saved_bytes = 0
         self.trace = built.trace
         self._built = built
         self._results = Results()
-        self._multiplied: set[str] = set()
+        self._multiplied: set[str] = set()  # threads: the library keeps a workspace for each
         self._place = OUTSIDE
         self._lives: list[Life] = []
         self._of: dict[int, Life] = {}  # live storages by address
@@ -315,7 +315,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if life.died is not None:
                 changes[life.died].append((life, -1))
         requested = [0] * len(ROWS)
-        requested[rows[WORKSPACES]] = self._workspaces
+        requested[rows[WORKSPACES]] = self._workspace * len(self._multiplied)
         rounded = requested.copy()
         for (phase, place), changed in zip(self._moments, changes, strict=False):
             for life, sign in changed:

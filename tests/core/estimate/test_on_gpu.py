@@ -12,6 +12,8 @@ from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workloads.transformer import Workload
 
+from .conftest import make_cuda_workspaces, requested_on_cuda
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -34,14 +36,14 @@ def test_every_phase_peaks_where_the_allocator_says(
     )
     gc.collect()  # what a test that failed before this one still holds
     torch.cuda.empty_cache()
-    _make_workspaces()
-    outside = _requested("current")
+    make_cuda_workspaces()
+    outside = requested_on_cuda("current")
     workload = Workload(spec)
     measured: dict[str, int] = {}
     phases = [""]
 
     def on_phase(phase: str) -> None:
-        measured[phases[-1]] = _requested("peak") - outside
+        measured[phases[-1]] = requested_on_cuda("peak") - outside
         torch.cuda.reset_peak_memory_stats()
         phases.append(phase)
 
@@ -49,14 +51,3 @@ def test_every_phase_peaks_where_the_allocator_says(
         workload.step(on_phase)
     for phase, moment in step_memory(spec).peaks.items():
         assert moment.total == pytest.approx(measured[phase], rel=0.03), phase
-
-
-def _make_workspaces() -> None:
-    """cuBLAS takes its workspaces once a thread, 32 MiB on Hopper: they belong to no step."""
-    weight = torch.zeros(64, 64, device="cuda:0", requires_grad=True)
-    torch.autograd.backward((weight @ weight).sum())
-
-
-def _requested(what: str) -> int:
-    """Bytes as requested, which the form predicts: an allocator's block can be larger."""
-    return int(torch.cuda.memory_stats()[f"requested_bytes.all.{what}"])
