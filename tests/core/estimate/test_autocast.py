@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,20 +39,33 @@ PRODUCTS: dict[str, Callable[[Make], Any]] = {
 }
 """Of operands in float32."""
 
+
+def of_one(name: str, new: Make) -> Any:
+    return getattr(torch, name)(new(4, 4))
+
+
+def along_the_last(name: str, new: Make) -> Any:
+    return getattr(new(4, 4), name)(-1)
+
+
+def of_two(name: str, new: Make) -> Any:
+    return getattr(F, name)(new(4, 4), new(4, 4))
+
+
 OTHERS: dict[str, Callable[[Make], Any]] = {
     **{
-        f"torch.{name}": lambda new, name=name: getattr(torch, name)(new(4, 4))
+        f"torch.{name}": partial(of_one, name)
         for name in (
             *("exp", "log", "log1p", "expm1", "rsqrt", "reciprocal", "square", "sqrt", "tanh"),
             *("sigmoid", "cosh", "tan", "sum", "mean", "var", "norm", "trace", "abs", "sin"),
         )
     },
     **{
-        f"Tensor.{name}": lambda new, name=name: getattr(new(4, 4), name)(-1)
+        f"Tensor.{name}": partial(along_the_last, name)
         for name in ("softmax", "log_softmax", "logsumexp", "cumsum", "cumprod", "pow", "amax")
     },
     **{
-        f"F.{name}": lambda new, name=name: getattr(F, name)(new(4, 4), new(4, 4))
+        f"F.{name}": partial(of_two, name)
         for name in (
             *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
             *("binary_cross_entropy_with_logits", "soft_margin_loss", "poisson_nll_loss"),
