@@ -72,7 +72,7 @@ class DryRunOwnWorkload(own.OwnWorkload):
         spec = self.requested_spec
         functions = OwnCuda if spec.on_cuda else OwnCpu
         is_configured = source_of(spec.model).door == "hf"
-        values = _without_values() if is_configured else nullcontext()
+        values = without_values() if is_configured else nullcontext()
         # By autocast on CUDA these layers lose their fused paths, and by that on the CPU not.
         is_cast = spec.on_cuda and autocast_dtype(spec) is not None
         layers = nullcontext() if is_cast else fused_layers.taken()
@@ -83,7 +83,7 @@ class DryRunOwnWorkload(own.OwnWorkload):
 
 
 @contextmanager
-def _without_values() -> Iterator[None]:
+def without_values() -> Iterator[None]:
     """Answer what transformers reads from the values of ids and masks, which have none here.
 
     It asks whether several sequences are packed into one row, whether a mask of its own lets all

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -130,7 +131,8 @@ def answer_cells() -> int:
         answer, into = os.pipe()
         pid = os.fork()
         if not pid:
-            os.write(into, msgspec.json.encode(_predicted(_measured(cell))) + b"\n")
+            whole = msgspec.structs.replace(cell, **measured(cell.spec), **predicted(cell.spec))
+            os.write(into, msgspec.json.encode(whole) + b"\n")
             os._exit(0)
         os.close(into)
         with os.fdopen(answer, "rb") as pipe:
@@ -142,8 +144,8 @@ def answer_cells() -> int:
     return 0
 
 
-def _measured(cell: Cell) -> Cell:
-    """The cell with what the device held in its third step."""
+def measured(spec: RunSpec) -> dict[str, Any]:
+    """What the device held in the third step, by the names of a `Cell`."""
     import torch
 
     from sysbench.core.estimate.requests import WARMUP_STEPS
@@ -152,10 +154,10 @@ def _measured(cell: Cell) -> Cell:
     from sysbench.core.worker.workloads.transformer import make_workload
 
     phases = ["build"]
-    prepare_torch(cell.spec)
+    prepare_torch(spec)
     assert torch.cuda.memory_reserved() == 0
     try:
-        workload = make_workload(cell.spec)
+        workload = make_workload(spec)
         for _ in range(WARMUP_STEPS + 1):
             torch.cuda.reset_peak_memory_stats()
             workload.step(phases.append)
@@ -165,17 +167,16 @@ def _measured(cell: Cell) -> Cell:
         refused = phases[-1]
     else:
         refused = ""
-    return msgspec.structs.replace(
-        cell,
-        allocated_bytes=torch.cuda.max_memory_allocated(),
-        reserved_bytes=torch.cuda.max_memory_reserved(),
-        refused=refused,
-        torch=str(torch.__version__),
-    )
+    return {
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "refused": refused,
+        "torch": str(torch.__version__),
+    }
 
 
-def _predicted(cell: Cell) -> Cell:
-    """The cell with what the model of the allocator holds for its dry run."""
+def predicted(spec: RunSpec) -> dict[str, Any]:
+    """What the model of the allocator holds for its dry run, by the names of a `Cell`."""
     from sysbench.core.estimate.exact import canonical_spec
     from sysbench.core.estimate.libraries import workspace_bytes
     from sysbench.core.estimate.requests import held_by
@@ -183,15 +184,14 @@ def _predicted(cell: Cell) -> Cell:
 
     gc.collect()
     gc.disable()  # a collection would free storages where a step frees none
-    requests = quick_prediction(canonical_spec(cell.spec)).requests
+    requests = quick_prediction(canonical_spec(spec)).requests
     assert requests is not None
     held = held_by(requests, workspace_bytes("9.0"), capacity_bytes=CAPACITY)
-    return msgspec.structs.replace(
-        cell,
-        told_allocated_bytes=held.allocated_bytes,
-        told_reserved_bytes=held.reserved_bytes,
-        told_refused="" if held.shortage is None else held.shortage.phase,
-    )
+    return {
+        "told_allocated_bytes": held.allocated_bytes,
+        "told_reserved_bytes": held.reserved_bytes,
+        "told_refused": "" if held.shortage is None else held.shortage.phase,
+    }
 
 
 def lines(cells: Sequence[Cell]) -> Iterator[str]:
