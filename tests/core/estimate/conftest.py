@@ -6,6 +6,7 @@ That nothing of the step's own is left out with it, the memory pass's tests hold
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch.autograd.profiler import profile, record_function
 from sysbench.core.analysis.memory.history import pair
 from sysbench.core.analysis.memory.owners import library_workspace
 from sysbench.core.analysis.memory.profiled import decode_profiled_allocations
+from sysbench.core.worker.workloads.base import SteppedWorkload
 from sysbench.core.worker.workloads.transformer import Workload
 
 
@@ -99,12 +101,30 @@ def _time(mark: tuple[str, int]) -> int:
     return mark[1]
 
 
-def make_cuda_workspaces() -> None:
-    """cuBLAS takes its workspaces once a thread, 32 MiB on Hopper: they belong to no step."""
+def cuda_phase_peaks(make: Callable[[], SteppedWorkload]) -> dict[str, int]:
+    """Peak of each phase of the third step in CUDA's allocator, from before the workload is made.
+
+    In bytes as requested, which is predicted: an allocator's block can be larger. cuBLAS's
+    workspaces are made before, once a thread, 32 MiB on Hopper: they belong to no step.
+    """
+    gc.collect()  # what a test that failed before this one still holds
+    torch.cuda.empty_cache()
     weight = torch.zeros(64, 64, device="cuda:0", requires_grad=True)
     torch.autograd.backward((weight @ weight).sum())
+    outside = _requested("current")
+    workload = make()
+    measured: dict[str, int] = {}
+    phases = [""]
+
+    def on_phase(phase: str) -> None:
+        measured[phases[-1]] = _requested("peak") - outside
+        torch.cuda.reset_peak_memory_stats()
+        phases.append(phase)
+
+    for _ in range(3):
+        workload.step(on_phase)
+    return measured
 
 
-def requested_on_cuda(what: str) -> int:
-    """Bytes as requested, which is predicted: an allocator's block can be larger."""
+def _requested(what: str) -> int:
     return int(torch.cuda.memory_stats()[f"requested_bytes.all.{what}"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workloads.transformer import Workload
 
-from .conftest import make_cuda_workspaces, requested_on_cuda
+from .conftest import cuda_phase_peaks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,20 +33,6 @@ def test_every_phase_peaks_where_the_allocator_says(
         step=step,
         device="cuda:0",
     )
-    gc.collect()  # what a test that failed before this one still holds
-    torch.cuda.empty_cache()
-    make_cuda_workspaces()
-    outside = requested_on_cuda("current")
-    workload = Workload(spec)
-    measured: dict[str, int] = {}
-    phases = [""]
-
-    def on_phase(phase: str) -> None:
-        measured[phases[-1]] = requested_on_cuda("peak") - outside
-        torch.cuda.reset_peak_memory_stats()
-        phases.append(phase)
-
-    for _ in range(3):
-        workload.step(on_phase)
+    measured = cuda_phase_peaks(lambda: Workload(spec))
     for phase, moment in step_memory(spec).peaks.items():
         assert moment.total == pytest.approx(measured[phase], rel=0.03), phase

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from sysbench.core.spec.spec import parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.workloads.transformer import make_workload
 
-from .conftest import make_cuda_workspaces, requested_on_cuda
+from .conftest import cuda_phase_peaks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -103,22 +102,7 @@ def test_every_phase_of_a_user_s_model_peaks_where_the_allocator_says(
     spec = resolved(parse_spec({**settings, **sizes}))
     prediction = exact_prediction(canonical_spec(spec))
     workspaces = {row.name: row.bytes for row in prediction.ledger}["workspaces"]
-
-    gc.collect()  # what a test that failed before this one still holds
-    torch.cuda.empty_cache()
-    make_cuda_workspaces()
-    outside = requested_on_cuda("current")
-    workload = make_workload(spec)
-    measured: dict[str, int] = {}
-    phases = [""]
-
-    def on_phase(phase: str) -> None:
-        measured[phases[-1]] = requested_on_cuda("peak") - outside
-        torch.cuda.reset_peak_memory_stats()
-        phases.append(phase)
-
-    for _ in range(3):
-        workload.step(on_phase)
+    measured = cuda_phase_peaks(lambda: make_workload(spec))
     predicted = {phase.phase: phase.peak_bytes - workspaces for phase in prediction.phases}
     if layer.startswith("Masked"):
         del predicted["backward"]  # its kernel's scratch is in the requests alone
