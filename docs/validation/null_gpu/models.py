@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -71,7 +72,9 @@ def model_of(name: str, precision: str) -> Model:
             text=True,
         )
     if done.returncode:
-        return Model(name=name, precision=precision, error=done.stderr.strip().splitlines()[-1])
+        # What went wrong in a step is said above the phase that it happened in.
+        said = [line for line in done.stderr.splitlines() if re.match(r"\w[\w.]*Error: ", line)]
+        return Model(name=name, precision=precision, error=(said or ["no message"])[0])
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=Model)
 
 
