@@ -1,12 +1,13 @@
 """Rates of `doctor --measure` on the CPU beside numpy's and torch.utils.benchmark's.
 
-``python -P docs/validation/measure_rates.py`` prints a table. The sides take turns, round by
-round, each in a fresh process with one thread, and in another order each round. Each rate is
-compared within its round, so that a slow drift of the host hits both sides: the median of the
-rounds' ratios, with its 95 % interval. Every side keeps the best of its ways to do the same work,
-in arrays as large as those of `doctor --measure`, which no cache holds, on pages of 4 KiB. numpy's
-wheels bring OpenBLAS, which is slower than torch's MKL; ``--mkl FOLDER``, that of libmkl_rt.so,
-adds a side where MKL answers numpy's calls (needs ``cc``).
+``python -P docs/validation/measure_rates.py`` prints a table. All sides are in one process with one
+thread and work on the same memory: where the host lays a process's pages moves a rate by 15 % on a
+virtual machine, and its neighbours move it from minute to minute. So they take turns, rate by rate,
+within seconds, each round in another order, and a rate is compared within its round: the median of
+the rounds' ratios, with its 95 % interval. Every side keeps the best of its ways to do the same
+work, in arrays as large as those of `doctor --measure`, which no cache holds. numpy's wheels bring
+OpenBLAS; with ``--mkl FOLDER``, that of libmkl_rt.so, MKL answers numpy's calls (needs ``cc``), as
+it answers torch's.
 
 The same work, for numpy, means stores that pass through the caches, as those of torch's operators
 do: `numpy.copyto` of a whole array is the C library's memcpy, which streams past them. It is a row
@@ -16,86 +17,30 @@ of its own.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sysbench.core.analysis.statistics import median_interval
-from sysbench.core.machine.environment import cpu_model
-from sysbench.core.record.rates import DeviceRates
-from sysbench.core.runs.rates.measure import measure_rates
-
-ROUNDS = 20
-OURS = "doctor --measure"
-NUMPY = """
-import json, time
 import numpy as np
-
-def best(call, amount):
-    call()
-    times = []
-    until = time.perf_counter() + 0.3
-    while len(times) < 5 or time.perf_counter() < until:
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return amount / sorted(times)[len(times) // 2]
-
-rates = {}
-products = []
-for n in (512, 1024, 2048, 4096):
-    a, b = (np.random.default_rng(seed).standard_normal((n, n), np.float32) for seed in (0, 1))
-    out = np.empty_like(a)
-    products.append(best(lambda: np.matmul(a, b, out=out), 2 * n**3))
-rates["product fp32"] = max(products)
-del a, b, out
-x, y = np.ones(BYTES // 4, np.float32), np.ones(BYTES // 4, np.float32)
-rows, row, one = x.reshape(-1, 1024), np.ones(1024, np.float32), np.float32(1)
-left, sums = np.ones(len(rows), np.float32), np.empty(len(rows), np.float32)
-reads = [x.sum, x.max, lambda: np.dot(x, x), lambda: np.matmul(rows, row, out=sums)]
-ways = {
-    "memory read": (1, [*reads, lambda: np.matmul(left, rows)]),
-    "memory write": (1, [lambda: x.fill(1.0), lambda: np.copyto(rows, row)]),
-    "memory copy": (2, [lambda: np.positive(x, out=y), lambda: np.multiply(x, one, out=y)]),
-    "memory copy, streaming": (2, [lambda: np.copyto(y, x)]),
-}
-for name, (moved, calls) in ways.items():
-    rates[name] = max(best(call, moved * BYTES) for call in calls)
-print(json.dumps(rates))
-"""
-BENCHMARK = """
-import json
 import torch
 from torch.utils.benchmark import Timer
 
-def best(statement, amount, **names):
-    timer = Timer(statement, globals=names)
-    return amount / timer.adaptive_autorange(min_run_time=0.3).median
+from sysbench.core.analysis.statistics import median_interval
+from sysbench.core.machine.environment import cpu_model
+from sysbench.core.record.rates import RateRequest
+from sysbench.core.worker.rates import LONG_ROW, MEASURES, ROW, SIZES, Bench
 
-torch.set_num_threads(1)
-rates = {}
-products = []
-for n in (256, 512, 1024, 2048):
-    a, b, out = torch.randn(n, n), torch.randn(n, n), torch.empty(n, n)
-    products.append(best("torch.mm(a, b, out=out)", 2 * n**3, torch=torch, a=a, b=b, out=out))
-rates["product fp32"] = max(products)
-x, y = torch.ones(BYTES // 4), torch.ones(BYTES // 4)
-rows, row = x.view(-1, 1024), torch.ones(1, 1024)
-names = {"torch": torch, "x": x, "rows": rows, "row": row, "sums": torch.empty(len(rows))}
-names["firsts"] = torch.zeros(len(rows), dtype=torch.int64)
-reads = "x.sum()", "torch.dot(x, x)", "torch.mv(rows, row[0], out=sums)"
-writes = "x.fill_(1.0)", "torch.index_select(row, 0, firsts, out=rows)"
-rates["memory read"] = max(best(read, BYTES, **names) for read in reads)
-rates["memory write"] = max(best(write, BYTES, **names) for write in writes)
-rates["memory copy"] = best("y.copy_(x)", 2 * BYTES, x=x, y=y)
-print(json.dumps(rates))
-"""
-
+ROUNDS = 20
+SECONDS = 0.3
+OURS, BENCHMARK, NUMPY = "doctor --measure", "torch.utils.benchmark", "numpy"
+STREAMING = "memory copy, streaming"
+Measure = Callable[[], float]
+"""One rate of one side, in FLOP/s or bytes/s."""
 
 MKL_FOR_NUMPY = """
 void cblas_sgemm_64(int, int, int, long, long, long, float, const float *, long, const float *,
@@ -136,56 +81,70 @@ def numpy_on_mkl(mkl: Path, folder: Path) -> Mapping[str, str]:
     return {"LD_PRELOAD": str(library), "MKL_THREADING_LAYER": "SEQUENTIAL"}
 
 
-def other(code: str, variables: Mapping[str, str], count: int) -> dict[str, float]:
-    """The rates that a fresh process with one thread prints, of arrays of so many bytes."""
-    code = f"BYTES = {count}\n{code}"
-    pages = {"NUMPY_MADVISE_HUGEPAGE": "0"}  # torch asks for no huge ones
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", "-c", code]
-    environ = {**os.environ, **threads, **pages, **variables}
-    done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+def ours(bench: Bench) -> dict[str, Measure]:
+    """The program's own, as its worker calls them."""
+    names = ("product fp32", "memory read", "memory write", "memory copy")
+    return {name: lambda name=name: MEASURES[name](bench)[0] for name in names}  # type: ignore[misc]
 
 
-def ours() -> DeviceRates:
-    """One round of the program."""
-    for item in measure_rates(["cpu"], rounds=1, threads=1):
-        if isinstance(item, DeviceRates):
-            return item
-    raise SystemExit("no rates were measured")
+def of_benchmark(x: torch.Tensor, y: torch.Tensor) -> dict[str, Measure]:
+    """By statements that torch's own timer compiles."""
+
+    def rate(amount: float, statement: str, **names: object) -> float:
+        timer = Timer(statement, globals={"torch": torch, **names})
+        return amount / timer.adaptive_autorange(min_run_time=SECONDS).median
+
+    def product(n: int) -> float:
+        a, b, out = torch.randn(n, n), torch.randn(n, n), torch.empty(n, n)
+        return rate(2 * n**3, "torch.mm(a, b, out=out)", a=a, b=b, out=out)
+
+    rows, row = x.view(-1, ROW), torch.ones(1, ROW)
+    long_rows, long_row = x.view(-1, LONG_ROW), torch.ones(LONG_ROW)
+    names = {"x": x, "y": y, "rows": rows, "row": row}
+    names |= {"long_rows": long_rows, "long_row": long_row, "sums": torch.empty(len(long_rows))}
+    names["firsts"] = torch.zeros(len(rows), dtype=torch.int64)
+    reads = "x.sum()", "torch.dot(x, x)", "torch.mv(long_rows, long_row, out=sums)"
+    writes = "x.fill_(1.0)", "torch.index_select(row, 0, firsts, out=rows)"
+    return {
+        "product fp32": lambda: max(map(product, SIZES["cpu"])),
+        "memory read": lambda: max(rate(x.nbytes, one, **names) for one in reads),
+        "memory write": lambda: max(rate(x.nbytes, one, **names) for one in writes),
+        "memory copy": lambda: rate(2 * x.nbytes, "y.copy_(x)", **names),
+    }
 
 
-def array_bytes(rates: DeviceRates) -> int:
-    """Bytes of an array, from "arrays of 1307 MiB"."""
-    return int(rates.work["memory copy"].split()[2]) * 2**20
+def of_numpy(x_there: torch.Tensor, y_there: torch.Tensor) -> dict[str, Measure]:
+    """By a loop with a clock."""
+    x, y = x_there.numpy(), y_there.numpy()
 
+    def rate(amount: float, call: Callable[[], object]) -> float:
+        call()
+        times: list[float] = []
+        until = time.perf_counter() + SECONDS
+        while len(times) < 5 or time.perf_counter() < until:
+            began = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - began)
+        return amount / statistics.median(times)
 
-def main() -> None:
-    """Measure in turn and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mkl", type=Path, help="folder of libmkl_rt.so")
-    parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, help="rounds; at least 6 for an interval"
-    )
-    arguments = parser.parse_args()
-    mkl, rounds = arguments.mkl, arguments.rounds
-    with tempfile.TemporaryDirectory() as folder:
-        sides: dict[str, tuple[str, Mapping[str, str]]] = {
-            "torch.utils.benchmark": (BENCHMARK, {}),
-            "numpy": (NUMPY, {}),
-        }
-        if mkl:
-            sides["numpy on MKL"] = NUMPY, numpy_on_mkl(mkl, Path(folder))
-        found: dict[str, list[dict[str, float]]] = {side: [] for side in (OURS, *sides)}
-        count = array_bytes(ours())
-        for number in range(rounds):
-            for side in turned(list(found), number):
-                found[side].append(ours().rounds[0] if side == OURS else other(*sides[side], count))
-            print(f"round {number + 1} of {rounds}", file=sys.stderr)
+    def product(n: int) -> float:
+        a, b = (np.random.default_rng(seed).standard_normal((n, n), np.float32) for seed in (0, 1))
+        out = np.empty_like(a)
+        return rate(2 * n**3, lambda: np.matmul(a, b, out=out))
 
-    print(f"{cpu_model()}, 1 thread, {rounds} rounds of a process a side, in turn\n")
-    print(table(found, list(sides)))
+    rows, row, one = x.reshape(-1, ROW), np.ones(ROW, np.float32), np.float32(1)
+    left, sums = np.ones(len(rows), np.float32), np.empty(len(rows), np.float32)
+    by_rows = (lambda: np.matmul(rows, row, out=sums), lambda: np.matmul(left, rows))
+    reads = (x.sum, x.max, lambda: np.dot(x, x), *by_rows)
+    writes = (lambda: x.fill(1.0), lambda: np.copyto(rows, row))
+    copies = (lambda: np.positive(x, out=y), lambda: np.multiply(x, one, out=y))
+    return {
+        "product fp32": lambda: max(map(product, SIZES["cpu"])),
+        "memory read": lambda: max(rate(x.nbytes, call) for call in reads),
+        "memory write": lambda: max(rate(x.nbytes, call) for call in writes),
+        "memory copy": lambda: max(rate(2 * x.nbytes, call) for call in copies),
+        STREAMING: lambda: rate(2 * x.nbytes, lambda: np.copyto(y, x)),
+    }
 
 
 def turned(sides: Sequence[str], number: int) -> list[str]:
@@ -194,31 +153,62 @@ def turned(sides: Sequence[str], number: int) -> list[str]:
     return [*sides[first:], *sides[:first]]
 
 
-def table(found: Mapping[str, Sequence[Mapping[str, float]]], sides: Sequence[str]) -> str:
+def main() -> None:
+    """Measure in turn and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mkl", type=Path, help="folder of libmkl_rt.so")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="at least 6 for an interval")
+    arguments = parser.parse_args()
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    if not one_thread.items() <= os.environ.items():  # libraries read them when they are loaded
+        with tempfile.TemporaryDirectory() as folder:
+            extra = numpy_on_mkl(arguments.mkl, Path(folder)) if arguments.mkl else {}
+            environ = {**os.environ, **one_thread, **extra}
+            raise SystemExit(subprocess.run([*sys.orig_argv], env=environ).returncode)
+    torch.set_num_threads(1)
+    bench = Bench(RateRequest(device="cpu", threads=1, seconds=SECONDS))
+    x, y, _ = bench._arrays
+    sides = {OURS: ours(bench), BENCHMARK: of_benchmark(x, y), NUMPY: of_numpy(x, y)}
+    found: dict[str, dict[str, list[float]]] = {
+        side: {name: [] for name in rates} for side, rates in sides.items()
+    }
+    for number in range(arguments.rounds):
+        for name in sides[NUMPY]:
+            for side in turned(list(sides), number):
+                if name in sides[side]:
+                    found[side][name].append(sides[side][name]())
+        print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
+
+    library = "MKL" if arguments.mkl else "OpenBLAS"
+    print(f"{cpu_model()}, 1 thread, {arguments.rounds} rounds, numpy with {library}\n")
+    print(table(found))
+
+
+def table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """A Markdown table: our median, least and most, and the ratios of the rounds.
 
     Args:
         found: Of each side the rates of its rounds, in FLOP/s or bytes/s; printed in 10⁹ of them.
-        sides: Those to compare with.
     """
 
     def ratio(side: str, name: str, theirs: str = "") -> str:
-        pairs = zip(found[OURS], found[side], strict=True)
-        ratios = [mine[name] / other[theirs or name] for mine, other in pairs]
+        pairs = zip(found[OURS][name], found[side][theirs or name], strict=True)
+        ratios = [mine / other for mine, other in pairs]
         low, high = median_interval(ratios)
         return f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})"
 
     lines = [
-        f"| rate | {OURS} | least to most | {' | '.join(f'over {side}' for side in sides)} |",
-        f"|---|---:|---:|{'---:|' * len(sides)}",
+        f"| rate | {OURS} | least to most | over {BENCHMARK} | over {NUMPY} |",
+        "|---|---:|---:|---:|---:|",
     ]
-    for name in ("product fp32", "memory read", "memory write", "memory copy"):
-        every = [rates[name] / 1e9 for rates in found[OURS]]
+    for name, rates in found[OURS].items():
+        every = [rate / 1e9 for rate in rates]
         spread = f"{min(every):.1f} to {max(every):.1f}"
-        ratios = " | ".join(ratio(side, name) for side in sides)
+        ratios = " | ".join(ratio(side, name) for side in (BENCHMARK, NUMPY))
         lines.append(f"| {name} | {statistics.median(every):.1f} G/s | {spread} | {ratios} |")
-    streaming = ratio("numpy", "memory copy", "memory copy, streaming")
-    return "\n".join([*lines, f"\nOver numpy's streaming copy: {streaming}"])
+    return "\n".join(
+        [*lines, f"\nOver numpy's streaming copy: {ratio(NUMPY, 'memory copy', STREAMING)}"]
+    )
 
 
 if __name__ == "__main__":
