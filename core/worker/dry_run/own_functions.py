@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...spec.choices import Attention
-from ..workloads.sdpa import fused_choice
+from ..workloads.sdpa import AttentionCall, fused_choice
 from . import fused_layers
 from .device import CpuFunctions, CudaFunctions, replaced
 
@@ -114,7 +114,7 @@ class OwnCpu(CpuFunctions):
         if func in OF_LAYERS:
             return _answered_layer(self, func, args, kwargs)
         if func is F.scaled_dot_product_attention:
-            return cpu_attention(self._attention, *args, **kwargs)
+            return cpu_attention(self._attention, AttentionCall(*args, **kwargs))
         if _is_grouped_product(func, args):
             return _grouped_product(*args, **kwargs)
         return func(*args, **kwargs)
@@ -133,10 +133,11 @@ class OwnCuda(CudaFunctions):
         if _is_grouped_product(func, args) and args[0].dtype != torch.bfloat16:
             return _grouped_product(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            kept = _attention_with_mask(self._attention, *args, **kwargs)
-            if kept is not None:
-                return kept
-            if not _is_fused_by_cuda(*args, **kwargs):
+            call = AttentionCall(*args, **kwargs)
+            mixed = _attention_with_mask(self._attention, call)
+            if mixed is not None:
+                return mixed
+            if not _is_fused_by_cuda(call):
                 return func(*args, **kwargs)
         if func is F.rms_norm and kwargs.get("weight") is None:
             return func(*args, **kwargs)
@@ -165,70 +166,42 @@ def _cuda_dropout(
     return dropped
 
 
-def _attention_with_mask(
-    attention: Attention,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor | None:
+def _attention_with_mask(attention: Attention, call: AttentionCall) -> Tensor | None:
     """Attention with a mask by a kernel of CUDA that keeps no scores; None where torch has none.
 
     cuDNN's kernel takes a mask without gradient or dropout in 16 bits, on compute capability 9 and
     10; the memory-efficient one takes all, and is torch's choice elsewhere. Flash takes none.
     """
-    heads = {tensor.shape[-3] for tensor in (query, key, value) if tensor.dim() == 4}
-    chosen = attention.backend in (None, "EFFICIENT_ATTENTION", "CUDNN_ATTENTION")
-    if attn_mask is None or len(heads) != 1 or not chosen:
+    query, mask = call.query, call.attn_mask
+    heads = {tensor.shape[-3] for tensor in call.operands if tensor.dim() == 4}
+    may_choose = attention.backend in (None, "EFFICIENT_ATTENTION", "CUDNN_ATTENTION")
+    if mask is None or len(heads) != 1 or not may_choose:
         return None
-    if attn_mask.dtype == torch.bool:  # a 0 or an infinity an element, one tensor a call
-        attn_mask = torch.where(attn_mask.logical_not(), -torch.inf, query.new_zeros(()))
-    bias = attn_mask.expand(*query.shape[:-1], key.shape[-2])
-    graph = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value, bias))
-    options = (bias, graph, dropout_p, is_causal)
+    if mask.dtype == torch.bool:  # a 0 or an infinity an element, one tensor a call
+        mask = torch.where(mask.logical_not(), -torch.inf, query.new_zeros(()))
+    bias = mask.expand(*query.shape[:-1], call.key.shape[-2])
+    graph = torch.is_grad_enabled() and any(one.requires_grad for one in (*call.operands, bias))
     is_half = query.dtype in (torch.bfloat16, torch.float16)
-    if is_half and not dropout_p and not bias.requires_grad:
+    if is_half and not call.dropout_p and not bias.requires_grad:
         kernel = _aten._scaled_dot_product_cudnn_attention.default
     else:
         kernel = _aten._scaled_dot_product_efficient_attention.default
-    mixed: Tensor = kernel(query, key, value, *options, scale=scale)[0]
+    options = (bias, graph, call.dropout_p, call.is_causal)
+    mixed: Tensor = kernel(*call.operands, *options, scale=call.scale)[0]
     return mixed
 
 
-def _is_fused_by_cuda(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> bool:
+def _is_fused_by_cuda(call: AttentionCall) -> bool:
     """Whether `cuda_attention` knows the kernel: one that keeps no scores, without a mask.
 
     It keeps as much with and without causality and dropout. Key heads fewer than query heads are
     refused by the memory-efficient kernel, the only one for float32: torch then writes scores.
     """
-    is_half = query.dtype in (torch.bfloat16, torch.float16)
-    return attn_mask is None and (is_half or query.shape[-3] == key.shape[-3])
+    is_half = call.query.dtype in (torch.bfloat16, torch.float16)
+    return call.attn_mask is None and (is_half or call.query.shape[-3] == call.key.shape[-3])
 
 
-def cpu_attention(
-    attention: Attention,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
+def cpu_attention(attention: Attention, call: AttentionCall) -> Tensor:
     """Attention by the kernel that torch chooses on the CPU for these shapes and strides.
 
     torch is asked with real tensors that nobody writes to: their memory is never touched.
@@ -236,29 +209,22 @@ def cpu_attention(
     Args:
         attention: The spec's, which may leave torch one kernel alone.
     """
-    operands = (query, key, value)
+    mask, options = call.attn_mask, (call.dropout_p, call.is_causal)
     allowed: AbstractContextManager[object] = nullcontext()
     if attention.backend is not None:
         allowed = sdpa_kernel(SDPBackend.__members__[attention.backend])
     with _disable_current_modes(), torch.device("cpu"), allowed:
-        q, k, v = map(_unwritten, operands)
-        mask = None if attn_mask is None else _unwritten(attn_mask)
-        choice = fused_choice(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
+        q, k, v = map(_unwritten, call.operands)
+        asked_mask = None if mask is None else _unwritten(mask)
+        choice = fused_choice(call._replace(query=q, key=k, value=v, attn_mask=asked_mask))
     if choice != SDPBackend.FLASH_ATTENTION.value:
+        named = {"scale": call.scale, "enable_gqa": call.enable_gqa}
         math = _aten._scaled_dot_product_attention_math
-        return math(  # type: ignore[no-any-return]
-            *operands,
-            attn_mask,
-            dropout_p,
-            is_causal,
-            None,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )[0]
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
+        return math(*call.operands, mask, *options, None, **named)[0]  # type: ignore[no-any-return]
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, -torch.inf).to(call.query.dtype)
     flash = _aten._scaled_dot_product_flash_attention_for_cpu
-    return flash(*operands, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]  # type: ignore[no-any-return]
+    return flash(*call.operands, *options, attn_mask=mask, scale=call.scale)[0]  # type: ignore[no-any-return]
 
 
 def _unwritten(tensor: Tensor) -> Tensor:

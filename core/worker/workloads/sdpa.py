@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,32 +38,42 @@ class _Asking(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func is F.scaled_dot_product_attention:
-            raise _Asked(fused_choice(*args, **(kwargs or {})))
+            raise _Asked(fused_choice(AttentionCall(*args, **(kwargs or {}))))
         return func(*args, **(kwargs or {}))
 
 
-def fused_choice(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> int:
+class AttentionCall(NamedTuple):
+    """The arguments of ``scaled_dot_product_attention``, by torch's names: models name them."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+    @property
+    def operands(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value."""
+        return self.query, self.key, self.value
+
+
+def fused_choice(call: AttentionCall) -> int:
     """The number of the `SDPBackend` that torch chooses for these operands, in their dtype.
 
-    Autocast does not cast for the question, so its casts are made here. The parameters have the
-    names of torch's function: models of users name them.
+    Autocast does not cast for the question, so its casts are made here.
     """
-    device = query.device.type
-    q, k, v = query, key, value
+    device = call.query.device.type
+    q, k, v = call.operands
     if torch.is_autocast_enabled(device):
         q, k, v = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (q, k, v))
     return int(
         torch._fused_sdp_choice(
-            q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            *(q, k, v, call.attn_mask, call.dropout_p, call.is_causal),
+            scale=call.scale,
+            enable_gqa=call.enable_gqa,
         )
     )
 
