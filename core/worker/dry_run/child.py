@@ -74,7 +74,7 @@ def _predicted(spec: RunSpec, capability: str | None, variant: Variant) -> Exact
 def quick_prediction(
     spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
 ) -> ExactPrediction:
-    """`exact_prediction` without importing torch's compiler, if this torch does without it."""
+    """`exact_prediction` without what torch and transformers can do without, where they can."""
     # Late: `main` times what it imports.
     from .late_imports import few_imports, plain_torch
 

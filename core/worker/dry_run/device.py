@@ -37,17 +37,18 @@ LOWERED_BY_BOTH = _named(
     "_native_multi_head_attention",
 ) | {torch.linalg.multi_dot, torch.linalg.vecdot}
 LOWERED_BY_CPU = LOWERED_BY_BOTH | _named("tensordot")
+"""Functions that autocast runs in its dtype on the CPU."""
 LOWERED_BY_CUDA = LOWERED_BY_BOTH | _named("mv", "addmv", "addr")
-"""Functions that autocast runs in its dtype: those of torch's documentation that models use."""
+"""Functions that autocast runs in its dtype on CUDA."""
 
-LOSSES = _named(
+WIDENED_BY_BOTH = _named(
     *("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
     *("binary_cross_entropy_with_logits", "poisson_nll_loss", "soft_margin_loss"),
     *("multi_margin_loss", "multilabel_margin_loss", "margin_ranking_loss"),
     *("hinge_embedding_loss", "cosine_embedding_loss", "triplet_margin_loss"),
 )
 WIDENED_BY_CUDA = (
-    LOSSES
+    WIDENED_BY_BOTH
     | _named(
         *("layer_norm", "group_norm", "softmax", "log_softmax", "softplus", "interpolate"),
         *("exp", "expm1", "log", "log2", "log10", "log1p", "logsumexp"),
@@ -59,7 +60,7 @@ WIDENED_BY_CUDA = (
     | {torch.linalg.norm, torch.linalg.vector_norm}
 )
 """Functions that autocast runs in float32 on CUDA."""
-WIDENED_BY_CPU = LOSSES | _named(
+WIDENED_BY_CPU = WIDENED_BY_BOTH | _named(
     *("cross_entropy", "binary_cross_entropy", "prod", "trace", "inverse", "cdist"),
     *("quantile", "nanquantile", "grid_sample"),
     *("avg_pool3d", "adaptive_avg_pool3d", "max_pool3d"),
