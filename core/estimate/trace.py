@@ -7,7 +7,7 @@ returns what that block's counterpart returned. Four layers therefore give any d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -68,9 +68,20 @@ class Trace:
             at = self.entries.index(Entry("request", number))
         self.entries.insert(at, Entry("mark", name=name))
 
-    def copy(self) -> Trace:
-        """The trace so far."""
-        return Trace(list(self.entries), list(self.bytes), list(self.blocks))
+    def without(self, dropped: Collection[int]) -> Trace:
+        """A copy of the trace so far, without some requests and their returns, by number."""
+        if not dropped:
+            return Trace(list(self.entries), list(self.bytes), list(self.blocks))
+        kept, numbers = Trace(), dict[int, int]()
+        for entry in self.entries:
+            old = entry.number
+            if entry.kind == "mark":
+                kept.mark(entry.name)
+            elif old not in dropped and entry.kind == "request":
+                numbers[old] = kept.request(self.bytes[old], self.blocks[old])
+            elif old not in dropped:
+                kept.give_back(numbers[old])
+        return kept
 
     def requests(self) -> Requests:
         """The entries as numbers."""

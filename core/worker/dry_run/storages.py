@@ -97,6 +97,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._place = OUTSIDE
         self._lives: list[Life] = []
         self._of: dict[int, Life] = {}  # live storages by address
+        self._forgotten: set[int] = set()  # requests, by number
         self._moments: list[tuple[str, Place]] = []
         self._first_nodes: list[int] = []  # ascending; parallel to `_forward_places`
         self._forward_places: list[Place] = []
@@ -148,6 +149,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         life = self._of.get(_address(tensor))
         if life is not None:
             life.bytes = 0
+            self._forgotten.add(life.number)
 
     def begin_state(self, tensors: Iterable[Tensor]) -> None:
         """Say which of the tensors that were built are the optimizer's state."""
@@ -302,7 +304,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             saved_bytes=self.saved_bytes,
             products=self._products,
             moved_bytes=self._moved,
-            trace=self.trace.copy(),
+            trace=self.trace.without(self._forgotten),
         )
 
     def _all_moments(self) -> Iterator[Moment]:

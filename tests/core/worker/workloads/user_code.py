@@ -43,6 +43,12 @@ def encoder(width=32, dropout=0.0):
     return nn.Sequential(nn.Embedding(50, width), stack, nn.Linear(width, 50))
 
 
+def idle(frozen=False, width=48):
+    model = make(1, width)
+    model.idle = nn.Parameter(torch.zeros(2**21), requires_grad=not frozen)
+    return model
+
+
 def headless(width=32):
     return nn.Sequential(nn.Embedding(50, width), nn.Linear(width, width))
 
