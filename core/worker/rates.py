@@ -100,7 +100,7 @@ class Bench:
     def memory(self, what: str) -> Amount:
         """The best rate of one pass over float32 arrays that no cache holds, in bytes/s."""
         moved, ways = self._passes()[what]
-        count = self._arrays[0].nbytes
+        count = self.arrays[0].nbytes
         return max(
             (moved * count / self.seconds(call), f"arrays of {count // 2**20} MiB, {way}")
             for way, call in ways.items()
@@ -108,7 +108,7 @@ class Bench:
 
     def _passes(self) -> dict[str, tuple[int, dict[str, Callable[[], object]]]]:
         """Arrays that a pass moves, and operators that do it; the least of them is not counted."""
-        x, y, z = self._arrays
+        x, y, z = self.arrays
         rows, row = x.view(-1, ROW), torch.ones(1, ROW, device=self.device)
         firsts = torch.zeros(len(rows), dtype=torch.int64, device=self.device)
         long_rows, long_row = x.view(-1, LONG_ROW), torch.ones(LONG_ROW, device=self.device)
@@ -132,7 +132,7 @@ class Bench:
         }
 
     @cached_property
-    def _arrays(self) -> list[torch.Tensor]:
+    def arrays(self) -> list[torch.Tensor]:
         """Three of float32, written: a page that was never written has no memory behind it."""
         count = self._array_bytes() // 4 // LONG_ROW * LONG_ROW
         return [torch.ones(count, device=self.device) for _ in range(3)]
