@@ -64,6 +64,11 @@ class Scaled(nn.Module):
         return x / x.pow(2).sum(-1, keepdim=True) + F.softplus(x) * torch.log1p(x.abs())
 
 
+class Picked(nn.Module):
+    def forward(self, x):
+        return x * x[..., [-1], :]
+
+
 class Masked(nn.Module):
     dropout = 0.0
 
@@ -89,7 +94,7 @@ def model(layer):
 
 
 @pytest.mark.parametrize(
-    "layer", ["Dropped", "Biased", "Experts", "Scaled", "Masked", "MaskedAndDropped"]
+    "layer", ["Dropped", "Biased", "Experts", "Scaled", "Picked", "Masked", "MaskedAndDropped"]
 )
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_phase_of_a_user_s_model_peaks_where_the_allocator_says(
