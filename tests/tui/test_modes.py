@@ -104,3 +104,25 @@ async def test_a_dialog_leaves_the_screen_as_it_is_but_for_its_keys(
         assert [char for char, _ in looks(app, keys)] == [char for char, _ in before[1]]
         await pilot.press("escape")
         await until(pilot, lambda: not app.screen.is_modal and looks(app, keys) == before[1])
+
+
+async def test_a_theme_is_that_of_screens_behind_too(app: SysbenchApp) -> None:
+    """A screen that is shown again is not styled again, but where the theme has changed."""
+
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until(pilot, lambda: app.screen.query("#field-batch"))
+        widgets = [*app.screen.query("LiveStrip, SpecForm, SpecForm *, CommandLine")]
+
+        def looks() -> list[tuple[object, ...]]:
+            return [widget.colors for widget in widgets]
+
+        dark = looks()
+        await pilot.press("f5", "f12", "f2")
+        await until(pilot, lambda: app.current_mode == "run" and looks() != dark)
+        light = looks()
+        app.update_styles(app.screen)
+        await pilot.pause()
+        assert looks() == light
+        await pilot.press("f5", "f12", "f2")
+        await until(pilot, lambda: app.current_mode == "run" and looks() != light)
+        assert looks() == dark

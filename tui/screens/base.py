@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import getters
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import DescendantFocus, Resize
+from textual.events import Resize, ScreenResume
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -85,7 +85,9 @@ class WorkScreen(Screen[None]):
     def on_screen_suspend(self) -> None:
         self.query(KeyBar).add_class("-covered")  # in front of a dialog none of its keys work
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        # Its styles are those of each change since it was mounted; a new theme styles it anyway.
+        event.refresh_styles = False
         self.query(KeyBar).remove_class("-covered")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -93,12 +95,14 @@ class WorkScreen(Screen[None]):
             return self.size.height < SHORT
         return super().check_action(action, parameters)
 
-    def on_descendant_focus(self, event: DescendantFocus) -> None:
-        self._light(event.widget)
-
-    def on_descendant_blur(self) -> None:
-        if self.focused is None:
-            self._light(None)
+    def set_focus(
+        self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
+    ) -> None:
+        super().set_focus(widget, scroll_visible, from_app_focus)
+        if self.focused is not None:
+            # Now and not when it is told, which would be after a first paint without the focus.
+            self.focused.has_focus = True
+        self._light(self.focused)
 
     def _light(self, focused: Widget | None) -> None:
         """Show which panels the focus is in.

@@ -11,6 +11,7 @@ from textual import getters, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.events import ScreenResume
 from textual.widgets import DataTable, Input, Static
 
 from ....core.analysis.verdict.records import verdict_of
@@ -103,7 +104,7 @@ class LibraryScreen(WorkScreen):
         give_focus(self.table)
         self.app.call_later(self.take_keys)
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
         self._reload()
 
     def paint(self) -> None:

@@ -12,6 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.events import ScreenResume
 from textual.message import Message
 from textual.widgets import Static
 
@@ -123,7 +124,7 @@ class LiveScreen(WorkScreen):
     def on_mount(self) -> None:
         self.paint()
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
         self.paint()
 
     def paint(self) -> None:

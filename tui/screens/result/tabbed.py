@@ -53,9 +53,9 @@ class TabbedScreen(WorkScreen):
                 await self.place.mount(self._built[name])
             for other, tab in self._built.items():
                 tab.display = other == name
-        self.tab = self._built[name]
-        self.bar.active = name
-        self.tab.start_focus()
+            self.tab = self._built[name]
+            self.bar.active = name
+            self.tab.start_focus()
 
     @on(TabBar.Chosen)
     async def _clicked(self, event: TabBar.Chosen) -> None:

@@ -9,6 +9,7 @@ from textual import getters, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.events import ScreenResume
 from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
@@ -100,7 +101,7 @@ class StudiesScreen(WorkScreen):
     def on_mount(self) -> None:
         self._list_choices()
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
         self._list_choices()
 
     def _list_choices(self) -> None:

@@ -125,8 +125,7 @@ class TimelineView(Widget, can_focus=True):
         self._margin = 0
 
     def on_resize(self) -> None:
-        self._draw()
-        self._go(self.sample)
+        self.post_message(self.Moved(self.sample))
 
     def _draw(self) -> None:
         """Compute every column once for this size."""
@@ -176,8 +175,9 @@ class TimelineView(Widget, can_focus=True):
         if self._drawn_for != self.size:
             self._draw()
         width, height = self.size.width, self.size.height - 1
+        own = self.rich_style
         if not self._columns:
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, own)
         axis = self.get_component_rich_style("timeline--axis")
         pointer = self.get_component_rich_style("timeline--cursor")
         cursor = self.cursor
@@ -192,8 +192,8 @@ class TimelineView(Widget, can_focus=True):
         for colour, run in groupby(cells, key=lambda cell: cell[1]):
             text = "".join(char for char, _ in run)
             style = pointer if colour == "cursor" else self._style(colour) if colour else None
-            segments.append(Segment(text, self.rich_style + style if style else self.rich_style))
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
+            segments.append(Segment(text, own + style if style else own))
+        return Strip(segments).adjust_cell_length(width, own)
 
     def _style(self, colour: str) -> Style:
         return Style(color=rich_colour(self.app, colour))
