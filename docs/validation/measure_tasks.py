@@ -86,8 +86,9 @@ class Task:
         title: In a few words.
         parts: What is typed.
         is_long: Whether it is a run, and so played once.
-        begins: ``form`` in an open workstation, ``shell``, ``live`` with a run under way that the
-            terminal has lost, ``hung`` with one whose worker was stopped by SIGSTOP.
+        begins: ``form`` in an open workstation, ``alone`` in one without runs, ``shell``, ``live``
+            with a run under way that the terminal has lost, ``hung`` with one whose worker was
+            stopped by SIGSTOP.
     """
 
     number: str
@@ -114,7 +115,7 @@ def tasks_now(program: str) -> list[Task]:
     own = "run nano.py:make batch=2 context=64 steps=5"
     return [
         *_alike("Down", program, own, (Part("F4 3 v", BLOCKS),)),
-        Task("1", "fits, and which batch", (Part(*fits),)),
+        Task("1", "fits, and which batch", (Part(*fits),), begins="alone"),
         _shell("1b", "the same, from a shell", f"{program} estimate {asked}", FITTED),
     ]
 
@@ -132,7 +133,7 @@ def tasks_before(program: str) -> list[Task]:
     )
     return [
         *_alike("Tab", program, own, (Part("F4 3", "Operators"), Part("v", BLOCKS))),
-        Task("1", "fits, and which batch", (Part(*fits),)),
+        Task("1", "fits, and which batch", (Part(*fits),), begins="alone"),
         _shell(
             "1b",
             "the same, from a shell",
@@ -260,7 +261,9 @@ class Player:
         if task.begins in ("shell", "live"):
             with self._at(SHELL, PROMPTED) as terminal:
                 return self._played(terminal, task)
-        with self.opened() as terminal:
+        # A run of task 4 can still go on: it would be shown instead of the form.
+        alone = replace(self, home=self.home.with_name("alone"))
+        with (alone if task.begins == "alone" else self).opened() as terminal:
             return self._played(terminal, task)
 
     def opened(self) -> AbstractContextManager[Terminal]:
