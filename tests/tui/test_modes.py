@@ -108,7 +108,6 @@ async def test_a_dialog_leaves_the_screen_as_it_is_but_for_its_keys(
 
 async def test_a_theme_is_that_of_screens_behind_too(app: SysbenchApp) -> None:
     """A screen that is shown again is not styled again, but where the theme has changed."""
-
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: app.screen.query("#field-batch"))
         widgets = [*app.screen.query("LiveStrip, SpecForm, SpecForm *, CommandLine")]

@@ -194,26 +194,27 @@ class VirtualRows(DataTable[Text]):
         hover: bool = False,
     ) -> list[list[Segment]]:
         """A cell of one line, of text: Textual's way takes any object, and six times as long."""
-        is_of_row = row_index >= 0 and column_index >= 0
-        text = self._get_row_renderables(row_index).cells[column_index] if is_of_row else None
-        spare = width - 2 * self.cell_padding - text.cell_len if isinstance(text, Text) else -1
-        if not isinstance(text, Text) or spare < 0:
+        text = self._get_row_renderables(row_index).cells[column_index]
+        room = width - 2 * self.cell_padding
+        is_heading = row_index < 0 or column_index < 0
+        if is_heading or not isinstance(text, Text) or text.cell_len > room:
             return super()._render_cell(row_index, column_index, base_style, width, cursor, hover)
         above, over = self._get_styles_to_render_cell(
-            False,
-            False,
-            row_index < self.fixed_rows or column_index < self.fixed_columns,
-            hover,
-            cursor,
-            self.show_cursor,
-            self._show_hover_cursor,
-            self.cursor_foreground_priority == "css",
-            self.cursor_background_priority == "css",
+            is_header_cell=False,
+            is_row_label_cell=False,
+            is_fixed_style_cell=row_index < self.fixed_rows or column_index < self.fixed_columns,
+            hover=hover,
+            cursor=cursor,
+            show_cursor=self.show_cursor,
+            show_hover_cursor=self._show_hover_cursor,
+            has_css_foreground_priority=self.cursor_foreground_priority == "css",
+            has_css_background_priority=self.cursor_background_priority == "css",
         )
         below = base_style + Style.from_meta({"row": row_index, "column": column_index}) + above
         console = self.app.console
         own = below + console.get_style(text.style, default=Style.null())
         blank = below + over
+        spare = room - text.cell_len
         left, right = (spare, 0) if text.justify == "right" else (0, spare)
         return [
             [
