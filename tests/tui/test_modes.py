@@ -99,7 +99,8 @@ async def test_a_dialog_leaves_the_screen_as_it_is_but_for_its_keys(
         title, keys = 1, app.size.height - 1
         before = looks(app, title), looks(app, keys)
         await pilot.press(dialog)
-        await until(pilot, lambda: app.screen.is_modal and looks(app, keys) != before[1])
+        await until(pilot, lambda: app.screen.is_modal and looks(app, title))  # it is laid out
+        await until(pilot, lambda: looks(app, keys) != before[1])
         assert looks(app, title) == before[0]
         assert [char for char, _ in looks(app, keys)] == [char for char, _ in before[1]]
         await pilot.press("escape")

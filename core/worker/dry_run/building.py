@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import init
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...estimate.trace import Trace
 
 _copy = torch.ops.aten._to_copy
+
+REDRAWS = "mask" in init._no_grad_trunc_normal_.__code__.co_varnames
+"""Whether this torch's truncated normal redraws what falls outside of its bounds, in tensors as
+large as the weight, until nothing does: since 2.12. Before, it worked in place."""
+
+BEYOND = math.erfc(3 / math.sqrt(2))
+"""Share of a normal distribution outside of three deviations: the built-in model's bounds."""
 
 
 class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -79,3 +88,28 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = self._numbers.pop(address, None)
         if number is not None:
             self.trace.give_back(number)
+
+
+def request_initialisation(module: nn.Module) -> None:
+    """What `models.transformer.initialise` requests, without values."""
+    if REDRAWS and isinstance(module, (nn.Linear, nn.Embedding)):
+        with torch.no_grad():
+            _redraw(module.weight, redraws_of(module.weight.numel()))
+
+
+def redraws_of(count: int) -> int:
+    """Redraws until less than half a value is expected outside; all are counted as drawn."""
+    redraws = 0
+    while count * BEYOND**redraws * BEYOND >= 0.5:
+        redraws += 1
+    return redraws
+
+
+def _redraw(weight: Tensor, redraws: int) -> None:
+    # The names and their lifetimes are torch's: they decide what is alive with what.
+    result = weight
+    for left in range(redraws, -1, -1):
+        mask = (result < 0) | (result > 0)
+        mask.any()
+        if left:
+            result = torch.where(mask, torch.empty_like(result), result)

@@ -52,11 +52,10 @@ def exact_prediction(
 def _predicted(spec: RunSpec, capability: str | None, variant: Variant) -> ExactPrediction:
     # Late: `main` times what it imports.
     if spec.is_own:
-        from .own import play_own
+        from .repeated import play_at_depth
 
-        own = play_own(spec, capability, variant)
+        own, how = play_at_depth(spec, capability, variant)
         sizes = Sizes(own.parameters, own.parameter_bytes, None, {})
-        how = " of the whole model"
         return _added_up(spec, own.played, own.played.trace, how, capability, sizes)
     from .step import play
 
@@ -76,21 +75,26 @@ def quick_prediction(
 ) -> ExactPrediction:
     """`exact_prediction` without what torch and transformers can do without, where they can."""
     # Late: `main` times what it imports.
-    from .late_imports import few_imports, plain_torch
+    from .late_imports import list_every_model, plain_torch
 
-    if variant.shards > 1:
-        return exact_prediction(spec, capability, variant)
-    spared: AbstractContextManager[None] = plain_torch()
-    if spec.is_own:
-        if source_of(spec.model).door != "hf" or spec.trust_code:
-            return exact_prediction(spec, capability, variant)  # its code may use any of torch
-        spared = few_imports()
-    try:
-        with spared:
-            return exact_prediction(spec, capability, variant)
-    except Exception:
-        # This torch, or this model, may use more than there is now.
-        return exact_prediction(spec, capability, variant)
+    # Code of the user's may use any of torch, and several ranks take tensors of their own.
+    is_any = spec.is_own and (source_of(spec.model).door != "hf" or spec.trust_code)
+    if not is_any and variant.shards == 1:
+        try:
+            with _few_imports(spec) if spec.is_own else plain_torch():
+                return exact_prediction(spec, capability, variant)
+        except Exception:
+            # This torch, or this model, may use more than there is now: the whole may do it.
+            pass
+    list_every_model()
+    return exact_prediction(spec, capability, variant)
+
+
+def _few_imports(spec: RunSpec) -> AbstractContextManager[None]:
+    from ..workloads.huggingface import is_of_one_package
+    from .late_imports import few_imports
+
+    return few_imports(is_of_one_package=is_of_one_package(spec))
 
 
 class Sizes(NamedTuple):

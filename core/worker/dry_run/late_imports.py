@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -19,22 +20,52 @@ DECORATORS = ("disable", "assume_constant_result", "allow_in_graph")
 LATE = (f"{COMPILER}._trace_wrapped_higher_order_op", "scipy.optimize")
 """Modules of which transformers imports functions by name and calls them in few models."""
 
+MODELS = os.path.join("transformers", "models")
+KEPT_FOLDER = "auto"
+"""Of transformers' models: has the names of configurations, and no model of its own."""
+ANY_MODEL = "BertConfig"
+"""A name that every version of transformers has."""
+
 
 @contextmanager
-def few_imports() -> Iterator[None]:
+def few_imports(*, is_of_one_package: bool) -> Iterator[None]:
     """Spare transformers, in the block, the imports that no model needs on one process.
 
     That is what `plain_torch` spares, the tensors of several ranks, and what `LATE` has, which is
     imported when it is called.
+
+    Args:
+        is_of_one_package: Whether the package of the model's configuration has all of the model.
+            transformers, imported for the first time, then lists no other model by name. It reads
+            the sources of all of them for that, twice: longer than the rest of its import.
     """
     import torch.distributed
 
     with ExitStack() as stack:
         stack.enter_context(plain_torch())
+        if is_of_one_package:
+            stack.enter_context(replaced(os, "scandir", partial(_few_entries, os.scandir)))
+        else:
+            list_every_model()
         stack.enter_context(replaced(torch.distributed, "is_available", lambda: False))
         for name in LATE:
             stack.enter_context(_stand_ins({name: {}}, _late_call))
         yield
+
+
+def list_every_model() -> None:
+    """Let transformers list the models that `few_imports` had it leave out."""
+    transformers = sys.modules.get("transformers")
+    if transformers is not None and not hasattr(transformers, ANY_MODEL):
+        importlib.import_module("transformers.utils.import_utils").clear_import_cache()
+
+
+def _few_entries(scan: Callable[..., Any], path: Any = ".") -> Any:
+    """What ``os.scandir`` gives, without the packages of transformers' models."""
+    if not os.fspath(path).endswith(MODELS):
+        return scan(path)
+    with scan(path) as entries:
+        return nullcontext([entry for entry in entries if entry.name == KEPT_FOLDER])
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
@@ -116,7 +116,22 @@ def _runnable(spec: RunSpec) -> RunSpec:
     )
 
 
-def play_own(spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN) -> OwnPlayed:
+PlaceOf = Callable[[str], Place]
+"""Gives the place of a module by its name."""
+
+
+def _by_name(module: str) -> Place:
+    return Place(0, module)
+
+
+def play_own(
+    spec: RunSpec,
+    capability: str | None = None,
+    variant: Variant = PLAIN,
+    *,
+    layers: int = 0,
+    place_of: PlaceOf = _by_name,
+) -> OwnPlayed:
     """Run a dry step of the whole model; optimizer state exists beforehand.
 
     An optimizer or a whole step of the user's makes its state in a first step, which is not
@@ -125,28 +140,32 @@ def play_own(spec: RunSpec, capability: str | None = None, variant: Variant = PL
     Args:
         capability: As `closed_form.predict` takes it.
         variant: Of a training step without an optimizer of the user's.
+        layers: Count of the blocks that ``place_of`` tells apart.
+        place_of: Of each module and of the parameters of its own.
 
     Raises:
         Exception: Whatever the user's code raises, also because a tensor has no data.
     """
     with ranks_played(variant.shards):
-        return _played(spec, capability, variant)
+        return _played(spec, capability, variant, layers, place_of)
 
 
-def _played(spec: RunSpec, capability: str | None, variant: Variant) -> OwnPlayed:
+def _played(
+    spec: RunSpec, capability: str | None, variant: Variant, layers: int, place_of: PlaceOf
+) -> OwnPlayed:
     built = BuildTracker()
     with built:
         workload = DryRunOwnWorkload(spec, variant)
         if spec.optimizer == "custom":
             workload.step(lambda phase: None)
     tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)
-    _own_residents(tracker, workload)
+    _own_residents(tracker, workload, place_of)
     built.label_the_rest()
     tracker.trace.mark(STEP)
     used: set[Tensor] = set()
-    _watch(tracker, workload, used)
+    _watch(tracker, workload, place_of, used)
     with (
-        module_ranges(workload.model, _places(tracker)),
+        module_ranges(workload.model, _places(tracker, place_of)),
         tracker,
         resizes_told(tracker, variant.shards),
         _no_collections(),
@@ -159,7 +178,7 @@ def _played(spec: RunSpec, capability: str | None, variant: Variant) -> OwnPlaye
                 tracker.forget(value)
     parameters = list(workload.model.parameters())
     return OwnPlayed(
-        tracker.played(0, trained_parameters=trained_of(workload.model)),
+        tracker.played(layers, trained_parameters=trained_of(workload.model)),
         sum(parameter.numel() for parameter in parameters),
         sum(parameter.nbytes for parameter in parameters),
     )
@@ -178,12 +197,12 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _own_residents(tracker: StorageTracker, workload: DryRunOwnWorkload) -> None:
+def _own_residents(tracker: StorageTracker, workload: DryRunOwnWorkload, place_of: PlaceOf) -> None:
     states = workload.optimizer.state if workload.optimizer else {}
     tracker.begin_state(value for state in states.values() for value in tensors_in(state))
     spec = workload.requested_spec
     for name, parameter in workload.model.named_parameters():
-        place = Place(0, name.rpartition(".")[0] or MODEL)
+        place = place_of(name.rpartition(".")[0] or MODEL)
         tracker.own(local(parameter), "parameters", place)
         for value in tensors_in(states.get(parameter, {})):
             # On CUDA only the fused optimizer keeps the number of steps on the device.
@@ -196,13 +215,13 @@ def _own_residents(tracker: StorageTracker, workload: DryRunOwnWorkload) -> None
         tracker.own(tensor, "inputs")
 
 
-def _places(tracker: StorageTracker) -> MakeRange:
+def _places(tracker: StorageTracker, place_of: PlaceOf) -> MakeRange:
     """Ranges around modules that tell the tracker the step's place."""
     open_places: list[Place] = [OUTSIDE]
 
     @contextmanager
     def at(range_name: str) -> Iterator[None]:
-        open_places.append(Place(0, range_name.removeprefix(MODULE_RANGE)))
+        open_places.append(place_of(range_name.removeprefix(MODULE_RANGE)))
         tracker.go_to(open_places[-1])
         try:
             yield
@@ -213,7 +232,9 @@ def _places(tracker: StorageTracker) -> MakeRange:
     return at
 
 
-def _watch(tracker: StorageTracker, workload: DryRunOwnWorkload, used: set[Tensor]) -> None:
+def _watch(
+    tracker: StorageTracker, workload: DryRunOwnWorkload, place_of: PlaceOf, used: set[Tensor]
+) -> None:
     """Hook the model so that the tracker has its outputs and the gradients."""
 
     def done(module: nn.Module, args: object, output: object) -> None:
@@ -232,6 +253,6 @@ def _watch(tracker: StorageTracker, workload: DryRunOwnWorkload, used: set[Tenso
     named = [*workload.model.named_parameters(), *((MODEL, one) for one in workload.inputs)]
     for name, leaf in named:
         if leaf.requires_grad:
-            place = Place(0, name.rpartition(".")[0] or MODEL)
+            place = place_of(name.rpartition(".")[0] or MODEL)
             keep = partial(own_gradient, place)
             leaf.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]

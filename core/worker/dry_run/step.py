@@ -27,9 +27,8 @@ from ...spec.choices import without_autocast
 from ...spec.spec import RunSpec
 from ..workloads import transformer as workload
 from ..workloads.models import transformer
-from .building import BuildTracker
+from .building import BuildTracker, request_initialisation
 from .device import device_semantics, replaced
-from .initialising import request_initialisation
 from .storages import OUTSIDE, Place, StorageTracker
 from .variants.sharding import local, ranks_played, resizes_told
 from .variants.vary import trained_of, vary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -87,9 +88,11 @@ def model_class(spec: RunSpec) -> tuple[Any, Any]:
         raise ModelError(f"{path} was changed since the run began: run it again")
     transformers = _transformers()
     config = _configuration(transformers, path, spec)
+    package = importlib.import_module(type(config).__module__.rpartition(".")[0] or "transformers")
     for name in getattr(config, "architectures", None) or ():
-        if hasattr(transformers, name):
-            return getattr(transformers, name), config
+        for place in (package, transformers):
+            if hasattr(place, name):
+                return getattr(place, name), config
     if spec.trust_code:
         for name in AUTO_CLASSES:
             if name in (getattr(config, "auto_map", None) or {}):
@@ -99,6 +102,20 @@ def model_class(spec: RunSpec) -> tuple[Any, Any]:
         if (found := mapping.get(type(config), None)) is not None:
             return (found[0] if isinstance(found, tuple) else found), config
     raise ModelError(f"transformers {transformers.__version__} has no model for {path}")
+
+
+def is_of_one_package(spec: RunSpec) -> bool:
+    """Whether the package of the configuration's kind defines the class that it names."""
+    found = importlib.util.find_spec("transformers")
+    values = json.loads(Path(spec.model_file).read_bytes())
+    if found is None or found.origin is None or not isinstance(values, dict):
+        return False
+    kind, names = str(values.get("model_type")), values.get("architectures") or ()
+    source = Path(found.origin).with_name("models") / kind / f"modeling_{kind}.py"
+    if not kind.isidentifier() or not source.is_file():
+        return False
+    text = source.read_text(encoding="utf-8")
+    return bool(names) and all(f"\nclass {name}(" in text for name in names)
 
 
 def _transformers() -> Any:

@@ -51,7 +51,7 @@ class OwnWorkload(SteppedWorkload):
         self.device = device or self.device
         self.ids = 0
         with self.device:
-            self.parts = _parts(spec)
+            self.parts = parts_of(spec)
             self._check_keys()
             with guarded("batch()"):
                 self.batch, self.targets = self._inputs()
@@ -229,7 +229,8 @@ class OwnWorkload(SteppedWorkload):
             self.optimizer.zero_grad()  # it may have parameters besides the model's
 
 
-def _parts(spec: RunSpec) -> Parts:
+def parts_of(spec: RunSpec) -> Parts:
+    """What the code of the spec's model gives, made on torch's default device."""
     if source_of(spec.model).door != "hf":
         return built_parts(spec)
     from .huggingface import configured_parts

@@ -121,11 +121,11 @@ def measure(cells: list[Cell], every: int) -> None:
 def answer_cells() -> int:
     """Answer each line of the input, a cell, with its amounts from a process of its own."""
     from sysbench.core.worker import setup  # noqa: F401
-    from sysbench.core.worker.dry_run import child, initialising  # noqa: F401
+    from sysbench.core.worker.dry_run import building, child  # noqa: F401
     from sysbench.core.worker.dry_run import step as dry_run_step  # noqa: F401
 
     # All values of a null GPU are zero: no weight is outside of its bounds.
-    initialising.OUTSIDE = 0.0
+    building.BEYOND = 0.0
     for line in sys.stdin.buffer:
         cell = msgspec.json.decode(line, type=Cell)
         answer, into = os.pipe()

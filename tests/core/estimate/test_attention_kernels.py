@@ -14,7 +14,7 @@ from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.libraries import HOPPER_WORKSPACE
 from sysbench.core.estimate.requests import held_by
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run import initialising
+from sysbench.core.worker.dry_run import building
 from sysbench.core.worker.dry_run.child import quick_prediction
 
 MODEL: dict[str, Any] = {"vocab": 500, "d_model": 128, "d_ff": 320, "heads": 4, "layers": 6}
@@ -49,7 +49,7 @@ def test_the_peak_has_what_the_kernels_take(
     reserved: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(initialising, "OUTSIDE", 0.0)  # all values there are zero
+    monkeypatch.setattr(building, "BEYOND", 0.0)  # all values there are zero
     spec = RunSpec(**MODEL, batch=2, device="cuda:0", **{"attention": "sdpa-math", **settings})
     prediction = quick_prediction(spec)
     assert prediction.requests is not None

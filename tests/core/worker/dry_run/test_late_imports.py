@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,13 @@ def twice(number):
     return 2 * number
 """
 
+MINE = """
+from transformers import BertConfig, BertForMaskedLM
+def make():
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    return BertForMaskedLM(BertConfig(vocab_size=50, num_hidden_layers=1, **sizes))
+"""
+
 
 def test_a_module_is_imported_when_a_function_of_it_is_called(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -26,7 +34,7 @@ def test_a_module_is_imported_when_a_function_of_it_is_called(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(late_imports, "LATE", ("slow_to_import",))
     has_ranks = torch.distributed.is_available()
-    with few_imports():
+    with few_imports(is_of_one_package=False):
         from slow_to_import import twice  # type: ignore[import-not-found]
 
         assert not torch.distributed.is_available()
@@ -76,3 +84,28 @@ print("real")
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.stdout == "real\n", done.stderr
+
+
+def test_models_that_were_not_listed_are_when_code_of_the_users_wants_them(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    values = {"model_type": "llama", "num_attention_heads": 2, **sizes}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(values | {"architectures": ["LlamaForCausalLM"]}))
+    (tmp_path / "mine.py").write_text(MINE)
+    code = f"""
+import sys
+from sysbench.core.estimate.exact import canonical_spec
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import parse_spec
+from sysbench.core.worker.dry_run.child import quick_prediction
+for model in ("hf:{config}", "{tmp_path}/mine.py:make", "hf:{config}"):
+    settings = {{"model": model, "device": "cpu", "batch": 1, "context": 8}}
+    prediction = quick_prediction(canonical_spec(resolved(parse_spec(settings))))
+    print(prediction.parameters, hasattr(sys.modules["transformers"], "BertConfig"))
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    llama = sum((50 * 16, 4 * 16 * 16, 3 * 16 * 16, 2 * 16, 16, 50 * 16))
+    bert = done.stdout.splitlines()[1:2]
+    assert done.stdout.splitlines()[::2] == [f"{llama} False", f"{llama} True"], done.stderr
+    assert bert[0].endswith(" True")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run import child, initialising
+from sysbench.core.worker.dry_run import building, child
 from sysbench.core.worker.dry_run.reserve import with_predicted_reserve
 from tests.conftest import MEMORY
 
@@ -38,7 +38,7 @@ played_once = cache(child.quick_prediction)
 def free_mib(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the device has left, in MiB, beside 100 that this process has reserved."""
     left = [80_000]
-    monkeypatch.setattr(initialising, "OUTSIDE", 0.0)  # all values there are zero
+    monkeypatch.setattr(building, "BEYOND", 0.0)  # all values there are zero
     monkeypatch.setattr(child, "quick_prediction", played_once)
     answers = {
         "get_device_properties": lambda device: SimpleNamespace(major=9, minor=0),

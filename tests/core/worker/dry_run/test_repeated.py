@@ -1,0 +1,120 @@
+"""Deep models that are played as two shallow ones: which, and that it changes no prediction."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from torch import nn
+
+from sysbench.core.estimate.exact import ExactPrediction, canonical_spec
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import parse_spec
+from sysbench.core.worker.dry_run import repeated
+from sysbench.core.worker.dry_run.child import exact_prediction
+from sysbench.core.worker.dry_run.repeated import REPEATING, Blocks, blocks_alike
+
+SCRIPT = Path(__file__).parents[4] / "docs" / "validation" / "models.py"
+LAYERS = 9
+IMAGES = ("vit", "deit")
+
+
+class Block(nn.Module):
+    def __init__(self, index: int, width: int = 8, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.index, self.inner = index, nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+
+class Stack(nn.Module):
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+
+def test_blocks_that_differ_in_their_index_alone_are_alike() -> None:
+    assert blocks_alike(Stack([Block(index) for index in range(3)])) == Blocks("blocks", 3)
+
+
+def frozen(block: nn.Module) -> nn.Module:
+    return block.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: Block(2, width=9),
+        lambda: Block(2, dropout=0.5),
+        lambda: Block(7),
+        lambda: frozen(Block(2)),
+        lambda: Block(2).double(),
+        lambda: nn.Sequential(Block(2)),
+    ],
+    ids=["width", "setting", "index", "frozen", "dtype", "class"],
+)
+def test_blocks_that_differ_in_anything_else_are_not(other: Callable[[], nn.Module]) -> None:
+    assert blocks_alike(Stack([Block(0), Block(1), other()])) is None
+
+
+def test_two_lists_are_not_taken_for_one() -> None:
+    two = nn.Sequential(Stack([Block(0), Block(1)]), Stack([Block(0), Block(1)]))
+    assert blocks_alike(two) is None
+    assert blocks_alike(Block(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        *((kind, {"device": "cuda:0", "precision": "bf16"}) for kind in sorted(REPEATING)),
+        ("llama", {"precision": "fp32"}),
+        ("llama", {"device": "cuda:0", "precision": "bf16", "step": "inference"}),
+        ("llama", {"device": "cuda:0", "precision": "bf16", "checkpoint": 1}),
+    ],
+)
+def test_an_extended_step_is_the_whole_one(
+    kind: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(configuration(kind)))
+    context = 0 if kind in IMAGES else 32
+    small = {"model": f"hf:{path}", "device": "cpu", "batch": 2, "context": context, "threads": 1}
+    spec = canonical_spec(resolved(parse_spec(small)).changed(**settings))
+    capability = "9.0" if spec.on_cuda else None
+    short = exact_prediction(spec, capability)
+    assert f"3 and 4 blocks extended to {LAYERS}" in short.method
+    monkeypatch.setattr(repeated, "REPEATING", frozenset())
+    whole = exact_prediction(spec, capability)
+    assert "of the whole model" in whole.method
+    assert comparable(short) == comparable(whole)
+
+
+def configuration(kind: str) -> dict[str, Any]:
+    script = runpy.run_path(str(SCRIPT))
+    _, architecture, sizes = script["ARCHITECTURES"][kind]
+    values = {**script["SIZES"], **sizes, "model_type": kind, "architectures": [architecture]}
+    for key in ("n_layer", "n_layers"):
+        if key in values:
+            del values["num_hidden_layers"]
+            return values | {key: LAYERS}
+    return values | {"num_hidden_layers": LAYERS}
+
+
+def comparable(prediction: ExactPrediction) -> ExactPrediction:
+    """The prediction without its method, and with returns in a row in one order."""
+    requests = prediction.requests
+    if requests is not None:
+        requests = msgspec.structs.replace(requests, step=list(in_one_order(requests.step)))
+    return msgspec.structs.replace(prediction, method="", requests=requests)
+
+
+def in_one_order(entries: Sequence[int]) -> Iterator[int]:
+    for is_return, group in groupby(entries, key=lambda entry: entry < 0):
+        several = list(group)
+        yield from sorted(several) if is_return else several
