@@ -62,7 +62,7 @@ def list_every_model() -> None:
 
 def _few_entries(scan: Callable[..., Any], path: Any = ".") -> Any:
     """What ``os.scandir`` gives, without the packages of transformers' models."""
-    if not os.fspath(path).endswith(MODELS):
+    if not str(path).endswith(MODELS):
         return scan(path)
     with scan(path) as entries:
         return nullcontext([entry for entry in entries if entry.name == KEPT_FOLDER])

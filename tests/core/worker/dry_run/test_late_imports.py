@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +46,18 @@ def test_a_module_is_imported_when_a_function_of_it_is_called(
     assert [twice(2), twice(3)] == [4, 6]
     assert capsys.readouterr().out == "loaded\n"
     del sys.modules["slow_to_import"]
+
+
+def test_only_the_folder_of_transformers_models_is_listed_in_part(tmp_path: Path) -> None:
+    for parent in ("transformers", "others"):
+        for name in ("auto", "llama"):
+            (tmp_path / parent / "models" / name).mkdir(parents=True)
+    with few_imports(is_of_one_package=True):
+        with os.scandir(tmp_path / "transformers" / "models") as entries:
+            assert [entry.name for entry in entries] == ["auto"]
+        assert len(list(os.scandir(bytes(tmp_path / "others" / "models")))) == 2
+        shutil.rmtree(tmp_path / "others")  # lists by the number of an open folder
+    assert len(list(os.scandir(tmp_path / "transformers" / "models"))) == 2
 
 
 def test_the_process_of_exact_mode_imports_torch_where_it_times_it() -> None:
