@@ -11,10 +11,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...core.errors import SpecError
+from ...core.errors import NotFoundError, SpecError
 from ...core.record.blocks import PassName
 from ...core.spec.fields import FIELDS
-from ...core.spec.models import model_presets
+from ...core.spec.models import find_model, model_presets
 from ...core.spec.own_model import is_own
 from ...core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 from .arguments import WORDS, add_settings
@@ -177,13 +177,30 @@ def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | 
     """
     if name is None:
         return {}, None
-    from ...core.spec.files import load_profile, read_spec_file
+    from ...core.spec.files import list_profiles, load_profile, read_spec_file
 
     if is_model(name):
         return {"model": name}, None
     if name.endswith(".py"):
         raise SpecError("spec", name, f"a model in Python is named with its factory: {name}:make")
-    if name.endswith(".toml") or "/" in name or Path(name).is_file():
+    if name.endswith(".toml") or name.startswith((".", "/", "~")) or Path(name).is_file():
         return read_spec_file(Path(name))
+    if name not in list_profiles():
+        return {"model": _size_named(name)}, None
     spec, passes = load_profile(name)
     return spec.settings(), passes
+
+
+def _size_named(name: str) -> str:
+    """The preset that only one family has in that size, by its full name.
+
+    Raises:
+        NotFoundError: Another word, with the names that are close to it.
+    """
+    from ...core.spec.files import list_profiles
+
+    try:
+        return find_model(name).name
+    except SpecError as error:
+        profiles = ", ".join(list_profiles()) or "none saved yet"
+        raise NotFoundError(f"{error}; no profile {name!r}: {profiles}") from error

@@ -57,6 +57,10 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(printed(capsys, *arguments, "--json"))
 
 
+def test_a_size_that_one_family_has_is_that_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(capsys, "2.7b") == document(capsys, "cs336-2025/2.7B")
+
+
 def test_exact_mode_adds_phases_blocks_and_roofline_times(
     one_process: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
