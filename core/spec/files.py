@@ -31,6 +31,11 @@ def list_profiles() -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml")) if folder.is_dir() else []
 
 
+def profiles_in_words() -> str:
+    """The names for a message."""
+    return ", ".join(list_profiles()) or "none saved yet"
+
+
 def save_profile(name: str, spec: RunSpec, passes: Sequence[str] | None = None) -> Path:
     """Keep the spec's settings under a name, replacing an older one of that name.
 
@@ -61,8 +66,7 @@ def load_profile(name: str) -> tuple[RunSpec, list[PassName]]:
     """
     path = profile_path(name)
     if not path.is_file():
-        saved = ", ".join(list_profiles()) or "none saved yet"
-        raise NotFoundError(f"no profile {name!r}: {saved}")
+        raise NotFoundError(f"no profile {name!r}: {profiles_in_words()}")
     settings, passes = read_spec_file(path)
     spec = parse_spec(settings)
     return spec, passes or list(spec.default_passes)

@@ -197,10 +197,9 @@ def _size_named(name: str) -> str:
     Raises:
         NotFoundError: Another word, with the names that are close to it.
     """
-    from ...core.spec.files import list_profiles
+    from ...core.spec.files import profiles_in_words
 
     try:
         return find_model(name).name
     except SpecError as error:
-        profiles = ", ".join(list_profiles()) or "none saved yet"
-        raise NotFoundError(f"{error}; no profile {name!r}: {profiles}") from error
+        raise NotFoundError(f"{error}; no profile {name!r}: {profiles_in_words()}") from error

@@ -78,8 +78,8 @@ def quick_prediction(
     from .late_imports import list_every_model, plain_torch
 
     # Code of the user's may use any of torch, and several ranks take tensors of their own.
-    is_any = spec.is_own and (source_of(spec.model).door != "hf" or spec.trust_code)
-    if not is_any and variant.shards == 1:
+    may_use_all = spec.is_own and (source_of(spec.model).door != "hf" or spec.trust_code)
+    if not may_use_all and variant.shards == 1:
         try:
             with _few_imports(spec) if spec.is_own else plain_torch():
                 return exact_prediction(spec, capability, variant)

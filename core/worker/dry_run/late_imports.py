@@ -21,6 +21,7 @@ LATE = (f"{COMPILER}._trace_wrapped_higher_order_op", "scipy.optimize")
 """Modules of which transformers imports functions by name and calls them in few models."""
 
 MODELS = os.path.join("transformers", "models")
+"""End of the folder that has a package for each kind of model."""
 KEPT_FOLDER = "auto"
 """Of transformers' models: has the names of configurations, and no model of its own."""
 ANY_MODEL = "BertConfig"

@@ -15,6 +15,7 @@ from ...estimate.savings.variant import PLAIN, Variant
 from ...estimate.trace import SHALLOW, extended_trace
 from ...spec.own_model import canonical_arguments, decoded_arguments, source_of
 from ...spec.spec import RunSpec
+from ..workloads.huggingface import model_class
 from ..workloads.own import parts_of
 from .own import OwnPlayed, play_own
 from .results import PLAIN_VALUES
@@ -73,14 +74,16 @@ def _extended(spec: RunSpec, capability: str | None) -> OwnPlayed | None:
     """The step of a model whose blocks are all alike; None of another one."""
     if source_of(spec.model).door != "hf" or spec.trust_code:
         return None
+    _, config = model_class(spec)
+    if config.model_type not in REPEATING or config.num_hidden_layers < LEAST_LAYERS:
+        return None
     with torch.device("meta"):
         model = parts_of(spec).model
-    config: Any = model.config
     blocks = blocks_alike(model)
-    if blocks is None or config.model_type not in REPEATING or getattr(config, "sub_configs", None):
+    if blocks is None or blocks.layers != config.num_hidden_layers:
         return None
     lists = dict(_by_layer(config, blocks.layers))
-    if blocks.layers < LEAST_LAYERS or not all(map(_is_uniform, lists.values())):
+    if not all(map(_is_uniform, lists.values())):
         return None
 
     def place_of(module: str) -> Place:

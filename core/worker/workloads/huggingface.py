@@ -110,7 +110,8 @@ def is_of_one_package(spec: RunSpec) -> bool:
     values = json.loads(Path(spec.model_file).read_bytes())
     if found is None or found.origin is None or not isinstance(values, dict):
         return False
-    kind, names = str(values.get("model_type")), values.get("architectures") or ()
+    kind = str(values.get("model_type"))
+    names = (values | decoded_arguments(spec.model_args)).get("architectures") or ()
     source = Path(found.origin).with_name("models") / kind / f"modeling_{kind}.py"
     if not kind.isidentifier() or not source.is_file():
         return False

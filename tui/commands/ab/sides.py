@@ -8,7 +8,7 @@ from pathlib import Path
 from ....core.errors import NotFoundError
 from ....core.machine.interpreter import chosen_before, named_python
 from ....core.runs.directory import RunDirectory, find_run
-from ....core.spec.files import list_profiles
+from ....core.spec.files import list_profiles, profiles_in_words
 from ....core.spec.resolve import resolved
 from ....core.spec.spec import RunSpec
 from ..spec_arguments import changed_spec, from_file, is_model, parse_settings
@@ -90,5 +90,5 @@ def _run(name: str) -> RunDirectory | None:
     try:
         return find_run(name)
     except NotFoundError as error:
-        profiles = ", ".join(list_profiles()) or "none saved yet"
-        raise NotFoundError(f"{error}; nor a profile of that name: {profiles}") from error
+        words = f"{error}; nor a profile of that name: {profiles_in_words()}"
+        raise NotFoundError(words) from error
