@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from functools import partial
 
+from rich.cells import cell_len
 from textual.command import Command, CommandList
-from textual.widgets import Footer, Static
-from textual.widgets._footer import FooterKey
+from textual.widgets import Static
 
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
@@ -15,6 +15,7 @@ from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.palette import WorkstationCommands
 from sysbench.tui.screens.dialogs.help import HelpScreen
 from sysbench.tui.screens.result.registry import USUAL_TABS
+from sysbench.tui.widgets.bars.key_bar import KeyBar
 
 from .conftest import is_shown, open_result, until
 
@@ -87,21 +88,17 @@ async def test_the_footer_has_few_keys_each_with_an_id_and_a_tooltip(
             check_footer(app)
 
 
-def shown_keys(app: SysbenchApp) -> list[FooterKey]:
-    return [key for key in app.screen.query_one(Footer).query(FooterKey) if key.display]
-
-
 def is_fitted(app: SysbenchApp) -> bool:
     """Keys without room are dropped after the first layout."""
-    return app.screen.is_mounted and 5 <= len(shown_keys(app)) <= 10
+    return app.screen.is_mounted and 5 <= len(app.screen.query_one(KeyBar).shown()) <= 10
 
 
 def check_footer(app: SysbenchApp) -> None:
     shown = [one for one in app.screen.active_bindings.values() if one.binding.show]
     assert all(one.binding.id for one in shown if not one.binding.system)
     assert all(one.tooltip or one.binding.tooltip for one in shown)
-    keys = shown_keys(app)
-    assert 5 <= len(keys) <= 10
-    (palette,) = [key for key in keys if key.has_class("-command-palette")]
-    others = [key for key in keys if key is not palette]
-    assert all(key.region.right <= palette.region.x for key in others), "the footer is cut"
+    bar = app.screen.query_one(KeyBar)
+    assert 5 <= len(bar.shown()) <= 10
+    line = str(bar.render())
+    assert cell_len(line) == app.size.width, "the footer is cut"
+    assert line.endswith("▏^p palette ")

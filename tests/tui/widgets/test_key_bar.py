@@ -1,17 +1,17 @@
-"""The footer: built anew for other keys, and only then."""
+"""The footer: the keys that work and fit, pressed by a click."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 import pytest
+from rich.cells import cell_len
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Input
-from textual.widgets._footer import FooterKey
 
-from sysbench.tui.widgets.bars.key_bar import KeyBar
+from sysbench.tui.widgets.bars.key_bar import KeyBar, ShownKey
 
 
 class Searching(Input):
@@ -37,26 +37,30 @@ class Shown(App[None]):
         return self.may_save if action == "save" else True
 
 
-def keys(app: App[None]) -> list[FooterKey]:
-    return list(app.query_one(KeyBar).query(FooterKey))
+def bar(app: App[None]) -> KeyBar:
+    return app.query_one(KeyBar)
+
+
+def labels(app: App[None]) -> list[str]:
+    return [key.label for _, key in bar(app).shown()]
 
 
 async def refreshed(pilot: Pilot[None]) -> list[str]:
     pilot.app.refresh_bindings()
     await pilot.pause()
-    return [key.description for key in keys(pilot.app)]
+    return labels(pilot.app)
 
 
 async def test_the_keys_stay_while_the_focus_moves_among_likes() -> None:
     app = Shown()
     async with app.run_test() as pilot:
         await pilot.pause()
-        before = keys(app)
-        assert [key.description for key in before] == ["Save", "palette"]
+        before: tuple[ShownKey, ...] = bar(app).keys
+        assert labels(app) == ["Save", "palette"]
         await pilot.press("tab")
         await pilot.pause()
         assert app.focused is app.query_one("#second")
-        assert keys(app) == before
+        assert bar(app).keys is before
 
 
 async def test_other_keys_are_shown() -> None:
@@ -65,11 +69,28 @@ async def test_other_keys_are_shown() -> None:
         await pilot.pause()
         await pilot.press("tab", "tab")
         await pilot.pause()
-        assert [key.description for key in keys(app)] == ["Search", "Save", "palette"]
+        assert labels(app) == ["Search", "Save", "palette"]
         app.may_save = False
         assert await refreshed(pilot) == ["Search", "palette"]
         app.may_save = True
         assert await refreshed(pilot) == ["Search", "Save", "palette"]
+
+
+class Clicked(App[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f9", "save", "Save", tooltip="Save it")]
+
+    may_save: bool | None = True
+    saved = 0
+
+    def compose(self) -> ComposeResult:
+        yield Input()
+        yield KeyBar(compact=True)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.may_save if action == "save" else True
+
+    def action_save(self) -> None:
+        self.saved += 1
 
 
 class Crowded(App[None]):
@@ -96,10 +117,10 @@ async def test_keys_without_room_give_way_in_turn_and_come_back() -> None:
             await pilot.resize_terminal(width, 5)
             await pilot.pause()
             await pilot.pause()
-            visible = [key for key in keys(app) if key.display]
-            assert [key.description for key in visible] == shown
-            edge = next(key for key in visible if key.description == "palette").region.x
-            assert all(key.region.right <= edge for key in visible if key.region.x != edge)
+            assert labels(app) == shown
+            line = str(bar(app).render())
+            assert cell_len(line) == width
+            assert line.endswith("▏^p palette ")
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -107,7 +128,29 @@ async def test_keys_are_as_compact_as_their_bar(compact: bool) -> None:
     app = Shown(compact=compact)
     async with app.run_test() as pilot:
         await pilot.pause()
-        assert keys(app)[0].render().plain == ("f9 Save" if compact else " f9 Save ")
-        app.query_one(KeyBar).compact = not compact
+        begins = ("f9 Save  ", " f9 Save ")
+        assert str(bar(app).render()).startswith(begins[not compact])
+        bar(app).compact = not compact
         await pilot.pause()
-        assert keys(app)[0].render().plain == (" f9 Save " if compact else "f9 Save")
+        assert str(bar(app).render()).startswith(begins[compact])
+
+
+async def test_a_click_presses_the_key_that_it_meets() -> None:
+    app = Clicked()
+    async with app.run_test(size=(40, 5)) as pilot:
+        await pilot.pause()
+        await pilot.hover(KeyBar, offset=(3, 0))
+        assert bar(app).pointed is not None
+        assert bar(app).tooltip == "Save it"
+        await pilot.click(KeyBar, offset=(3, 0))
+        await pilot.pause()
+        assert app.saved == 1
+        await pilot.click(KeyBar, offset=(20, 0))  # between the keys
+        await pilot.hover(Input)
+        assert bar(app).pointed is None
+        app.may_save = None
+        app.refresh_bindings()
+        await pilot.pause()
+        await pilot.click(KeyBar, offset=(3, 0))
+        await pilot.pause()
+        assert app.saved == 1
