@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,7 @@ class ViewsTab(ResultTab):
         self.view = ""
         self._unfilled: set[str] = set()
         self._words: dict[str, str] = {}
+        self._told = ""  # of the row under the cursor
 
     def declare(self, views: Iterable[View]) -> Iterator[Widget]:
         """Declare the views, the first one in sight. Returns their widgets, to be composed."""
@@ -101,13 +102,18 @@ class ViewsTab(ResultTab):
         if self.views:
             give_focus(self.active)
 
+    def in_sight(self) -> Collection[str]:
+        """Names of the views that are shown with the chosen one."""
+        return {self.view}
+
     def show_view(self, name: str) -> None:
         """Show a view, filled the first time, under the words of the filter."""
         self.view = name
         for bar in self.query(ViewBar):
             bar.active = name
+        shown = self.in_sight()
         for view in self.views.values():
-            view.widget.display = view.name == name
+            view.widget.display = view.name in shown
         fill = self.views[name].fill
         if fill is not None and name in self._unfilled:
             self._unfilled.remove(name)
@@ -161,6 +167,9 @@ class ViewsTab(ResultTab):
     def show_detail(self) -> None:
         """Write out the row under the cursor."""
         words = self.detail()
+        if words == self._told:
+            return
+        self._told = words
         for line in self.query("#detail").results(Static):
             line.update(Content(words))
             line.display = bool(words)

@@ -39,13 +39,29 @@ def pair_lines(pairs: Sequence[Pair], width: int) -> list[Content]:
     ]
 
 
-class Facts(Static):
-    """A panel of pairs that wraps anew when its width changes."""
+class Wrapped(Static):
+    """Lines that are wrapped anew when the width changes."""
+
+    _wrapped_to = 0
+
+    def lines(self, width: int) -> Iterable[Content]:
+        """The lines at that width."""
+        raise NotImplementedError
+
+    def on_resize(self) -> None:
+        width = self.content_size.width
+        if width != self._wrapped_to:  # shown again, it has the width that it had
+            self._wrapped_to = width
+            self.update(Content("\n").join(self.lines(width)))
+
+
+class Facts(Wrapped):
+    """A panel of pairs."""
 
     def __init__(self, title: str, pairs: Iterable[Pair], *, id: str | None = None) -> None:
         super().__init__(id=id, classes="panel", markup=False)
         self.border_title = title
         self.pairs = list(pairs)
 
-    def on_resize(self) -> None:
-        self.update(Content("\n").join(pair_lines(self.pairs, self.content_size.width)))
+    def lines(self, width: int) -> Iterable[Content]:
+        return pair_lines(self.pairs, width)

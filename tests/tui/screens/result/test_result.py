@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from textual.screen import Screen
 from textual.widgets import Input, Log, Static
 
 from sysbench.core.record.record import PassRecord
@@ -21,7 +22,7 @@ from sysbench.tui.widgets.charts.timeline import TimelineView
 from sysbench.tui.widgets.tables.table_view import TableView
 
 from .... import factories
-from ...conftest import CannedSampler, open_tab, until
+from ...conftest import CannedSampler, is_shown, open_result, open_tab, until
 
 RESULT_FIRST = True
 
@@ -49,6 +50,24 @@ async def test_the_summary_begins_with_the_worst_finding(
         verdict = record.findings[0].verdict if record.findings else "No rule found"
         assert " ".join(verdict.split()[:4]) in text
         assert tab.copyable() is not None
+
+
+async def test_a_tab_that_is_shown_again_is_laid_out_once(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await open_result(pilot, app, own_run)
+        layouts: list[Screen[object]] = []
+        for turn in range(2):
+            for number, name in enumerate(USUAL_TABS[:4], 1):
+                layouts.clear()
+                await pilot.press(str(number))
+                await until(pilot, lambda name=name: is_shown(screen, name))
+                await pilot.pause()
+                await pilot.pause()
+                if turn:
+                    assert len(layouts) == 1, name
+            screen.screen_layout_refresh_signal.subscribe(screen, layouts.append)
 
 
 async def test_kernels_sort_filter_and_turn_phases(app: SysbenchApp, own_run: RunDirectory) -> None:

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from .....core.export.text_formats import findings_as_markdown
 from .....core.record.record import Finding
 from .....core.tables.cells import literal
 from .....core.tables.trust import trust_lines
-from ....widgets.tables.facts import Facts, hanging
+from ....widgets.tables.facts import Facts, Wrapped, hanging
 from ..tab import ResultTab
 from .summary import SEVERITY
 
 
-class FoundInFile(Static):
+class FoundInFile(Wrapped):
     """Every finding in full, the most severe first as the rules order them."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__(id="findings", markup=False)
         self._findings = findings
 
-    def on_resize(self) -> None:
-        width = self.content_size.width
-        lines = [line for finding in self._findings for line in _lines(finding, width)]
-        self.update(Content("\n").join(lines))
+    def lines(self, width: int) -> Iterable[Content]:
+        return (line for finding in self._findings for line in _lines(finding, width))
 
 
 class FindingsTab(ResultTab):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -52,6 +54,9 @@ class MemoryTab(ViewsTab):
 
     _chosen = TIMELINE
     """The view that was asked for; one beside it may be shown instead."""
+    _placed_in = Size()
+    """The screen's size when the views were placed."""
+    _always_in_sight: Collection[str] = (TIMELINE,)
 
     @property
     def is_blank(self) -> bool:
@@ -120,7 +125,7 @@ class MemoryTab(ViewsTab):
 
         On a short screen the timeline is a view of its own: half of each is of no use.
         """
-        self._chosen = name
+        self._chosen, self._placed_in = name, self.app.size
         is_short = self._is_short
         _, first, *others = self.views
         above = is_short and name == TIMELINE
@@ -128,6 +133,7 @@ class MemoryTab(ViewsTab):
         beside = self.app.size.width >= ROOMY and bool(others)
         if not above and beside and table == first:
             table = others[0]
+        self._always_in_sight = {TIMELINE, first} if beside else {TIMELINE}
         self.query_one("#cursor").display = self.app.size.width >= NARROWEST
         for bar in self.query(ViewBar):
             bar.names = [*self.views][not is_short :]
@@ -135,12 +141,12 @@ class MemoryTab(ViewsTab):
         super().show_view(TIMELINE if above else table)
         self.query_one("#upper").display = above or not is_short
         self.query_one("#tables").display = not above
-        self.views[TIMELINE].widget.display = True
-        if beside:
-            self.views[first].widget.display = True
+
+    def in_sight(self) -> Collection[str]:
+        return {*super().in_sight(), *self._always_in_sight}
 
     def on_resize(self) -> None:
-        if not self.views:
+        if not self.views or self._placed_in == self.app.size:
             return
         focused = self.screen.focused
         self.show_view(self._chosen)
@@ -208,7 +214,9 @@ class MemoryTab(ViewsTab):
             panel.border_title = f"{LIVE} · {amount(live)} at ▲"
         room = self.query_one("#cursor").content_size.width
         text = cursor_text(timeline, event.sample, room)
-        self.query_one("#at-cursor", Static).update(text)
+        line = self.query_one("#at-cursor", Static)
+        if line.content != text:  # the timeline says where it is whenever it is shown
+            line.update(text)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands = super().palette_commands()

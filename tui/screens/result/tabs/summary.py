@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from .....core.analysis.memory.oom import asked_by, held, largest_rows, out_of_memory, place
 from .....core.record.blocks import PASSES, why_left_out
@@ -27,7 +26,7 @@ from ....text import (
     percent,
     signed_percent,
 )
-from ....widgets.tables.facts import Facts, Pair, hanging
+from ....widgets.tables.facts import Facts, Pair, Wrapped, hanging
 from ..tab import ResultTab
 
 SEVERITY = {
@@ -41,16 +40,15 @@ TELLING_TENSORS = 6
 """Tensors of the write-ups' table of types: the first ones of the block."""
 
 
-class Findings(Static):
+class Findings(Wrapped):
     """The most severe finding in full, the others shorter."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(id="findings", markup=False)
         self._record = record
 
-    def on_resize(self) -> None:
-        lines = finding_lines(self._record, self.content_size.width)
-        self.update(Content("\n").join(lines))
+    def lines(self, width: int) -> Iterable[Content]:
+        return finding_lines(self._record, width)
 
 
 class SummaryTab(ResultTab):
