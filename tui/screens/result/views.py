@@ -57,7 +57,7 @@ class ViewsTab(ResultTab):
         self.view = ""
         self._unfilled: set[str] = set()
         self._words: dict[str, str] = {}
-        self._told = ""  # of the row under the cursor
+        self._told: str | None = None  # of the row under the cursor
 
     def declare(self, views: Iterable[View]) -> Iterator[Widget]:
         """Declare the views, the first one in sight. Returns their widgets, to be composed."""
