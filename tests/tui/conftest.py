@@ -7,12 +7,16 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Textual reads it when it is imported.
 os.environ["TEXTUAL_ANIMATIONS"] = "none"
 
 import pytest
+from textual._context import visible_screen_stack
+from textual.app import App
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from sysbench.core.machine.telemetry.sample import HostSample, Sample
 from sysbench.core.runs.directory import RunDirectory
@@ -82,6 +86,15 @@ async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
     while not true():
         assert time.monotonic() < deadline, "waited in vain"
         await pilot.pause(0.05)
+
+
+def painted(app: App[Any]) -> list[Strip]:
+    """The lines of the screen as they are painted, with what a dialog stands in front of.
+
+    A dialog that is rendered without those screens keeps a blank background from then on.
+    """
+    visible_screen_stack.set(app._background_screens)
+    return app.screen._compositor.render_strips()
 
 
 async def open_result(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory) -> ResultScreen:

@@ -16,6 +16,7 @@ from sysbench.tui.glyphs import ascii_only, to_ascii
 from sysbench.tui.theme import AsciiFilter, PrintableFilter
 
 from ..cli.reading.test_hostile_records import ATTACK
+from .conftest import painted
 
 # Zero-width characters never reach the screen alone.
 visible = st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Mn", "Me", "Mc", "Cn")))
@@ -72,11 +73,6 @@ async def test_every_painted_line_is_ascii_in_ascii_mode(monkeypatch: pytest.Mon
     app = SysbenchApp()
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        lines = ["".join(segment.text for segment in line) for line in painted(app)]
+        lines = [strip.text for strip in painted(app)]
     assert any("What to run" in line for line in lines)
     assert all(line.isascii() for line in lines)
-
-
-def painted(app: SysbenchApp) -> list[list[Segment]]:
-    """The screen as segments, line by line."""
-    return [list(strip) for strip in app.screen._compositor.render_strips()]

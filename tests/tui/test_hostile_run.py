@@ -12,15 +12,14 @@ from sysbench.tui.screens.library.screen import LibraryScreen
 from sysbench.tui.screens.result.registry import USUAL_TABS
 
 from ..cli.reading.test_hostile_records import ATTACK, attacking
-from .conftest import open_tab, until
-from .test_glyphs import painted
+from .conftest import open_tab, painted, until
 
 RESULT_FIRST = True
 
 
 def obeyed(app: SysbenchApp) -> list[str]:
     """Characters on the screen that a terminal would act on."""
-    texts = "".join(segment.text for line in painted(app) for segment in line)
+    texts = "".join(strip.text for strip in painted(app))
     return [char for char in texts if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
 
 

@@ -19,7 +19,7 @@ from sysbench.tui.screens import result
 from sysbench.tui.screens.base import WorkScreen
 from sysbench.tui.screens.result.registry import TABS
 
-from .conftest import until
+from .conftest import painted, until
 
 SCREENS = Path(result.__path__[0]).parent
 
@@ -85,8 +85,9 @@ def test_nothing_that_the_app_imports_imports_the_app() -> None:
 
 def looks(app: SysbenchApp, row: int) -> list[tuple[str, object]]:
     """The characters of a row with their colours, as they are painted; no blanks."""
-    segments = list(app.screen._compositor.render_strips())[row]
-    pairs = [(char, one.style and one.style.color) for one in segments for char in one.text]
+    pairs = [
+        (char, one.style and one.style.color) for one in painted(app)[row] for char in one.text
+    ]
     return [(char, colour) for char, colour in pairs if char != " "]
 
 

@@ -28,7 +28,7 @@ from sysbench.tui.widgets.charts.stack_bar import StackBar
 from sysbench.tui.widgets.charts.timeline import TimelineView
 from sysbench.tui.widgets.tables.table_view import TableView
 
-from .conftest import CannedSampler, ResultFirst, is_shown, open_tab, until
+from .conftest import CannedSampler, ResultFirst, is_shown, open_tab, painted, until
 
 FROZEN = Path(__file__).parents[1] / "fixtures" / "tiny-cpu"
 ROWS = 12
@@ -142,9 +142,7 @@ async def test_a_narrow_screen_keeps_tabs_names_and_answers_in_sight(
 
 def picture(app: SysbenchApp) -> list[str]:
     """The lines of the screen below the strip."""
-    region = app.screen.size.region
-    strips = app.screen._compositor.render_strips(region.size)
-    return [strip.text.rstrip() for strip in strips][1:]
+    return [strip.text.rstrip() for strip in painted(app)][1:]
 
 
 async def test_nothing_is_lost_by_resizing_in_any_order(frozen_run: RunDirectory) -> None:
