@@ -6,7 +6,6 @@ import errno
 import os
 import queue
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -46,7 +45,7 @@ from .directory import EventLog, Header, RunDirectory
 from .job import CACHE_FOLDER, Job
 from .prediction_errors import keep_error
 from .rates.store import measured_facts
-from .worker_process import WorkerProcess
+from .worker_process import WorkerProcess, signal_name
 
 HANG_VARIABLE = "SYSBENCH_HANG_SECONDS"
 HANG_SECONDS = 300.0
@@ -176,6 +175,9 @@ class Supervision:
             watch = _Watch(worker.pid if name == "timing" else None)
             yield from self._follow(worker, watch, number if name == "timing" else None)
             code = None if watch.forced else worker.wait()
+            if (refused := worker.refusal(watch.stage, self.header.spec)) is not None:
+                watch.see(refused)
+                yield from self.emit(refused)
         finally:
             worker.close()
         outcome, detail = watch.verdict(code)
@@ -332,7 +334,7 @@ class _Watch:
         if self._failure is not None:
             return _outcome_of_failure(self._failure), _describe_failure(self._failure)
         if code is not None and code < 0:
-            return "killed", f"killed by {_signal_name(-code)} in stage {self.stage}"
+            return "killed", f"killed by {signal_name(-code)} in stage {self.stage}"
         if code == 0 and self._has_result:
             return "finished", "finished"
         return "failed", f"the worker ended with code {code} and no result; see its log"
@@ -383,11 +385,6 @@ def _outcome_of_failure(failure: WorkerFailed) -> Outcome:
 def outcome_of_os_error(error: Exception) -> Outcome:
     """The outcome of work that could not begin."""
     return "disk-full" if getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) else "failed"
-
-
-def _signal_name(number: int) -> str:
-    hint = " (a person, or the kernel out of memory)" if number == signal.SIGKILL else ""
-    return f"{signal.Signals(number).name}{hint}"
 
 
 def _pass_ended(

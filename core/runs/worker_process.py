@@ -17,8 +17,9 @@ import msgspec
 from ..machine.children import child_environment, python_child
 from ..machine.devices import in_bus_order
 from ..machine.processes import kill_descendants
-from ..record.events import AnyEvent, decode_event
-from ..storage import open_to_append
+from ..record.events import AnyEvent, OutOfMemory, decode_event
+from ..spec.spec import RunSpec
+from ..storage import last_bytes, open_to_append
 from .job import Job
 
 EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
@@ -30,6 +31,15 @@ STACKS_SECONDS = 2.0
 WARNINGS, NOTHING = "2", "99"
 """Least severity of what torch's profiler logs. That CUPTI refuses it says in a warning, and then
 goes on without kernels; on the CPU its warnings are about CUDA."""
+TERMINATED = re.compile(r"terminat(?:e|ing)\b.*\b(?:std::bad_alloc|c10::OutOfMemoryError)\b.*")
+"""What the C++ runtimes of GCC and LLVM write when nobody caught a refused request."""
+LAST_BYTES = 2**16
+UNKNOWN = (
+    *("requested_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "largest_free_bytes"),
+    *("capacity_bytes", "op", "expression"),
+)
+"""What an `OutOfMemory` leaves out when its worker could not tell it."""
+NATIVE_END = "native code was refused memory and ended the process; it says no more than that"
 
 
 class WorkerProcess:
@@ -46,6 +56,7 @@ class WorkerProcess:
         read_end, write_end = os.pipe()
         try:
             with open_to_append(log) as output:
+                self._begin = os.fstat(output.fileno()).st_size
                 self.process = subprocess.Popen(
                     python_child("sysbench.core.worker", unbuffered=True, python=python),
                     stdin=subprocess.PIPE,
@@ -110,6 +121,35 @@ class WorkerProcess:
             self.kill()
             return self.process.wait()
 
+    def refusal(self, stage: str, spec: RunSpec) -> OutOfMemory | None:
+        """Out of memory, where C++ code that was refused memory ended the worker; else None.
+
+        Args:
+            stage: The one in which the worker ended.
+        """
+        if self.process.returncode != -signal.SIGABRT:
+            return None
+        try:
+            written = self._log.stat().st_size - self._begin
+            message = uncaught_refusal(last_bytes(self._log, min(LAST_BYTES, max(0, written))))
+        except OSError:
+            return None  # the run was deleted
+        if not message:
+            return None
+        # CUDA's limit is that of its allocator: the host's memory has none.
+        limit = None if spec.on_cuda else spec.memory_limit or None
+        return OutOfMemory(
+            phase=stage,
+            message=message,
+            stack=[],
+            requested_bytes=None,
+            free_bytes=None,
+            allocated_bytes=None,
+            limit_bytes=limit,
+            capacity_bytes=limit,
+            missing=dict.fromkeys(UNKNOWN, NATIVE_END),
+        )
+
     def kill(self) -> None:
         """End the worker and everything it started, at once."""
         kill_descendants(self.pid)  # including those that lead another session
@@ -125,6 +165,18 @@ class WorkerProcess:
                 self.process.stdin.close()
         self._selector.close()
         os.close(self._pipe)
+
+
+def uncaught_refusal(written: bytes) -> str:
+    """The line of the C++ runtime on a refused request that nobody caught; empty without one."""
+    match = TERMINATED.search(written.decode("utf-8", "replace"))
+    return match[0] if match else ""
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV``; of SIGKILL also who may have sent it."""
+    hint = " (a person, or the kernel out of memory)" if number == signal.SIGKILL else ""
+    return f"{signal.Signals(number).name}{hint}"
 
 
 def place_in_code(pid: int, log: Path, folder: Path) -> str:

@@ -140,6 +140,33 @@ def test_a_worker_killed_by_a_signal_is_told_by_name_and_leaves_its_stack_in_the
     assert said in "\n".join(record.passes[0].log_tail)
 
 
+def test_native_code_that_ends_a_worker_for_want_of_memory_is_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_workers(monkeypatch, tmp_path / "double").write(abort=[1])
+    run = new_run(SHORT.changed(memory_limit=2**20))
+    ended, run_ended = the_end(list(supervise(run)))
+    assert (ended.outcome, run_ended.status) == ("oom", "oom")
+    assert ended.detail == ("out of memory: an unknown amount asked for in measure, limit 1.00 MiB")
+    record = run.record()
+    told = record.passes[0].oom
+    assert told is not None and told.message.endswith("'std::bad_alloc'")
+    assert "says no more" in told.missing["requested_bytes"]
+    assert told.would_fit, "the limit is known"
+    assert "ran out of memory" in record.findings[0].verdict
+
+
+@pytest.mark.usefixtures("stepping")
+def test_what_an_earlier_worker_said_of_memory_is_not_this_ones_end() -> None:
+    run = new_run(ENDLESS)
+    run.pass_folder("timing").mkdir()
+    words = "terminate called after throwing an instance of 'std::bad_alloc'\n"
+    run.log_path("timing").write_text(words)
+    ended, _ = the_end(play(run, lambda pid: os.kill(pid, signal.SIGABRT)))
+    assert ended.outcome == "killed"
+    assert "SIGABRT" in ended.detail
+
+
 @pytest.mark.usefixtures("stepping")
 def test_a_silent_worker_is_ended_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     def silence(pid: int) -> None:

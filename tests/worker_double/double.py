@@ -65,6 +65,11 @@ def main() -> int:
         return 1
     if number in script["die"]:
         os.kill(os.getpid(), signal.SIGKILL)
+    if number in script["abort"]:
+        # As GCC's runtime does where nobody catches a refused request.
+        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+        os.write(2, b"  what():  std::bad_alloc\n")
+        os.abort()
     if number in script["fail"]:
         failure = {"kind": "ValueError", "message": "no such thing", "traceback": ""}
         tell("WorkerFailed", is_cuda_error=False, **failure)

@@ -68,6 +68,7 @@ class Script:
         *,
         hold: Sequence[int] = (),
         die: Sequence[int] = (),
+        abort: Sequence[int] = (),
         fail: Sequence[int] = (),
         starve: Sequence[int] = (),
         seconds: float = 0.0,
@@ -78,13 +79,14 @@ class Script:
         Args:
             hold: Measure for ever.
             die: Are killed by a signal.
+            abort: End in C++ code that was refused memory.
             fail: End with an exception.
             starve: End out of memory.
             seconds: Length of the measured part of the others.
             steps: The others tell the steps of their specs, 20 ms each.
         """
         timing = msgspec.to_builtins(factories.timing(factories.spread(10.0)))
-        ends = {"hold": hold, "die": die, "fail": fail, "starve": starve}
+        ends = {"hold": hold, "die": die, "abort": abort, "fail": fail, "starve": starve}
         script = {**ends, "seconds": seconds, "steps": steps, "timing": timing}
         (self.folder / "script.json").write_text(json.dumps(script))
 
