@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..errors import DamagedFileError
 from ..machine.children import child_environment, python_child
 from ..machine.devices import in_bus_order
 from ..machine.processes import kill_descendants
@@ -132,8 +133,8 @@ class WorkerProcess:
         try:
             written = self._log.stat().st_size - self._begin
             message = uncaught_refusal(last_bytes(self._log, min(LAST_BYTES, max(0, written))))
-        except OSError:
-            return None  # the run was deleted
+        except (OSError, DamagedFileError):
+            return None  # the log was deleted or replaced
         if not message:
             return None
         # CUDA's limit is that of its allocator: the host's memory has none.
