@@ -1,4 +1,4 @@
-"""A record that is gone, or that somebody changed: figures come from the events or not at all."""
+"""Files of a run that are gone, torn or changed: figures come from its events or not at all."""
 
 from __future__ import annotations
 
@@ -120,3 +120,37 @@ def test_a_torn_record_of_a_run_without_events_is_refused_and_stays(finished: Ru
     with pytest.raises(DamagedFileError):
         load_record(finished)
     assert finished.record_path.read_bytes() == torn
+
+
+def test_torn_and_foreign_event_lines_are_skipped_and_counted(finished: RunDirectory) -> None:
+    record = finished.record()
+    whole = len(list(finished.tail().read()))
+    with finished.events_path.open("ab") as file:
+        file.write(b'{"event":"Martian","t_ns":1}\n\xff\xfe\n{"event":"RunEnded","sta')
+    tail = finished.tail()
+    assert len(list(tail.read())) == whole
+    assert tail.skipped == 2
+    finished.record_path.unlink()
+    rebuilt = load_record(finished)
+    assert rebuilt.timing == record.timing
+    assert rebuilt.status == "finished"
+
+
+def test_a_record_cut_in_half_is_rebuilt_from_the_events(finished: RunDirectory) -> None:
+    data = finished.record_path.read_bytes()
+    record = finished.record()
+    finished.record_path.write_bytes(data[: len(data) // 2])
+    assert load_record(finished).timing == record.timing
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"not a database" * 100])
+def test_the_library_is_rebuilt_when_missing_or_damaged(
+    finished: RunDirectory, damage: bytes | None
+) -> None:
+    before = Library().entries()
+    assert len(before) == 1
+    if damage is None:
+        Library().path.unlink()
+    else:
+        Library().path.write_bytes(damage)
+    assert Library().entries() == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -377,43 +376,3 @@ def test_a_full_disk_ends_the_run_and_still_holds_its_record(
     ended, run_ended = the_end(play(run, fill))
     assert (ended.outcome, run_ended.status) == ("disk-full", "disk-full")
     assert run.record().status == "disk-full"
-
-
-@pytest.fixture
-def finished(tiny_run: RunDirectory, own_home: Path) -> RunDirectory:
-    """A copy of a finished run, to be damaged."""
-    return RunDirectory(shutil.copytree(tiny_run.path, own_home / "runs" / tiny_run.id))
-
-
-def test_torn_and_foreign_event_lines_are_skipped_and_counted(finished: RunDirectory) -> None:
-    record = finished.record()
-    whole = len(list(finished.tail().read()))
-    with finished.events_path.open("ab") as file:
-        file.write(b'{"event":"Martian","t_ns":1}\n\xff\xfe\n{"event":"RunEnded","sta')
-    tail = finished.tail()
-    assert len(list(tail.read())) == whole
-    assert tail.skipped == 2
-    finished.record_path.unlink()
-    rebuilt = load_record(finished)
-    assert rebuilt.timing == record.timing
-    assert rebuilt.status == "finished"
-
-
-def test_a_record_cut_in_half_is_rebuilt_from_the_events(finished: RunDirectory) -> None:
-    data = finished.record_path.read_bytes()
-    record = finished.record()
-    finished.record_path.write_bytes(data[: len(data) // 2])
-    assert load_record(finished).timing == record.timing
-
-
-@pytest.mark.parametrize("damage", [None, b"", b"not a database" * 100])
-def test_the_library_is_rebuilt_when_missing_or_damaged(
-    finished: RunDirectory, damage: bytes | None
-) -> None:
-    before = Library().entries()
-    assert len(before) == 1
-    if damage is None:
-        Library().path.unlink()
-    else:
-        Library().path.write_bytes(damage)
-    assert Library().entries() == before
