@@ -31,8 +31,9 @@ from .live.session import Session
 from .live.terminal import has_hung_up, stay_off_a_lost_terminal
 from .live.wire import Shown
 from .loading import load_class
-from .screens.base import DIALOG_WIDTHS, WorkScreen
+from .screens.base import WorkScreen
 from .theme import AsciiFilter, OnceParsed, PrintableFilter
+from .widgets import dialog
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,7 +54,7 @@ class SysbenchApp(App[None]):
     COMMANDS: ClassVar[set[Any]] = {partial(load_class, "palette:WorkstationCommands")}
     MODES: ClassVar[dict[str, Any]] = {name: mode.make_screen for name, mode in modes.MODES.items()}
     DEFAULT_MODE = "run"
-    HORIZONTAL_BREAKPOINTS = DIALOG_WIDTHS  # the modes' screens have their own
+    HORIZONTAL_BREAKPOINTS = dialog.WIDTHS  # the modes' screens have their own
     BINDING_GROUP_TITLE = "Everywhere"
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -152,6 +153,10 @@ class SysbenchApp(App[None]):
         if writes and isinstance(renderable, CompositorUpdate) and not self._batch_count:
             renderable = self._shown_cells.only_changes(renderable, screen, self.size.width)
         super()._display(screen, renderable)
+
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, dialog.Palette):
+            self.push_screen(dialog.Palette(id="--command-palette"))
 
     def get_key_display(self, binding: Binding) -> str:
         shown = super().get_key_display(binding)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import chain
+from math import isnan
 from operator import itemgetter
+from typing import cast
 
 from ..formatting import UNKNOWN, format_bytes, format_count, percent, signed_percent
 from ..spec.fields import FIELDS
@@ -45,6 +48,8 @@ _HEADINGS = {
     "bus_gigabytes_per_second": "bus GB/s",
 }
 
+UNKNOWN_KIND = type(None)
+NUMBERS = frozenset((int, float))
 _SPEC_KEYS = frozenset(field.name for field in FIELDS)
 
 
@@ -108,14 +113,51 @@ def cells_as_text(table: Table) -> list[list[str]]:
     return [*map(row_writer(table), table.rows)]
 
 
-def columns_of(table: Table) -> dict[str, tuple[Cell, ...]]:
-    """The cells of every column by its name, top to bottom."""
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """The cells of a column, top to bottom. A long one is looked through once for each answer."""
+
+    cells: Sequence[Cell]
+
+    @cached_property
+    def kinds(self) -> frozenset[type]:
+        """Types of the cells; `UNKNOWN_KIND` among them where one is not known."""
+        return frozenset(map(type, self.cells))
+
+    @property
+    def holds_numbers(self) -> bool:
+        """True where every cell is a number or unknown, at least one a number."""
+        kinds = self.kinds - {UNKNOWN_KIND}
+        return bool(kinds) and bool not in kinds and all(issubclass(k, int | float) for k in kinds)
+
+    @cached_property
+    def numbers(self) -> Sequence[float]:
+        """The numbers among the cells."""
+        if self.kinds <= NUMBERS:
+            return cast(Sequence[float], self.cells)
+        if self.kinds - {UNKNOWN_KIND} <= NUMBERS:
+            return [cell for cell in self.cells if cell is not None]  # type: ignore[misc]
+        has_numbers = any(issubclass(kind, int | float) for kind in self.kinds - {bool})
+        return [cell for cell in self.cells if is_number(cell)] if has_numbers else ()
+
+    @cached_property
+    def ends(self) -> tuple[float, ...]:
+        """The least and the greatest number; nothing of a column without numbers."""
+        ends = (min(self.numbers), max(self.numbers)) if self.numbers else ()
+        if any(map(isnan, ends)):  # as they are where the first number is none
+            numbers = [number for number in self.numbers if not isnan(number)]
+            return (min(numbers), max(numbers)) if numbers else ()
+        return ends
+
+
+def columns_of(table: Table) -> dict[str, Contents]:
+    """What every column holds, by its name."""
     places = enumerate(table.columns)
-    return {name: tuple(map(itemgetter(place), table.rows)) for place, name in places}
+    return {name: Contents(tuple(map(itemgetter(place), table.rows))) for place, name in places}
 
 
 def row_writer(
-    table: Table, columns: Mapping[str, Sequence[Cell]] | None = None
+    table: Table, columns: Mapping[str, Contents] | None = None
 ) -> Callable[[Row], list[str]]:
     """A function that writes rows of this table as `cells_as_text` does.
 
@@ -132,27 +174,17 @@ def row_writer(
     columns = columns_of(table) if columns is None else columns
     units = [unit_of(table, name) for name in table.columns]
     largest: dict[str, float] = defaultdict(float)
-    for unit, cells in zip(units, columns.values(), strict=True):
+    for unit, contents in zip(units, columns.values(), strict=True):
         scale = unit.removeprefix(SIGNED)  # a change has the decimals of what changed
-        largest[scale] = max(chain([largest[scale]], map(abs, _numbers(cells))))
+        largest[scale] = max(chain([largest[scale]], map(abs, contents.ends)))
     formats = table.formats or ("",) * len(table.columns)
     writers = [
         partial(_formatted, written=written)
         if written
-        else _writer(unit, cells, largest[unit.removeprefix(SIGNED)])
-        for unit, cells, written in zip(units, columns.values(), formats, strict=True)
+        else _writer(unit, contents, largest[unit.removeprefix(SIGNED)])
+        for unit, contents, written in zip(units, columns.values(), formats, strict=True)
     ]
     return lambda row: [write(cell) for write, cell in zip(writers, row, strict=True)]
-
-
-def _numbers(cells: Sequence[Cell]) -> Iterable[float]:
-    """The numbers of a column; of the usual kinds without a look at each cell's type."""
-    kinds = set(map(type, cells)) - {type(None)}
-    if kinds <= {str, bool}:
-        return ()
-    if kinds <= {int, float}:
-        return [cell for cell in cells if cell is not None]  # type: ignore[misc]
-    return filter(is_number, cells)
 
 
 def _formatted(cell: Cell, written: str) -> str:
@@ -174,13 +206,7 @@ def is_numeric(table: Table, column: str) -> bool:
     """True for a column of numbers, which is set flush right; of texts that sort as numbers too."""
     if column in table.sort_keys:
         return True
-    return holds_numbers(table.column(column))
-
-
-def holds_numbers(cells: Iterable[Cell]) -> bool:
-    """True for cells that are numbers or unknown, at least one a number."""
-    kinds = set(map(type, cells)) - {type(None)}
-    return bool(kinds) and bool not in kinds and all(issubclass(k, int | float) for k in kinds)
+    return Contents(table.column(column)).holds_numbers
 
 
 def one_figure(key: str, value: Cell) -> str:
@@ -201,9 +227,9 @@ def _visible(char: str) -> str:
     return repr(char)[1:-1]
 
 
-def _writer(unit: str, cells: Sequence[Cell], largest: float) -> Callable[[Cell], str]:
+def _writer(unit: str, contents: Contents, largest: float) -> Callable[[Cell], str]:
     """How the cells of a column are written."""
-    if any(issubclass(kind, str | bool) for kind in set(map(type, cells))):
+    if any(issubclass(kind, str | bool) for kind in contents.kinds):
         return lambda cell: "" if cell is None else _word(cell)
     return lambda cell: _number(unit, cell, largest) if is_number(cell) else DASH
 

@@ -91,6 +91,12 @@ def looks(app: SysbenchApp, row: int) -> list[tuple[str, object]]:
     return [(char, colour) for char, colour in pairs if char != " "]
 
 
+def metas(app: SysbenchApp) -> list[dict[str, object]]:
+    """What a click would do, where a dialog never is: left of its text, and below it."""
+    lines = [line.crop(0, 5) for line in painted(app)]
+    return [style.meta for line in lines for _, style, _ in line if style and style.meta]
+
+
 @pytest.mark.parametrize("dialog", ["f1", "ctrl+p", "ctrl+s"])
 async def test_a_dialog_leaves_the_screen_as_it_is_but_for_its_keys(
     app: SysbenchApp, dialog: str
@@ -99,11 +105,13 @@ async def test_a_dialog_leaves_the_screen_as_it_is_but_for_its_keys(
         await until(pilot, lambda: app.screen.query("#field-rounds") and app.screen.query(".-lit"))
         title, keys = 1, app.size.height - 1
         before = looks(app, title), looks(app, keys)
+        assert metas(app)
         await pilot.press(dialog)
         await until(pilot, lambda: app.screen.is_modal and looks(app, title))  # it is laid out
         await until(pilot, lambda: looks(app, keys) != before[1])
         assert looks(app, title) == before[0]
         assert [char for char, _ in looks(app, keys)] == [char for char, _ in before[1]]
+        assert not metas(app)  # what a click would do there is gone
         await pilot.press("escape")
         await until(pilot, lambda: not app.screen.is_modal and looks(app, keys) == before[1])
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ..app import SysbenchApp
 
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
-DIALOG_WIDTHS = [(0, "-slim"), (60, "-ample")]
 SHORT = 30
 """Below this height legends and notes are folded away, for the sake of rows and plots."""
 HEIGHTS = [(0, "-short"), (SHORT, "-middling"), (36, "-tall")]
@@ -26,6 +25,9 @@ TINY = 20
 """Below this height also the command and the row in full are folded away."""
 UNFOLDED = "-unfolded"
 """Class of a short screen that shows legends and notes all the same."""
+
+LIT = "-lit"
+"""Class of the panels that the focus is in."""
 
 
 def unfold_binding(*, is_shown: bool) -> Binding:
@@ -110,8 +112,12 @@ class WorkScreen(Screen[None]):
         By a class: for ``:focus-within`` Textual styles all of a panel anew at each move inside.
         """
         around = set(focused.ancestors_with_self) if focused is not None else set()
+        changed = []
         for panel in self.query(".panel"):
-            panel.set_class(panel in around, "-lit")
+            if panel.has_class(LIT) != (panel in around):
+                changed.append(panel.set_class(panel in around, LIT, update=False))
+        # Their borders alone: an update by Textual would style all that is in them, too.
+        self.app.stylesheet.update_nodes(changed)
 
     def body(self) -> ComposeResult:
         """The widgets between strip and footer."""

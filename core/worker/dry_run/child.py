@@ -13,7 +13,8 @@ import os
 import sys
 import time
 import traceback
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -90,11 +91,16 @@ def quick_prediction(
     return exact_prediction(spec, capability, variant)
 
 
-def _few_imports(spec: RunSpec) -> AbstractContextManager[None]:
-    from ..workloads.huggingface import is_of_one_package
+@contextmanager
+def _few_imports(spec: RunSpec) -> Iterator[None]:
+    from ..workloads.huggingface import is_of_one_package, model_class
     from .late_imports import few_imports
 
-    return few_imports(is_of_one_package=is_of_one_package(spec))
+    with few_imports(is_of_one_package=is_of_one_package(spec)):
+        model_class(spec)
+        # Each step begins with a collection, which would walk all that was imported.
+        gc.freeze()
+        yield
 
 
 class Sizes(NamedTuple):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.formatting import signed_percent
 from sysbench.core.tables.cells import (
+    Contents,
     cells_as_text,
     decimal,
     heading,
@@ -16,7 +17,7 @@ from sysbench.core.tables.cells import (
     one_figure,
     series_words,
 )
-from sysbench.core.tables.table import Table, facts
+from sysbench.core.tables.table import Cell, Table, facts, is_number
 
 
 def test_series_have_words_and_their_unit() -> None:
@@ -50,6 +51,23 @@ def test_numbers_of_one_unit_share_their_decimals() -> None:
     table = Table(name="t", title="", columns=("a_ms", "b_ms"), rows=((1200.5, 0.25), (None, 2.0)))
     assert cells_as_text(table) == [["1,200.50", "0.25"], ["–", "2.00"]]
     assert is_numeric(table, "a_ms")
+
+
+@given(st.lists(st.one_of(st.none(), st.booleans(), st.text(), st.integers(), st.floats())))
+def test_contents_find_the_numbers_and_their_ends(cells: list[Cell]) -> None:
+    contents = Contents(cells)
+    assert contents.holds_numbers == (
+        any(is_number(cell) for cell in cells)
+        and all(cell is None or is_number(cell) for cell in cells)
+    )
+    assert list(map(repr, contents.numbers)) == [repr(cell) for cell in cells if is_number(cell)]
+    known = [number for number in contents.numbers if number == number]
+    assert contents.ends == ((min(known), max(known)) if known else ())
+
+
+def test_a_number_that_is_none_moves_no_decimals() -> None:
+    table = Table(name="t", title="", columns=("a_ms",), rows=((float("nan"),), (1200.5,)))
+    assert cells_as_text(table) == [["nan"], ["1,200.50"]]
 
 
 def test_rows_of_quantities_have_each_their_own_unit() -> None:

@@ -10,14 +10,24 @@ from sysbench.tui.widgets.tables.virtual_rows import VirtualRows
 
 WIDTH = 12
 ROWS = 6
+LONG = {3: 2 * WIDTH}
+"""Cells of the row that has one longer than its column is wide."""
 
 
 def cells_of(row: int) -> list[Text]:
-    """A cell of each kind: plain, of a style, of several, wide, too long, empty."""
+    """A cell of each kind: plain, of a style, of several, wide, empty; in one row one too long."""
     right = Text(f"{row}.5", style="dim", justify="right")
     styled = Text("bold", style="bold #d55e00 on #112233")
     parts = Text.assemble(("▚", "#009e73"), "gemm", style="italic")
-    return [Text(f"row {row}"), right, styled, parts, Text("行列"), Text("x" * WIDTH * 2), Text()]
+    return [
+        Text(f"row {row}"),
+        right,
+        styled,
+        parts,
+        Text("行列"),
+        Text("x" * LONG.get(row, WIDTH)),
+        Text(),
+    ]
 
 
 class Tables(App[None]):
@@ -54,7 +64,7 @@ async def test_cells_look_as_textual_paints_them() -> None:
     app = Tables()
     async with app.run_test(size=(120, 40)) as pilot:
         ours, theirs = app.query_one(VirtualRows), app.query(DataTable).first()
-        for row in (0, 2):
+        for row in (0, 2, 3):
             for table in (ours, theirs):
                 table.move_cursor(row=row)
             await pilot.pause()

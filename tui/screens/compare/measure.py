@@ -14,7 +14,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
 
@@ -31,6 +30,7 @@ from ....core.spec.spec import RunSpec
 from ...plan_text import plan_facts
 from ...text import headline
 from ...widgets.bars.command_line import CommandLine
+from ...widgets.dialog import Dialog
 from ...widgets.inputs.setting_suggester import SettingSuggester
 from ...widgets.tables.facts import Pair, dialog_room, pair_lines
 
@@ -55,7 +55,7 @@ class Order:
     plan: Plan | None = None
 
 
-class MeasureScreen(ModalScreen[Order]):
+class MeasureScreen(Dialog[Order]):
     """Asks for the limits, and without a second spec for its changes; dismisses with the order."""
 
     CSS_PATH = "measure.tcss"

@@ -9,8 +9,9 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Button, Static
+
+from ...widgets.dialog import Dialog
 
 
 class Answer(NamedTuple):
@@ -21,7 +22,7 @@ class Answer(NamedTuple):
     key: str
 
 
-class AskScreen(ModalScreen[str]):
+class AskScreen(Dialog[str]):
     """Dismisses with the name of the answer; escape gives the last one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

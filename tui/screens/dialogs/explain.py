@@ -9,16 +9,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widgets import Static
 
 from ....core.tables.cells import heading_of
 from ...explanations import EXPLANATIONS, Explanation, explain_column
+from ...widgets.dialog import Dialog
 from ...widgets.tables.facts import Pair, dialog_room, pair_lines
 from ...widgets.tables.table_view import TableView
 
 
-class ExplainScreen(ModalScreen[None]):
+class ExplainScreen(Dialog[None]):
     """The columns of the table where the cursor stands, then one paragraph a number; `subject` is
     the row in view, literal, when there is one."""
 

@@ -9,16 +9,16 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from ....core.errors import SpecError, SysbenchError
 from ....core.export.files import refuse_existing, write
 from ....core.studies.report.files import STUDY_FORMATS, study_as
 from ....core.studies.report.report import Report
+from ...widgets.dialog import Dialog
 
 
-class StudyExportScreen(ModalScreen[None]):
+class StudyExportScreen(Dialog[None]):
     """Asks for a file name; its extension decides the format."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -9,16 +9,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ...modes import MODES
+from ...widgets.dialog import Dialog
 from ...widgets.tables.facts import dialog_room, hanging
 
 KEY_WIDTH = 10
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """The active keys of the screen below, grouped by the widget that has them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

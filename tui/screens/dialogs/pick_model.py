@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -21,6 +20,7 @@ from ....core.runs.directory import find_run
 from ....core.runs.library import Library
 from ....core.spec.model_source import CONFIG, factories_in
 from ....core.spec.own_model import HF, is_own, model_setting, source_of
+from ...widgets.dialog import Dialog
 from .profiles import CANCEL
 
 MOST_RECENT = 5
@@ -31,7 +31,7 @@ OLDEST = 200
 UP = ".."
 
 
-class PickModelScreen(ModalScreen[str]):
+class PickModelScreen(Dialog[str]):
     """Lists models of earlier runs, then the working directory; dismisses with a ``model``."""
 
     CSS = "PickModelScreen OptionList { max-height: 60vh; }"  # 80x24 has no room for 20 rows

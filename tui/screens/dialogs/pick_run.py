@@ -8,19 +8,19 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ....core.machine.null_gpu import WORDS
 from ....core.runs.library import Entry, Library
 from ...text import amount, day_and_time, milliseconds
+from ...widgets.dialog import Dialog
 from .profiles import CANCEL
 
 MOST = 200
 
 
-class PickRunScreen(ModalScreen[str]):
+class PickRunScreen(Dialog[str]):
     """Lists runs, the newest first; dismisses with the id of the chosen one."""
 
     BINDINGS = CANCEL

@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -17,11 +16,12 @@ from ....core.errors import SysbenchError
 from ....core.record.blocks import PassName
 from ....core.spec.files import list_profiles, load_profile, save_profile
 from ....core.spec.spec import RunSpec
+from ...widgets.dialog import Dialog
 
 CANCEL: list[BindingType] = [Binding("escape", "dismiss", "Cancel", id="dialog.cancel")]
 
 
-class SaveScreen(ModalScreen[None]):
+class SaveScreen(Dialog[None]):
     """Asks for a name and writes the profile."""
 
     BINDINGS: ClassVar[list[BindingType]] = CANCEL
@@ -49,7 +49,7 @@ class SaveScreen(ModalScreen[None]):
         self.dismiss()
 
 
-class LoadScreen(ModalScreen[tuple[RunSpec, list[PassName]]]):
+class LoadScreen(Dialog[tuple[RunSpec, list[PassName]]]):
     """Lists the saved profiles; dismisses with the chosen one."""
 
     BINDINGS: ClassVar[list[BindingType]] = CANCEL

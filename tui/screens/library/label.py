@@ -9,7 +9,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from ....core.errors import SysbenchError
@@ -21,10 +20,11 @@ from ....core.runs.keeping.labels import (
     write_label,
 )
 from ....core.tables.cells import literal
+from ...widgets.dialog import Dialog
 from ..dialogs.profiles import CANCEL
 
 
-class LabelScreen(ModalScreen[None]):
+class LabelScreen(Dialog[None]):
     """Shows the text there is; enter keeps the changed one, an empty one takes it away."""
 
     BINDINGS: ClassVar[list[BindingType]] = CANCEL

@@ -17,16 +17,17 @@ from textual.content import Content
 from textual.events import Key
 from textual.message import Message
 from textual.reactive import reactive
-from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
+
+from ..dialog import Dialog
 
 Named = tuple[str, str]
 """The text of a choice, and its value."""
 
 
-class ChoiceScreen(ModalScreen[str]):
+class ChoiceScreen(Dialog[str]):
     """The list, to pick from; letters go to the next choice that has them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 import msgspec
 from rich.text import Text
@@ -13,7 +13,7 @@ from textual.widgets import DataTable
 from textual.widgets.data_table import RowKey
 
 from ....core.export.text_formats import table_as_markdown
-from ....core.tables.cells import columns_of, heading_of, holds_numbers, literal, row_writer
+from ....core.tables.cells import NUMBERS, Contents, columns_of, heading_of, literal, row_writer
 from ....core.tables.table import Cell, Row, Table
 from ...cutting import cut_off, told_apart
 from .virtual_rows import VirtualRows
@@ -39,14 +39,17 @@ def sort_key(value: Cell) -> tuple[int, float, str]:
     return (1, float(value), "")
 
 
-def _extremes(cells: Sequence[Cell]) -> list[Cell]:
+def _extremes(contents: Contents) -> Iterable[Cell]:
     """Cells that are likely the widest of a column."""
-    if holds_numbers(cells):
-        known = [cell for cell in cells if cell is not None]
-        numbers = cast(list[float], known)
-        return [max(numbers), min(numbers)]
-    texts = set(cells) - {None}
+    if contents.holds_numbers:
+        return contents.ends
+    texts = set(contents.cells) - {None}
     return [max(texts, key=lambda text: len(str(text)))] if texts else []
+
+
+def _sort_keys(contents: Contents) -> Sequence[Any]:
+    """`sort_key` of each cell, or where that orders them alike, the cells."""
+    return contents.cells if contents.kinds <= NUMBERS else [*map(sort_key, contents.cells)]
 
 
 def _unwritten(row: Row) -> list[str]:
@@ -99,7 +102,7 @@ class TableView(VirtualRows):
         self._needed = needed
         self._words: list[str] = []
         self._write: Callable[[Row], list[str]] = _unwritten
-        self._cells_in: dict[str, tuple[Cell, ...]] = {}
+        self._contents: dict[str, Contents] = {}
         self._numeric: set[str] = set()
         self._widest: dict[str, int] = {}
         """Cells of the widest text seen in each column."""
@@ -122,12 +125,12 @@ class TableView(VirtualRows):
         before = self.selected if select is None else select
         self.table = table
         self.sort_column, self.descending = sort, descending
-        self._cells_in = columns_of(table)
-        self._write, self._haystack = row_writer(table, self._cells_in), []
+        self._contents = columns_of(table)
+        self._write, self._haystack = row_writer(table, self._contents), []
         self._numeric = {
             name
-            for name, cells in self._cells_in.items()
-            if name in table.sort_keys or holds_numbers(cells)
+            for name, contents in self._contents.items()
+            if name in table.sort_keys or contents.holds_numbers
         }
         self._widest = self._measured()
         self._fill(before)
@@ -156,12 +159,12 @@ class TableView(VirtualRows):
                 for index, text in enumerate(self._haystack)
                 if all(word in text for word in self._words)
             ]
-        if self.sort_column in self._cells_in:
-            column = self._cells_in[self.sort_column]
-            cells = self.table.sort_keys.get(self.sort_column, column)
-            return sorted(
-                matching, key=lambda index: sort_key(cells[index]), reverse=self.descending
-            )
+        if self.sort_column in self._contents:
+            contents = self._contents[self.sort_column]
+            if (given := self.table.sort_keys.get(self.sort_column)) is not None:
+                contents = Contents(given)
+            keys = _sort_keys(contents)
+            return sorted(matching, key=keys.__getitem__, reverse=self.descending)
         return matching
 
     @property
@@ -200,8 +203,8 @@ class TableView(VirtualRows):
         looked_at: Iterable[int] = range(len(rows))
         if len(rows) > MEASURED:
             chosen = set(range(0, len(rows), len(rows) // MEASURED))
-            for cells in self._cells_in.values():
-                chosen |= {cells.index(cell) for cell in _extremes(cells)}
+            for contents in self._contents.values():
+                chosen |= {contents.cells.index(cell) for cell in _extremes(contents)}
             looked_at = chosen
         widest = dict.fromkeys(self.table.columns, 0)
         for place in looked_at:
@@ -211,7 +214,7 @@ class TableView(VirtualRows):
 
     def _is_blank(self, column: str, blanks: Sequence[Cell]) -> bool:
         """Whether the column is blank in every row."""
-        cells = self._cells_in[column]
+        cells = self._contents[column].cells
         return bool(cells) and all(cell in blanks for cell in cells)
 
     def _fitting(self) -> list[tuple[str, int]]:
@@ -321,7 +324,7 @@ class TableView(VirtualRows):
             place = self.table.index(self._flexible)
             texts = [self._write(self.table.rows[index])[place] for index in self._matching]
         else:
-            cells = set(self._cells_in[self._flexible])
+            cells = set(self._contents[self._flexible].cells)
             texts = [literal(cell) for cell in cells if isinstance(cell, str)]
         if len(texts) > TOLD_APART:
             return {}

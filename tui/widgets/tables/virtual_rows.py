@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual._two_way_dict import TwoWayDict
+from textual.coordinate import Coordinate
 from textual.events import Resize
 from textual.geometry import Region, Size
 from textual.widgets import DataTable
@@ -184,48 +185,68 @@ class VirtualRows(DataTable[Text]):
     def _y_offsets(self) -> list[tuple[RowKey, int]]:
         return _Lines(self._places)
 
-    def _render_cell(
+    def _render_line_in_row(
         self,
-        row_index: int,
-        column_index: int,
+        row_key: RowKey,
+        line_no: int,
         base_style: Style,
-        width: int,
-        cursor: bool = False,
-        hover: bool = False,
-    ) -> list[list[Segment]]:
-        """A cell of one line, of text: Textual's way takes any object, and six times as long."""
-        text = self._get_row_renderables(row_index).cells[column_index]
-        room = width - 2 * self.cell_padding
-        is_heading = row_index < 0 or column_index < 0
-        if is_heading or not isinstance(text, Text) or text.cell_len > room:
-            return super()._render_cell(row_index, column_index, base_style, width, cursor, hover)
+        cursor_location: Coordinate,
+        hover_location: Coordinate,
+    ) -> tuple[list[list[Segment]], list[list[Segment]]]:
+        """A row of texts that have room: Textual's way takes any object, and ten times as long."""
+        line = None
+        place = self._places.get(row_key)
+        if place is not None and self.cursor_type == "row" and not self.fixed_columns:
+            line = self._line_of_texts(
+                place,
+                base_style,
+                is_under_cursor=cursor_location.row == place,
+                is_under_mouse=hover_location.row == place,
+            )
+        if line is None:
+            return super()._render_line_in_row(
+                row_key, line_no, base_style, cursor_location, hover_location
+            )
+        return [], [line]
+
+    def _line_of_texts(
+        self, place: int, base_style: Style, *, is_under_cursor: bool, is_under_mouse: bool
+    ) -> list[Segment] | None:
+        """The row across the whole width; None if a cell is longer than its column is wide."""
         above, over = self._get_styles_to_render_cell(
             is_header_cell=False,
             is_row_label_cell=False,
-            is_fixed_style_cell=row_index < self.fixed_rows or column_index < self.fixed_columns,
-            hover=hover,
-            cursor=cursor,
+            is_fixed_style_cell=place < self.fixed_rows,
+            hover=is_under_mouse,
+            cursor=is_under_cursor,
             show_cursor=self.show_cursor,
             show_hover_cursor=self._show_hover_cursor,
             has_css_foreground_priority=self.cursor_foreground_priority == "css",
             has_css_background_priority=self.cursor_background_priority == "css",
         )
-        below = base_style + Style.from_meta({"row": row_index, "column": column_index}) + above
-        console = self.app.console
-        own = below + console.get_style(text.style, default=Style.null())
+        of_row = self._get_row_style(place, base_style)
+        below = of_row + Style.from_meta({"row": place, "column": 0}) + above
         blank = below + over
-        spare = room - text.cell_len
-        left, right = (spare, 0) if text.justify == "right" else (0, spare)
-        return [
-            [
-                Segment(" " * (self.cell_padding + left), blank),
-                *(
-                    Segment(part, own + style + over)
-                    for part, style, _ in text.render(console, end="")
-                ),
-                Segment(" " * (right + self.cell_padding), blank),
-            ]
-        ]
+        console = self.app.console
+        line = []
+        taken = 0
+        for column, text in zip(self.ordered_columns, self.get_row_at(place), strict=True):
+            width = column.get_render_width(self)
+            taken += width
+            spare = width - 2 * self.cell_padding - text.cell_len
+            if spare < 0:
+                return None
+            left, right = (spare, 0) if text.justify == "right" else (0, spare)
+            own = below + console.get_style(text.style, default=Style.null())
+            line.append(Segment(" " * (self.cell_padding + left), blank))
+            for part, style, _ in text.render(console, end=""):
+                line.append(Segment(part, own + style + over))
+            line.append(Segment(" " * (right + self.cell_padding), blank))
+        outside = (
+            of_row + above + Style.from_meta({"row": place, "column": 0, "out_of_bounds": True})
+        )
+        line.append(Segment(" " * max(0, self.size.width - taken), outside))
+        return line
 
     def _get_row_region(self, row_index: int) -> Region:
         """Where a row is, without the sum over all that are above it."""

@@ -1,0 +1,75 @@
+"""The base of every dialog: in front of the screen that it was opened from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.segment import Segment
+from textual.command import CommandPalette
+from textual.css.styles import RulesMap
+from textual.geometry import Size
+from textual.renderables.background_screen import BackgroundScreen
+from textual.screen import ModalScreen, Screen, ScreenResultType
+from textual.strip import Strip
+from textual.style import Style
+from textual.visual import RenderOptions, Visual
+
+AMPLE = "-ample"
+WIDTHS = [(0, "-slim"), (60, AMPLE)]
+
+
+class InFront(Screen[ScreenResultType]):
+    """What opens in front of a screen. The screen around it stays as it is."""
+
+    DEFAULT_CLASSES = AMPLE  # from the start: a class that comes later costs a layout
+
+    def render(self) -> RenderableType:
+        background = super().render()
+        if isinstance(background, BackgroundScreen) and background.color.is_transparent:
+            return Behind(background.screen)  # type: ignore[return-value]  # any visual will do
+        return background
+
+    def _screen_resized(self, size: Size) -> None:
+        # Its first layout tells the dialog itself of its size, too: no reason for another one.
+        if self._compositor.size != size:
+            super()._screen_resized(size)
+
+
+# The first base has the styles.
+
+
+class Dialog(ModalScreen[ScreenResultType], InFront[ScreenResultType]):
+    """A dialog."""
+
+
+class Palette(CommandPalette, InFront[Any]):
+    """Textual's command palette."""
+
+
+class Behind(Visual):
+    """A screen as it is, without what the mouse does on it.
+
+    Textual takes it through Rich segment by segment, to tint it: half of the time in which a
+    dialog opens.
+    """
+
+    def __init__(self, screen: Screen[object]) -> None:
+        self._screen = screen
+
+    def render_strips(
+        self, width: int, height: int | None, style: Style, options: RenderOptions
+    ) -> list[Strip]:
+        return [
+            Strip(
+                [Segment(text, look and look.clear_meta_and_links()) for text, look, _ in strip],
+                strip.cell_length,
+            )
+            for strip in self._screen._compositor.render_strips()
+        ]
+
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
+        return container_width
+
+    def get_height(self, rules: RulesMap, width: int) -> int:
+        return self._screen.size.height
