@@ -19,7 +19,7 @@ AMPLE = "-ample"
 WIDTHS = [(0, "-slim"), (60, AMPLE)]
 
 
-class InFront(Screen[ScreenResultType]):
+class Overlay(Screen[ScreenResultType]):
     """What opens in front of a screen. The screen around it stays as it is."""
 
     DEFAULT_CLASSES = AMPLE  # from the start: a class that comes later costs a layout
@@ -39,11 +39,11 @@ class InFront(Screen[ScreenResultType]):
 # The first base has the styles.
 
 
-class Dialog(ModalScreen[ScreenResultType], InFront[ScreenResultType]):
+class Dialog(ModalScreen[ScreenResultType], Overlay[ScreenResultType]):
     """A dialog."""
 
 
-class Palette(CommandPalette, InFront[Any]):
+class Palette(CommandPalette, Overlay[Any]):
     """Textual's command palette."""
 
 
