@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..analysis.compare import BreakEven
 from ..analysis.kernels.provenance import row_key
-from ..analysis.memory.owners import WHOLE_MODEL
+from ..analysis.trace.names import WHOLE_MODEL
 from ..formatting import counted, significant
 from ..record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
 from .table import Cell, Column, Table, facts, fields_of, tabulate

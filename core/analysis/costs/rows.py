@@ -13,7 +13,7 @@ from ...formatting import percent
 from ...record.record import KernelRow, Kernels
 from ..kernels.captures import Joined
 from ..kernels.classify import classify
-from ..kernels.table import fold_layer_numbers
+from ..kernels.layers import fold_layer_numbers
 from ..kernels.time_ledger import TimeLedger, Window, steps_window
 from ..trace.activities import launches_of
 from ..trace.events import NONE, Index, Kind, Trace, follow, nearest

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..memory.owners import WHOLE_MODEL
+from ..trace.names import WHOLE_MODEL
 from .rows import FUSED, VIEWS, Row, may_be_one_phase, plain_word
 
 

@@ -11,9 +11,9 @@ from fractions import Fraction
 from ...record.record import KernelRow, Kernels
 from ..kernels.classify import FUSED as FUSED_NAME
 from ..kernels.classify import classify_operator, plain_operator
-from ..kernels.table import MODEL_PHASES, fold_layer_numbers
+from ..kernels.layers import fold_layer_numbers
 from ..kernels.tree import place_outside_modules
-from ..memory.owners import WHOLE_MODEL
+from ..trace.names import MODEL_PHASES, WHOLE_MODEL
 
 ANY_LAYER = "*"
 WRAPPERS = re.compile(

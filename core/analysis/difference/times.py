@@ -15,8 +15,7 @@ from statistics import median
 from typing import TypeVar
 
 from ...record.record import Kernels
-from ..kernels.layers import ODD_DEVIATIONS, ODD_SHARE, ranges
-from ..kernels.table import LAYER_NUMBER, fold_layer_numbers
+from ..kernels.layers import LAYER_NUMBER, ODD_DEVIATIONS, ODD_SHARE, fold_layer_numbers, ranges
 from .exact import ZERO, Part, rounded, whole
 from .fusions import with_fusions
 from .nodes import Kind, TimeNode

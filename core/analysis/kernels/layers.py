@@ -24,7 +24,14 @@ NUMBERED = re.compile(r"(?P<stem>|.*_)(?P<number>\d{1,9})")
 ANY_LAYER = "*"
 """Stands for a layer's number where the rows were folded before."""
 
+LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
+
 MOST_RANGES = 4
+
+
+def fold_layer_numbers(module: str) -> str:
+    """``blocks.3.attention`` to ``blocks.*.attention``."""
+    return LAYER_NUMBER.sub(ANY_LAYER, module)
 
 
 class LayerSpread(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from ...record.record import GeneratedKernel, KernelRow, Kernels
-from ..memory.owners import WHOLE_MODEL
+from ..trace.names import WHOLE_MODEL
 from .classify import FUSED
-from .table import fold_layer_numbers
+from .layers import fold_layer_numbers
 
 GRAPH_PREFIX = re.compile(r"^graph_\d+_(?=cpp_fused_)")
 """Prefix with the number of the graph, which the profiler records for the CPU's kernels."""

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from ...record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
-from ..memory.owners import WHOLE_MODEL
 from ..trace.events import NONE, Index, follow
 from ..trace.intervals import Times
-from ..trace.scopes import GRAD_ACCUMULATE, LOSS
+from ..trace.names import GRAD_ACCUMULATE, LOSS, MODEL_PHASES, WHOLE_MODEL
 from .classify import classify, classify_operator, fused_operators
+from .layers import fold_layer_numbers
 from .time_ledger import TimeLedger
 
 OTHER = "other"
-LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
-MODEL_PHASES = ("forward", "loss", "backward")
 NO_KERNELS = (
     "no work on the GPU was recorded, so the rows are the host's operators: CUPTI was refused, by "
     "another profiler, a foreign libcupti or the driver; look for CUPTI in the pass's log"
 )
-
-
-def fold_layer_numbers(module: str) -> str:
-    """``blocks.3.attention`` to ``blocks.*.attention``."""
-    return LAYER_NUMBER.sub("*", module)
 
 
 def kernel_table(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool = False) -> Kernels:

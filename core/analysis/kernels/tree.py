@@ -13,10 +13,8 @@ from typing import Literal
 import msgspec
 
 from ...record.record import KernelRow, Kernels, Memory, ModuleMemory
-from ..memory.owners import WHOLE_MODEL
-from ..trace.scopes import GRAD_ACCUMULATE, LOSS
+from ..trace.names import GRAD_ACCUMULATE, LOSS, MODEL_PHASES, WHOLE_MODEL
 from .layers import LayerGroup, LayerSpread, fold_layers, module_tree
-from .table import MODEL_PHASES
 
 Kind = Literal[
     "step", "module", "layers", "operator", "kernel", "phase", "idle", "unattributed", "rest"

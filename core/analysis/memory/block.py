@@ -20,7 +20,7 @@ from ...record.memory import (
     Pool,
 )
 from ...record.record import LedgerRow, Memory
-from ..trace.scopes import LOSS
+from ..trace.names import LOSS
 from .card import CardReading, Segments, card_rows
 from .clock_join import joined
 from .history import History, OomEvent

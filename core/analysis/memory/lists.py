@@ -13,8 +13,8 @@ import numpy as np
 from ...formatting import short_path, slashed
 from ...record.memory import Origin
 from ...record.record import Allocation, ModuleMemory, Timeline
+from ..trace.names import WHOLE_MODEL
 from .history import Frame, Stack, is_python
-from .owners import WHOLE_MODEL
 from .residents import Residents
 
 STACK_DEPTH = 16

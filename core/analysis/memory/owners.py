@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...record.memory import LIBRARY_WORKSPACE
+from ..trace.names import WHOLE_MODEL
 from .history import Allocations, History
 
 Owner = Literal[
@@ -27,9 +28,6 @@ Owner = Literal[
     "outputs",
 ]
 """The owner of a storage. Of several owners of one allocation the first in this order counts."""
-
-WHOLE_MODEL = "model"
-"""The path of the model itself, and of what happens outside every module."""
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):

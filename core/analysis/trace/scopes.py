@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..memory.owners import WHOLE_MODEL
 from .events import (
     MODULE_PREFIX,
     NONE,
@@ -31,6 +30,7 @@ from .events import (
 )
 from .intervals import Times
 from .markers import is_served_step
+from .names import GRAD_ACCUMULATE, LOSS, WHOLE_MODEL
 
 PART_RANGE = "part:"
 """Prefix of a range in generated code. One graph serves every layer, so the path in its name
@@ -74,8 +74,6 @@ ENGINE = "autograd::engine::evaluate_function: "
 NODE = re.compile(r".*\wBackwards?\d*|(torch::autograd::)?AccumulateGrad", re.DOTALL)
 """Name of a node of autograd by its class, such as ``AddmmBackward0``."""
 
-GRAD_ACCUMULATE = "grad accumulate"
-LOSS = "loss"
 UNKNOWN_PHASE = "unknown"
 OTHER_PHASE = "other"
 DATA_LOADING = "data loading"

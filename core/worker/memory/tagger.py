@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...analysis.memory.owners import WHOLE_MODEL, ModuleMark, Notes, Owner, PhaseMark, Tag
-from ...analysis.trace.scopes import LOSS, MODULE_RANGE
+from ...analysis.memory.owners import ModuleMark, Notes, Owner, PhaseMark, Tag
+from ...analysis.trace.names import LOSS, WHOLE_MODEL
+from ...analysis.trace.scopes import MODULE_RANGE
 from ..ranges import module_ranges, takes_fused_paths
 from ..workloads.base import SteppedWorkload, tensors_in
 

@@ -10,6 +10,7 @@ from pkgutil import walk_packages
 
 import pytest
 
+from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.spec.fields import FIELDS
 from sysbench.tui import commands
 from sysbench.tui.cli import main
@@ -98,6 +99,14 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_version_tells_that_of_torch_without_importing_it() -> None:
     assert not (HEAVY - {"psutil", "pynvml"}) & modules_after("--version")
+
+
+@pytest.mark.parametrize("words", [["estimate"], ["list"], ["show", "last"], ["compare", "last"]])
+def test_figures_are_printed_without_what_computes_them(
+    words: list[str], gpu_run: RunDirectory
+) -> None:
+    last = [gpu_run.id] if words[0] == "compare" else []
+    assert not {"numpy", "pandas", "textual", "torch"} & modules_after(*words, *last)
 
 
 def test_workstation_without_a_terminal_says_what_to_do(

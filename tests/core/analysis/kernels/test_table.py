@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.kernels.table import fold_layer_numbers, kernel_table
+from sysbench.core.analysis.kernels.layers import fold_layer_numbers
+from sysbench.core.analysis.kernels.table import kernel_table
 from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.trace.reader import read_trace
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from sysbench.core.analysis.kernels.idle_causes import HOST_LATE, ON_SYNC
 from sysbench.core.analysis.nsys.export import NsysExport, read_export
-from sysbench.core.analysis.trace.scopes import GRAD_ACCUMULATE, STEPS_RANGE
+from sysbench.core.analysis.trace.names import GRAD_ACCUMULATE
+from sysbench.core.analysis.trace.scopes import STEPS_RANGE
 from sysbench.core.record.nsys import NvtxRange
 from sysbench.core.tables.files.nsys import range_table, record_tables
 
