@@ -29,7 +29,7 @@ from .live.pen import Pen, terminal_abilities
 from .live.sensors import StripSampler
 from .live.session import Session
 from .live.terminal import has_hung_up, stay_off_a_lost_terminal
-from .live.wire import Shown
+from .live.wire import Shown, is_nothing
 from .loading import load_class
 from .screens.base import WorkScreen
 from .theme import AsciiFilter, OnceParsed, PrintableFilter
@@ -152,6 +152,9 @@ class SysbenchApp(App[None]):
         writes = self._running and not self._closed and not self.is_headless
         if writes and isinstance(renderable, CompositorUpdate) and not self._batch_count:
             renderable = self._shown_cells.only_changes(renderable, screen, self.size.width)
+            cursor = self.screen.outer_size.clamp_offset(self.cursor_position)
+            if cursor == self._previous_cursor_position and is_nothing(renderable):
+                renderable = None  # else the cursor would be sent to where it is
         super()._display(screen, renderable)
 
     def action_command_palette(self) -> None:

@@ -119,6 +119,11 @@ class Changes(CompositorUpdate):
         return self._pen.write(self.pieces, self._width)
 
 
+def is_nothing(update: CompositorUpdate) -> bool:
+    """Whether an update changes no cell."""
+    return isinstance(update, Changes) and not update.pieces
+
+
 def pieces_of(update: ChopsUpdate) -> Iterator[tuple[int, int, Strip]]:
     """Column, row and strip of what an update paints, in the way in which it writes it."""
     for y, from_x, to_x in update.spans:

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.strip import Strip
 
 from sysbench.tui.live.pen import PLAIN, Abilities, Pen
-from sysbench.tui.live.wire import Changes, Shown
+from sysbench.tui.live.wire import Changes, Shown, is_nothing
 
 WIDTH, HEIGHT = 24, 3
 CONSOLE = Console(color_system="truecolor", force_terminal=True)
@@ -44,7 +44,10 @@ def test_a_frame_as_it_was_sends_nothing() -> None:
     shown = fresh()
     assert sent(shown, partial(FRAME)).render_segments(CONSOLE)
     for update in (partial([*FRAME]), layout([*FRAME])):
-        assert sent(shown, update).render_segments(CONSOLE) == ""
+        changes = sent(shown, update)
+        assert is_nothing(changes) and changes.render_segments(CONSOLE) == ""
+    changed = [*FRAME[1:], Strip([Segment("y" * WIDTH)])]
+    assert not is_nothing(sent(shown, partial(changed)))
 
 
 def test_the_first_layout_of_another_screen_is_sent_whole() -> None:
