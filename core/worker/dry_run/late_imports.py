@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +19,9 @@ DECORATORS = ("disable", "assume_constant_result", "allow_in_graph")
 
 LATE = (f"{COMPILER}._trace_wrapped_higher_order_op", "scipy.optimize")
 """Modules of which transformers imports functions by name and calls them in few models."""
+
+OF_TEXTS = ("tokenizers", "jinja2")
+"""Packages that turn texts into tokens: transformers does without where they are not installed."""
 
 MODELS = os.path.join("transformers", "models")
 """End of the folder that has a package for each kind of model."""
@@ -37,8 +40,9 @@ def few_imports(*, is_of_one_package: bool) -> Iterator[None]:
 
     Args:
         is_of_one_package: Whether the package of the model's configuration has all of the model.
-            transformers, imported for the first time, then lists no other model by name. It reads
-            the sources of all of them for that, twice: longer than the rest of its import.
+            transformers, imported for the first time, then lists no other model by name, and has
+            none of `OF_TEXTS`. It reads the sources of all models for that, twice: longer than
+            the rest of its import.
     """
     import torch.distributed
 
@@ -46,6 +50,8 @@ def few_imports(*, is_of_one_package: bool) -> Iterator[None]:
         stack.enter_context(plain_torch())
         if is_of_one_package:
             stack.enter_context(replaced(os, "scandir", partial(_few_entries, os.scandir)))
+            found = partial(_found_unless_of_texts, importlib.util.find_spec)
+            stack.enter_context(replaced(importlib.util, "find_spec", found))
         else:
             list_every_model()
         stack.enter_context(replaced(torch.distributed, "is_available", lambda: False))
@@ -55,7 +61,7 @@ def few_imports(*, is_of_one_package: bool) -> Iterator[None]:
 
 
 def list_every_model() -> None:
-    """Let transformers list the models that `few_imports` had it leave out."""
+    """Let transformers have the models, and the packages, that `few_imports` had it leave out."""
     transformers = sys.modules.get("transformers")
     if transformers is not None and not hasattr(transformers, ANY_MODEL):
         importlib.import_module("transformers.utils.import_utils").clear_import_cache()
@@ -67,6 +73,11 @@ def _few_entries(scan: Callable[..., Any], path: Any = ".") -> Any:
         return scan(path)
     with scan(path) as entries:
         return nullcontext([entry for entry in entries if entry.name == KEPT_FOLDER])
+
+
+def _found_unless_of_texts(find: Callable[..., Any], name: str, package: Any = None) -> Any:
+    """What ``importlib.util.find_spec`` gives; None for a package of `OF_TEXTS`."""
+    return None if name in OF_TEXTS else find(name, package)
 
 
 @contextmanager

@@ -116,10 +116,13 @@ from sysbench.core.worker.dry_run.child import quick_prediction
 for model in ("hf:{config}", "{tmp_path}/mine.py:make", "hf:{config}"):
     settings = {{"model": model, "device": "cpu", "batch": 1, "context": 8}}
     prediction = quick_prediction(canonical_spec(resolved(parse_spec(settings))))
-    print(prediction.parameters, hasattr(sys.modules["transformers"], "BertConfig"))
+    transformers = sys.modules["transformers"]
+    has_texts = transformers.utils.is_tokenizers_available()
+    print(prediction.parameters, hasattr(transformers, "BertConfig"), has_texts)
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     llama = sum((50 * 16, 4 * 16 * 16, 3 * 16 * 16, 2 * 16, 16, 50 * 16))
     bert = done.stdout.splitlines()[1:2]
-    assert done.stdout.splitlines()[::2] == [f"{llama} False", f"{llama} True"], done.stderr
-    assert bert[0].endswith(" True")
+    listed = [f"{llama} False False", f"{llama} True True"]
+    assert done.stdout.splitlines()[::2] == listed, done.stderr
+    assert bert[0].endswith(" True True")
