@@ -235,7 +235,7 @@ class SysbenchApp(App[None]):
             if pair is not None:
                 self._offer(pair)
             elif not self.session.is_series_live():
-                self.notify(f"{newcomer.id} was started elsewhere. F3 shows it.", markup=False)
+                self.notify(f"{newcomer.id} is live. F3 shows it.", markup=False)
         # On the way out the last screen goes before the timer does.
         for screen in self.screen_stack[-1:]:
             if isinstance(screen, WorkScreen) and screen.is_mounted:

@@ -8,9 +8,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import DamagedFileError, DeviceBusyError
+from ..errors import DamagedFileError, DeviceBusyError, SysbenchError
 from ..machine import children
 from ..machine.children import python_child
+from ..machine.node import device_lock
 from ..storage import has_open, lock_holder
 from .directory import RunDirectory
 
@@ -39,6 +40,17 @@ def is_beginning(run: RunDirectory) -> bool:
     except (OSError, DamagedFileError):
         return False
     return 0 <= seconds < BEGIN_SECONDS
+
+
+def is_waiting(run: RunDirectory) -> bool:
+    """Whether a supervisor works on the run, and another one holds the device that it needs."""
+    pid = run.supervisor_pid()
+    try:
+        first, *_ = run.header().spec.devices
+    except (OSError, SysbenchError):
+        return False
+    holder = lock_holder(device_lock(first))
+    return pid is not None and holder is not None and holder != pid
 
 
 def stop(run: RunDirectory) -> bool:

@@ -36,6 +36,7 @@ class Field:
         later: Added after runs had been stored: at its default it is left out of the identity,
             so that those runs keep their identity.
         is_typed: Whether people write it; else it follows from other keys, and helps leave it out.
+        zero: What 0 stands for, in a word or two; empty where it is a number like any other.
         is_used: Whether the value has a meaning, by the values of the other keys.
     """
 
@@ -50,6 +51,7 @@ class Field:
     part_of: str = ""
     later: bool = False
     is_typed: bool = True
+    zero: str = ""
     is_used: Callable[[Mapping[str, Any]], bool] = lambda values: True
 
     def parse(self, value: object) -> Any:
@@ -95,14 +97,15 @@ def as_number(value: Any) -> float:
 
 
 def count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = "") -> Field:
-    """A whole number in a range; ``zero`` is the meaning of 0, for messages."""
-    allowed = f"a whole number from {low} to {high}" + (f" ({zero})" if zero else "")
+    """A whole number in a range; ``zero`` is what 0 stands for."""
+    allowed = f"a whole number from {low} to {high}" + (f" (0: {zero})" if zero else "")
     return Field(
         name=name,
         help=help,
         allowed=allowed,
         convert=as_whole_number,
         valid=lambda value: low <= value <= high,
+        zero=zero,
     )
 
 
@@ -147,6 +150,7 @@ def decimal(
     low: float,
     high: float,
     convert: Callable[[Any], float] = as_number,
+    zero: str = "",
 ) -> Field:
     """A number in a range that ``allowed`` puts in words."""
     return Field(
@@ -155,6 +159,7 @@ def decimal(
         allowed=allowed,
         convert=convert,
         valid=lambda value: low <= value <= high,  # false for nan
+        zero=zero,
     )
 
 

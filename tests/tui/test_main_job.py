@@ -12,7 +12,7 @@ from textual.widgets import Input, OptionList, Static
 
 from sysbench.core.export.exports import EXPORTS, default_path
 from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
-from sysbench.core.runs.launch import start_detached, stop
+from sysbench.core.runs.launch import is_waiting, start_detached, stop
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.dialogs.ask import AskScreen
@@ -118,14 +118,35 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
         await pilot.press("f2")
         await pilot.pause()
         await pilot.press("ctrl+r")
-        await pilot.pause()
-        assert len(list_runs()) == 1, "a second run must not start beside a live one"
+        await until(pilot, lambda: isinstance(again.screen, AskScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(again.screen, RunScreen))
+        form = again.screen
+        assert isinstance(form, RunScreen)
+        assert len(list_runs()) == 1, "a second run must not start beside a live one unasked"
+        form.fill(long, ["timing"])
+        await until(pilot, lambda: form.filled.spec == long)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: isinstance(again.screen, AskScreen))
+        await pilot.press("q")
+        await until(pilot, lambda: len(list_runs()) == 2)
+        queued = next(one for one in list_runs() if one.id != run.id)
+        await until(pilot, lambda: is_waiting(queued))
+        assert not is_waiting(run)
+        found = again.session.find_live_run()
+        assert found is not None and found.id == run.id
         await pilot.press("f3", "x", "s")
-        await until(pilot, lambda: not again.session.live)
+        await until(pilot, lambda: watch.over)
         await until(pilot, lambda: isinstance(again.screen, ResultScreen))
         assert watch.view.status == "cancelled"
+        await until(pilot, lambda: again.session.live)
+        follower = again.watch_run
+        assert follower is not None and follower.run.id == queued.id
+        assert not is_waiting(queued)
+        assert stop(queued)
+        await until(pilot, lambda: not again.session.live)
     assert not run.is_live()
-    assert run.record().status == "cancelled"
+    assert {one.record().status for one in (run, queued)} == {"cancelled"}
 
 
 @pytest.mark.usefixtures("stepping")

@@ -38,10 +38,13 @@ class Session:
         return self.watch is not None and not self.watch.over
 
     def find_live_run(self) -> RunDirectory | None:
-        """A run that outlived an earlier terminal, or was started in another one."""
+        """A run that outlived an earlier terminal, or was started in another one; a waiting one
+        where none measures."""
         from ...core.runs.directory import list_runs
+        from ...core.runs.launch import is_waiting
 
-        return next((run for run in list_runs()[:RECENT_RUNS] if run.is_live()), None)
+        live = [run for run in list_runs()[:RECENT_RUNS] if run.is_live()]
+        return next((run for run in live if not is_waiting(run)), live[-1] if live else None)
 
     @staticmethod
     def newest_run() -> RunDirectory | None:

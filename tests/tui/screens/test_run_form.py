@@ -292,6 +292,36 @@ async def test_typing_nonsense_complains_at_the_field(app: SysbenchApp) -> None:
         await until(pilot, lambda: not why.display)
 
 
+async def test_start_goes_to_the_first_field_that_is_refused(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app.screen.query_one("#field-context", Input).value = "x"
+        app.screen.query_one("#field-clip", Input).value = "y"
+        await until(pilot, lambda: len(screen_of(app).filled.errors) == 2)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.focused is app.screen.query_one("#field-context"))
+        assert [one.message for one in app._notifications] == ["2 fields to fix: context, clip"]
+
+
+async def test_a_zero_says_what_it_stands_for(app: SysbenchApp) -> None:
+    meanings = {"clip": "off", "steps": "until settled", "threads": "automatic"}
+    meanings |= {"memory_limit": "none", "seed": ""}
+    async with app.run_test(size=(120, 48)) as pilot:
+        await until(pilot, lambda: app.screen.query("#field-memory_limit"))
+        await pilot.pause()
+        for name, meaning in meanings.items():
+            box = app.screen.query_one(f"#field-{name}", Input)
+            line = box.render_line(0)
+            assert line.text.split() == ["0", *meaning.split()]
+            box.value = "3"
+            assert box.render_line(0).text.split() == ["3"]
+            assert box.render_line(0).cell_length == line.cell_length
+            box.focus()
+            box.value = "0"
+            await pilot.pause()
+            assert box.render_line(0).text.split() == ["0", *meaning.split()]
+
+
 async def test_choices_turn_with_the_arrow_keys_and_open_with_enter(app: SysbenchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()

@@ -69,6 +69,13 @@ def ask_before_leaving() -> AskScreen:
     return AskScreen("A run is live", text, answers)
 
 
+def ask_before_queueing() -> AskScreen:
+    """Ask whether a run shall wait for the live one; dismisses with ``queue`` or ``stay``."""
+    text = "This one can wait for the device, and begins when it is free."
+    answers = (Answer("queue", "Queue it", "q"), Answer("stay", "Do not start", "escape"))
+    return AskScreen("A run is live", text, answers)
+
+
 def ask_before_stopping() -> AskScreen:
     """Ask whether to end the live run; dismisses with ``stop`` or ``stay``."""
     text = "What it measured so far is kept; the run ends as cancelled."

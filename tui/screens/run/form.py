@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.segment import Segment
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.events import Paste
 from textual.message import Message
+from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
@@ -55,6 +57,9 @@ ON_DEMAND = {
 CODE_HELP = f"enter lists recent ones and files; or type {WAYS}"
 
 THIS_MACHINE = ("this machine", HERE)
+ZERO_COLUMN = 3
+"""Where the meaning of a 0 begins: the 0 and the cursor behind it come before."""
+
 CARD_HELP = "predict for this card instead; what runs and where stays as it is"
 
 ROUNDS_HELP = "time it in so many processes, one after another; the interval is then theirs"
@@ -81,11 +86,27 @@ def _control(field: Field, text: str) -> Choice | Input:
         return Choice("model", choices, _choice_of(text), id=name)
     if field.choices:
         return Choice(field.name, [(choice, choice) for choice in field.choices], text, id=name)
-    return _text_field(text, name)
+    return _text_field(text, name, field.zero)
 
 
 class TextField(Input):
-    """A field of text; a pasted command is the screen's, not this field's."""
+    """A field of text; a pasted command is the screen's, not this field's.
+
+    Attributes:
+        zero: What 0 stands for; it is shown behind the 0.
+    """
+
+    zero = ""
+
+    def render_line(self, y: int) -> Strip:
+        """The text, and what its 0 stands for."""
+        line = super().render_line(y)
+        if y or self.value != "0" or not self.zero:
+            return line
+        style = self.rich_style + self.get_component_rich_style("input--suggestion", partial=True)
+        words = Strip([Segment(self.zero, style)])
+        parts = line.crop(0, ZERO_COLUMN), words, line.crop(ZERO_COLUMN + words.cell_length)
+        return Strip.join(parts).crop(0, line.cell_length)
 
     def _on_paste(self, event: Paste) -> None:
         from .pasted import is_command  # not before the first frame
@@ -94,8 +115,10 @@ class TextField(Input):
             event.prevent_default()
 
 
-def _text_field(text: str, id: str) -> TextField:
-    return TextField(text, compact=True, id=id, select_on_focus=True)
+def _text_field(text: str, id: str, zero: str = "") -> TextField:
+    field = TextField(text, compact=True, id=id, select_on_focus=True)
+    field.zero = zero
+    return field
 
 
 def _model_help(model: str) -> str:
@@ -190,6 +213,14 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     def on_mount(self) -> None:
         self._later()
+
+    def show(self, name: str) -> None:
+        """Go to the row of a field."""
+        for row in self.query(f"#row-{name}").results(FieldRow):
+            for control in row.query("*"):
+                if control.focusable:
+                    control.focus()
+                    return
 
     def fill(self, spec: RunSpec, passes: Sequence[PassName], repeat: int = 1) -> None:
         """Show this spec, these passes and so many rounds."""

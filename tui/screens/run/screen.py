@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import getters, on, work
@@ -15,6 +16,7 @@ from textual.widgets import Button, Static
 from textual.worker import get_current_worker
 
 from ....core.errors import SysbenchError
+from ....core.formatting import counted
 from ....core.machine.children import PYTHON_VARIABLE
 from ....core.record.blocks import PassName
 from ....core.spec.command_line import command_line
@@ -29,6 +31,7 @@ from .prediction import PredictionView, estimate_command, exact_text, exact_verd
 
 if TYPE_CHECKING:
     from ....core.estimate.exact import Estimator
+    from ....core.runs.directory import RunDirectory
     from .device_prediction import DevicePrediction
 
 
@@ -161,32 +164,43 @@ class RunScreen(WorkScreen):
                 markup=False,
             )
             return
-        spec, errors = self.filled.spec, self.filled.errors
-        if spec is None or errors:
-            text = "; ".join(f"{field}: {allowed}" for field, allowed in errors.items())
+        errors = self.filled.errors
+        if self.filled.spec is None or errors:
+            # Why stands under each row and in the other panel.
+            text = f"{counted(len(errors), 'field')} to fix: {', '.join(errors)}"
             self.notify(text, title="Not started", severity="error", markup=False)
+            self.form.show(next(iter(errors), ""))
             return
         if self.app.session.live:
-            self.notify(
-                "A run is live on this machine. Watch or stop it first (F3).",
-                title="Not started",
-                severity="warning",
-                markup=False,
-            )
+            from ..dialogs.ask import ask_before_queueing
+
+            self.app.push_screen(ask_before_queueing(), partial(self._queue, self.filled))
             return
+        if run := self._started(self.filled):
+            self.app.follow(run)
+
+    def _queue(self, filled: Filled, answer: str | None) -> None:
+        """Start a supervisor that waits until the device is free."""
+        if answer == "queue" and (run := self._started(filled)):
+            self.notify(f"{run.id} waits its turn. F5 lists it.", markup=False)
+
+    def _started(self, filled: Filled) -> RunDirectory | None:
+        """A new run of what the form said, and its supervisor; none where that failed."""
         from ....core.spec.resolve import resolved
 
+        if filled.spec is None:
+            return None
         try:
             # Nothing of a run is needed before the first frame.
             from ....core.runs.directory import create_run
             from ....core.runs.launch import start_detached
 
-            run = create_run(resolved(spec), self.filled.passes, repeat=self.filled.repeat)
+            run = create_run(resolved(filled.spec), filled.passes, repeat=filled.repeat)
             start_detached(run)
         except (SysbenchError, OSError) as error:
             self.notify(str(error), title="Not started", severity="error", markup=False)
-            return
-        self.app.follow(run)
+            return None
+        return run
 
     def action_exact(self) -> None:
         """Play the form's step on meta tensors, in a separate process."""

@@ -275,8 +275,14 @@ async def test_again_fills_the_form_with_the_spec(own_run: RunDirectory) -> None
 
 def test_the_machine_of_a_gpu_run_begins_with_the_gpu(gpu_run: RunDirectory) -> None:
     names = [name for name, _ in machine(gpu_run.record())]
-    assert names[0] == "device.name"
-    assert "cpu.model" in names
+    assert names[0] == "device name"
+    assert "cpu model" in names
+
+
+def test_the_machine_is_in_words(own_run: RunDirectory) -> None:
+    facts = dict(machine(own_run.record()))
+    assert facts["memory capacity"].endswith("GiB")
+    assert facts["cpu threads allowed"].isdigit()
 
 
 def test_the_head_of_timing_gives_up_whole_facts() -> None:

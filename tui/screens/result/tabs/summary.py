@@ -171,6 +171,11 @@ def machine(record: Record) -> list[Pair]:
     rows = cells_as_text(environment_table(record))
     rows.sort(key=lambda row: not row[0].startswith("device."))
     return [
-        (name, " ".join(cell for cell in (value, note) if cell))
+        (fact_words(name), f"{value} ({note})" if note else value)
         for name, value, note in rows[:TELLING_FACTS]
     ]
+
+
+def fact_words(name: str) -> str:
+    """A key of the environment in words; its bytes have units of their own."""
+    return name.replace(".", " ").replace("_", " ").removesuffix(" bytes")
