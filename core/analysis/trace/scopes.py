@@ -311,6 +311,11 @@ def _backward_modules(
     position[position == len(numbers)] = NONE  # beyond the largest number
     matches = follow(position, numbers) == events.sequence
     module_of_node = np.where(matches, follow(position, follow(forward[last], module)), NONE)
+    # A write to a part of a tensor makes a node, `CopySlices`, that no operator has recorded, and
+    # that runs the operator's own node. Reversed, the first within a call is set last.
+    within = np.flatnonzero((module_of_node != NONE) & (engine != NONE))[::-1]
+    within = within[~matches[engine[within]]]
+    module_of_node[engine[within]] = module_of_node[within]
     modules.append(GRAD_ACCUMULATE)
     module_of_node[names.accumulates[events.name]] = len(modules) - 1
     return np.where(module == NONE, follow(engine, module_of_node), module)

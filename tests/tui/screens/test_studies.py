@@ -203,7 +203,7 @@ async def test_another_study_begins_with_its_first_table(
         assert str(bar.render()).startswith("[Times]")
         assert screen.query_one(TableView).display
         await pilot.press("v", "v")
-        assert str(bar.render()).startswith(" Times  Plot [Says]")
+        assert str(bar.render()).startswith(" Times  Plot [Findings]")
 
 
 async def test_the_report_is_written_where_one_says(

@@ -96,6 +96,8 @@ class TextField(Input):
         zero: What 0 stands for; it is shown behind the 0.
     """
 
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"text-field--zero"}
+
     zero = ""
 
     def render_line(self, y: int) -> Strip:
@@ -103,8 +105,7 @@ class TextField(Input):
         line = super().render_line(y)
         if y or self.value != "0" or not self.zero:
             return line
-        style = self.rich_style + self.get_component_rich_style("input--suggestion", partial=True)
-        words = Strip([Segment(self.zero, style)])
+        words = Strip([Segment(self.zero, self.get_component_rich_style("text-field--zero"))])
         parts = line.crop(0, ZERO_COLUMN), words, line.crop(ZERO_COLUMN + words.cell_length)
         return Strip.join(parts).crop(0, line.cell_length)
 

@@ -17,7 +17,7 @@ from ...widgets.charts.line_plot import LinePlot
 from ...widgets.tables.table_view import TableView
 from .text import introduction, literal_lines, said
 
-PLOT, SAYS, NOTES = "plot", "says", "notes"
+PLOT, FINDINGS, NOTES = "plot", "findings", "notes"
 
 
 class StudyViews(Vertical):
@@ -48,7 +48,7 @@ class StudyViews(Vertical):
         the first that can be drawn."""
         is_other = self._report is None or self._report.study.name != report.study.name
         self._report, self._chosen = report, chosen
-        self.bar.names = [*(table.name for table in report.shown), PLOT, SAYS, NOTES]
+        self.bar.names = [*(table.name for table in report.shown), PLOT, FINDINGS, NOTES]
         if is_other or self.bar.active not in self.bar.names:
             self.bar.active = self.bar.names[0]
         self.bar.refresh()
@@ -87,7 +87,7 @@ class StudyViews(Vertical):
         figure = self._figure(report)
         self.table.display = table is not None or (is_roomy and bool(report.shown))
         self.plot.display = view == PLOT or (is_roomy and table is not None and figure is not None)
-        self.words.display = view in (SAYS, NOTES)
+        self.words.display = view in (FINDINGS, NOTES)
         self.screen.set_class(view == PLOT, "-plotting")
         if table is None and self.table.table not in report.shown:
             table = next(iter(report.shown), None)
@@ -95,7 +95,7 @@ class StudyViews(Vertical):
             self.table.note = " · ".join(report.legends.get(table.name, ()))
             self.table.show(table)
         self.plot.show(figure)
-        lines = said(report) if view == SAYS else introduction(report.study)
+        lines = said(report) if view == FINDINGS else introduction(report.study)
         self.words.query_one(Static).update(literal_lines("\n".join(lines)))
 
     def _figure(self, report: Report) -> Figure | None:

@@ -102,6 +102,21 @@ def test_backward_kernels_take_the_module_of_the_operator_that_made_the_node(
     }
 
 
+def test_backward_of_a_write_to_a_part_takes_the_module_of_the_node_within(writer: Any) -> None:
+    engine = "autograd::engine::evaluate_function: "
+    writer.op("mod:attention", 0, 10)
+    writer.op("aten::copy_", 0, 10, sequence=6)
+    writer.op(f"{engine}torch::autograd::CopySlices", 60, 20, tid=101, sequence=7)
+    writer.op("torch::autograd::CopySlices", 61, 18, tid=101, sequence=7)
+    writer.launch(62, "whole", 70, 4, tid=101)
+    writer.op("torch::autograd::CopyBackwards", 66, 10, tid=101, sequence=6)
+    writer.launch(68, "part", 80, 4, tid=101)
+    table = kernel_table(ledger_of(writer))
+    assert {row.name: row.module for row in table.rows} == dict.fromkeys(
+        ("whole", "part"), "attention"
+    )
+
+
 def test_a_foreign_trace_has_phases_by_what_encloses_and_modules_by_nesting(
     writer: Any,
 ) -> None:
