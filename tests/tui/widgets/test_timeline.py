@@ -24,10 +24,28 @@ def timeline_of(points: list[tuple[float, int]]) -> Timeline:
 @given(samples, st.integers(1, 120))
 def test_the_peak_has_a_column(points: list[tuple[float, int]], width: int) -> None:
     timeline = timeline_of(points)
-    chosen = column_samples(timeline, width)
+    chosen = column_samples(timeline, width, (timeline.t_ms[0], timeline.t_ms[-1]))
     assert len(chosen) == width
     assert chosen == sorted(chosen)
     assert max(timeline.live_bytes[at] for at in chosen) == max(timeline.live_bytes)
+
+
+@given(samples, st.integers(1, 120), st.floats(0, 1), st.floats(0, 1))
+def test_a_window_shows_its_own_samples(
+    points: list[tuple[float, int]], width: int, one: float, other: float
+) -> None:
+    timeline = timeline_of(points)
+    first, last = timeline.t_ms[0], timeline.t_ms[-1]
+    begin, end = (first + share * (last - first) for share in sorted((one, other)))
+    chosen = column_samples(timeline, width, (begin, end))
+    assert len(chosen) == width
+    assert chosen == sorted(chosen)
+    within = [at for at, t_ms in enumerate(timeline.t_ms) if begin <= t_ms <= end]
+    if within:
+        highest = max(timeline.live_bytes[at] for at in within)
+        assert highest in [timeline.live_bytes[at] for at in chosen]
+    # A column without a sample has the one that was in force.
+    assert set(chosen) <= {*within, max(min(within, default=chosen[0] + 1) - 1, 0)}
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=8), st.integers(1, 30))

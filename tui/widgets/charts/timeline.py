@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,6 +22,12 @@ from ...theme import Swatch, rich_colour, swatch_of
 from .plot import mark_row
 from .traces import EIGHTHS
 
+Window = tuple[float, float]
+"""Begin and end of what is in sight, in milliseconds."""
+
+MOST_ZOOM = 2.0**14
+"""Times that the whole is longer than the shortest window."""
+
 Cell = tuple[str, str]
 """One character and its colour, a variable of the theme; an empty one is the background."""
 
@@ -37,18 +43,18 @@ def category_swatches(timeline: Timeline) -> dict[str, Swatch]:
     return {name: swatch_of(name) for name in stacking_order(timeline)}
 
 
-def column_samples(timeline: Timeline, width: int) -> list[int]:
+def column_samples(timeline: Timeline, width: int, window: Window) -> list[int]:
     """For each column the index of the sample with the most live bytes in its interval.
 
     A column without a sample shows the one before it.
     """
     t_ms = timeline.t_ms
-    begin, span = t_ms[0], (t_ms[-1] - t_ms[0]) or 1.0
-    chosen, first = [], 0
+    begin, end = window
+    chosen, first = [], bisect_left(t_ms, begin)
     for column in range(width):
-        until = begin + span * (column + 1) / width
         # Half-open range of samples; the last column takes all, whatever rounding made of it.
-        last = bisect_right(t_ms, until) if column < width - 1 else len(t_ms)
+        is_last = column == width - 1
+        last = bisect_right(t_ms, end if is_last else begin + (end - begin) * (column + 1) / width)
         if last > first:
             chosen.append(max(range(first, last), key=timeline.live_bytes.__getitem__))
             first = last
@@ -92,6 +98,8 @@ class TimelineView(Widget, can_focus=True):
         Binding("shift+right,ctrl+right", "move(10)", "Far on", show=False),
         Binding("home", "move(-9999)", "Begin", show=False),
         Binding("end", "move(9999)", "End", show=False),
+        Binding("plus,equals_sign", "zoom(0.5)", "Zoom in", show=False, id="memory.zoom-in"),
+        Binding("minus", "zoom(2)", "Zoom out", show=False, id="memory.zoom-out"),
         Binding("k", "peak", "To the peak", show=False, id="memory.peak"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {"timeline--axis", "timeline--cursor"}
@@ -119,6 +127,8 @@ class TimelineView(Widget, can_focus=True):
         times = timeline.t_ms
         self.peak = min(range(len(times)), key=lambda index: abs(times[index] - peak_ms))
         self.sample = self.peak
+        self._whole: Window = (times[0], times[-1])
+        self.window = self._whole
         self._drawn_for: Size | None = None
         self._columns: list[list[Cell]] = []
         self._samples: list[int] = []
@@ -137,7 +147,7 @@ class TimelineView(Widget, can_focus=True):
         high = max(self.timeline.live_bytes) or 1
         self._ticks = {height - 1: amount(high), (height - 1) // 2: amount(high / 2), 0: "0"}
         self._margin = max(map(len, self._ticks.values()))
-        self._samples = column_samples(self.timeline, width - self._margin - 1)
+        self._samples = column_samples(self.timeline, width - self._margin - 1, self.window)
         for sample in self._samples:
             layers = [
                 (self.timeline.categories[name][sample], self.looks[name]) for name in self.order
@@ -154,15 +164,45 @@ class TimelineView(Widget, can_focus=True):
         )
 
     def action_move(self, by: int) -> None:
-        if self._samples:
-            column = min(max(self.cursor + by, 0), len(self._samples) - 1)
-            self._go(self._samples[column])
+        if not self._samples:
+            return
+        column, room = self.cursor + by, len(self._samples)
+        t_ms, (begin, end) = self.timeline.t_ms, self.window
+        if 0 <= column < room or self.window == self._whole:
+            sample = self._samples[min(max(column, 0), room - 1)]
+        else:
+            sample = bisect_right(t_ms, t_ms[self.sample] + by * (end - begin) / room) - 1
+        if sample == self.sample:
+            # Where samples are farther apart than columns, a column is less than one of them.
+            sample += 1 if by > 0 else -1
+        self._go(min(max(sample, 0), len(t_ms) - 1))
+
+    def action_zoom(self, factor: float) -> None:
+        """Show so many times the present span; the cursor keeps its place in it."""
+        (first, last), (begin, end) = self._whole, self.window
+        whole = last - first
+        span = min(max((end - begin) * factor, whole / MOST_ZOOM), whole)
+        at = self.timeline.t_ms[self.sample]
+        share = (at - begin) / (end - begin) if end > begin else 0.0
+        self._show(at - share * span, span)
+        self.refresh()
+
+    def _show(self, begin: float, span: float) -> None:
+        """Have a window of this span in sight, from there on as far as there is something."""
+        first, last = self._whole
+        begin = min(max(begin, first), last - span)
+        self.window = self._whole if span >= last - first else (begin, begin + span)
+        self._drawn_for = None
 
     def action_peak(self) -> None:
         self._go(self.peak)
 
     def _go(self, sample: int) -> None:
         self.sample = sample
+        begin, end = self.window
+        at = self.timeline.t_ms[sample]
+        if not begin <= at <= end:
+            self._show(at - (end - begin) / 2, end - begin)
         self.refresh()
         self.post_message(self.Moved(sample))
 
@@ -200,11 +240,12 @@ class TimelineView(Widget, can_focus=True):
 
     def _axis_line(self, axis: Style, pointer: Style, cursor: int) -> Strip:
         """Phases and the cursor's position under the area."""
-        t_ms, room = self.timeline.t_ms, len(self._columns)
-        span = (t_ms[-1] - t_ms[0]) or 1.0
+        room, (first, last) = len(self._columns), self.window
+        span = (last - first) or 1.0
         marks = [
-            (min(max(int((begin - t_ms[0]) / span * room), 0), room - 1), name)
-            for name, begin, _ in self.timeline.phases
+            (min(max(int((begin - first) / span * room), 0), room - 1), name)
+            for name, begin, end in self.timeline.phases
+            if begin <= last and (end >= first or self.window == self._whole)
         ]
         text = mark_row(marks, room).replace(" ", "─")
         return Strip(

@@ -187,6 +187,36 @@ async def test_the_memory_cursor_tells_what_lives(app: SysbenchApp, own_run: Run
         assert "live" in str(cursor_text(view, view.sample, 30))
 
 
+async def test_memory_is_zoomed_around_the_cursor(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "memory")
+        view = tab.query_one(TimelineView)
+        await until(pilot, lambda: app.focused is view)
+        times, whole = view.timeline.t_ms, view.window
+        assert whole == (times[0], times[-1])
+        for zoomed in range(1, 4):
+            await pilot.press("+")
+            begin, end = view.window
+            assert end - begin == pytest.approx((whole[1] - whole[0]) / 2**zoomed)
+            assert begin <= times[view.peak] <= end
+            assert view.sample == view.peak
+        # The cursor takes the window along, sample by sample where they are far apart.
+        await pilot.press("home")
+        assert view.sample == 0
+        assert view.window[0] == whole[0]
+        steps = 0
+        while view.sample < len(times) - 1:
+            before = view.sample
+            await pilot.press("shift+right")
+            assert view.sample > before
+            assert view.window[0] <= times[view.sample] <= view.window[1]
+            steps += 1
+        assert steps > 1
+        await pilot.press("k", *3 * ["-"])
+        assert view.window == whole
+        assert view.sample == view.peak
+
+
 async def test_memory_tables_turn(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         tab = await open_tab(pilot, app, own_run, "memory")

@@ -83,7 +83,7 @@ class MemoryTab(ViewsTab):
         with Horizontal(id="upper"):
             with Vertical(classes="panel", id="timeline") as panel:
                 panel.border_title = LIVE
-                panel.border_subtitle = f"← → move · k {shown.mark}"
+                panel.border_subtitle = f"← → move · + - zoom · k {shown.mark}"
                 yield above
             with Vertical(classes="panel", id="cursor") as panel:
                 panel.border_title = "At the cursor"
