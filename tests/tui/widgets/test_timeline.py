@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.app import App, ComposeResult
 
 from sysbench.core.record.record import Timeline
 from sysbench.tui.theme import swatch
-from sysbench.tui.widgets.charts.timeline import column_samples, stacked_column, stacking_order
+from sysbench.tui.widgets.charts.timeline import (
+    TimelineView,
+    column_samples,
+    stacked_column,
+    stacking_order,
+)
 
 samples = st.lists(st.tuples(st.floats(0.001, 50), st.integers(0, 2**40)), min_size=1, max_size=200)
 
@@ -46,6 +52,29 @@ def test_a_window_shows_its_own_samples(
         assert highest in [timeline.live_bytes[at] for at in chosen]
     # A column without a sample has the one that was in force.
     assert set(chosen) <= {*within, max(min(within, default=chosen[0] + 1) - 1, 0)}
+
+
+async def test_the_cursor_goes_on_at_every_zoom() -> None:
+    # Falling bytes between high ones: the highest of a column is never its last.
+    live = [100 - at % 7 for at in range(400)]
+    timeline = Timeline([float(at) for at in range(400)], live, {"all": live}, [])
+    view = TimelineView(timeline, 200.0)
+
+    class Alone(App[None]):
+        def compose(self) -> ComposeResult:
+            yield view
+
+    async with Alone().run_test(size=(60, 10)) as pilot:
+        for _ in range(9):
+            for key, ahead in (("right", 1), ("left", -1), ("shift+right", 1), ("shift+left", -1)):
+                await pilot.press("k")
+                for _ in range(6):
+                    before = view.sample
+                    await pilot.press(key)
+                    if before in (0, len(live) - 1):
+                        break
+                    assert (view.sample - before) * ahead > 0
+            await pilot.press("k", "plus")
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=8), st.integers(1, 30))

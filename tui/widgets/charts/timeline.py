@@ -25,8 +25,8 @@ from .traces import EIGHTHS
 Window = tuple[float, float]
 """Begin and end of what is in sight, in milliseconds."""
 
-MOST_ZOOM = 2.0**14
-"""Times that the whole is longer than the shortest window."""
+MOST_ZOOM = 14
+"""Times that the whole is halved for the shortest window."""
 
 Cell = tuple[str, str]
 """One character and its colour, a variable of the theme; an empty one is the background."""
@@ -98,8 +98,8 @@ class TimelineView(Widget, can_focus=True):
         Binding("shift+right,ctrl+right", "move(10)", "Far on", show=False),
         Binding("home", "move(-9999)", "Begin", show=False),
         Binding("end", "move(9999)", "End", show=False),
-        Binding("plus,equals_sign", "zoom(0.5)", "Zoom in", show=False, id="memory.zoom-in"),
-        Binding("minus", "zoom(2)", "Zoom out", show=False, id="memory.zoom-out"),
+        Binding("plus,equals_sign", "zoom(1)", "Zoom in", show=False, id="memory.zoom-in"),
+        Binding("minus", "zoom(-1)", "Zoom out", show=False, id="memory.zoom-out"),
         Binding("k", "peak", "To the peak", show=False, id="memory.peak"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {"timeline--axis", "timeline--cursor"}
@@ -129,6 +129,7 @@ class TimelineView(Widget, can_focus=True):
         self.sample = self.peak
         self._whole: Window = (times[0], times[-1])
         self.window = self._whole
+        self._zoom = 0
         self._drawn_for: Size | None = None
         self._columns: list[list[Cell]] = []
         self._samples: list[int] = []
@@ -172,16 +173,15 @@ class TimelineView(Widget, can_focus=True):
             sample = self._samples[min(max(column, 0), room - 1)]
         else:
             sample = bisect_right(t_ms, t_ms[self.sample] + by * (end - begin) / room) - 1
-        if sample == self.sample:
-            # Where samples are farther apart than columns, a column is less than one of them.
-            sample += 1 if by > 0 else -1
+        # A column shows its highest sample, which may lie behind the cursor's, or be the same.
+        sample = max(sample, self.sample + 1) if by > 0 else min(sample, self.sample - 1)
         self._go(min(max(sample, 0), len(t_ms) - 1))
 
-    def action_zoom(self, factor: float) -> None:
-        """Show so many times the present span; the cursor keeps its place in it."""
+    def action_zoom(self, by: int) -> None:
+        """Halve the span in sight so often, or double it; the cursor keeps its place in it."""
         (first, last), (begin, end) = self._whole, self.window
-        whole = last - first
-        span = min(max((end - begin) * factor, whole / MOST_ZOOM), whole)
+        self._zoom = min(max(self._zoom + by, 0), MOST_ZOOM)
+        span = (last - first) / 2**self._zoom
         at = self.timeline.t_ms[self.sample]
         share = (at - begin) / (end - begin) if end > begin else 0.0
         self._show(at - share * span, span)
@@ -191,7 +191,7 @@ class TimelineView(Widget, can_focus=True):
         """Have a window of this span in sight, from there on as far as there is something."""
         first, last = self._whole
         begin = min(max(begin, first), last - span)
-        self.window = self._whole if span >= last - first else (begin, begin + span)
+        self.window = (begin, begin + span) if self._zoom else self._whole
         self._drawn_for = None
 
     def action_peak(self) -> None:
