@@ -65,8 +65,6 @@ def _open_workstation() -> int:
             "the workstation needs a terminal; here, `sysbench-tui run` measures and prints "
             "the tables, and `sysbench-tui --help` lists every command"
         )
-    # Textual takes 100 ms to tell escape from the start of a sequence; neovim takes 50.
-    os.environ.setdefault("ESCDELAY", "50")
     # What is made from here to the first frames stays: to look through it for garbage is a sixth
     # of that time. The app's first tick sets it aside for good and lets the collector begin.
     gc.disable()
