@@ -43,7 +43,10 @@ def is_beginning(run: RunDirectory) -> bool:
 
 
 def is_waiting(run: RunDirectory) -> bool:
-    """Whether a supervisor works on the run, and another one holds the device that it needs."""
+    """Whether a supervisor works on the run, and another process holds the device that it needs.
+
+    Of a run whose header cannot be read that is not known, and false.
+    """
     pid = run.supervisor_pid()
     try:
         first, *_ = run.header().spec.devices

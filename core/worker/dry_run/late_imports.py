@@ -40,9 +40,9 @@ def few_imports(*, is_of_one_package: bool) -> Iterator[None]:
 
     Args:
         is_of_one_package: Whether the package of the model's configuration has all of the model.
-            transformers, imported for the first time, then lists no other model by name, and has
-            none of `OF_TEXTS`. It reads the sources of all models for that, twice: longer than
-            the rest of its import.
+            transformers, imported for the first time, then finds none of `OF_TEXTS` and lists no
+            other model by name. For the list it reads the sources of all models, twice: longer
+            than the rest of its import.
     """
     import torch.distributed
 

@@ -24,6 +24,7 @@ from ....core.spec.fields import field_named, group_keys, unused_keys
 from ....core.spec.models import CUSTOM, model_presets
 from ....core.spec.own_model import WAYS, is_own
 from ....core.spec.spec import DIMENSION_NAMES, RunSpec
+from ...keys import give_focus
 from ...text import amount, short_count
 from ...widgets.inputs.choice import Choice
 from ...widgets.inputs.path_suggester import PathSuggester
@@ -215,13 +216,11 @@ class SpecForm(VerticalScroll, can_focus=False):
     def on_mount(self) -> None:
         self._later()
 
-    def show(self, name: str) -> None:
-        """Go to the row of a field."""
-        for row in self.query(f"#row-{name}").results(FieldRow):
-            for control in row.query("*"):
-                if control.focusable:
-                    control.focus()
-                    return
+    def focus_row(self, name: str) -> None:
+        """Give the focus to the row of a field, where the form has one."""
+        control = next((part for part in self.query(f"#row-{name} *") if part.focusable), None)
+        if control is not None:
+            give_focus(control)
 
     def fill(self, spec: RunSpec, passes: Sequence[PassName], repeat: int = 1) -> None:
         """Show this spec, these passes and so many rounds."""

@@ -169,7 +169,7 @@ class TimelineView(Widget, can_focus=True):
             return
         column, room = self.cursor + by, len(self._samples)
         t_ms, (begin, end) = self.timeline.t_ms, self.window
-        if 0 <= column < room or self.window == self._whole:
+        if 0 <= column < room or not self._zoom:
             sample = self._samples[min(max(column, 0), room - 1)]
         else:
             sample = bisect_right(t_ms, t_ms[self.sample] + by * (end - begin) / room) - 1
@@ -245,7 +245,7 @@ class TimelineView(Widget, can_focus=True):
         marks = [
             (min(max(int((begin - first) / span * room), 0), room - 1), name)
             for name, begin, end in self.timeline.phases
-            if begin <= last and (end >= first or self.window == self._whole)
+            if not self._zoom or (begin <= last and end >= first)
         ]
         text = mark_row(marks, room).replace(" ", "─")
         return Strip(
