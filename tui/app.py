@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +16,7 @@ from textual._compositor import CompositorUpdate
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
+from textual.driver import Driver
 from textual.events import Event, InputEvent, Resize
 from textual.filter import LineFilter
 from textual.screen import Screen
@@ -28,7 +31,7 @@ from .live.garbage import Garbage
 from .live.pen import Pen, terminal_abilities
 from .live.sensors import StripSampler
 from .live.session import Session
-from .live.terminal import has_hung_up, stay_off_a_lost_terminal
+from .live.terminal import TerminalDriver, has_hung_up, stay_off_a_lost_terminal
 from .live.wire import Shown, is_nothing
 from .loading import load_class
 from .screens.base import WorkScreen
@@ -156,6 +159,22 @@ class SysbenchApp(App[None]):
             if cursor == self._previous_cursor_position and is_nothing(renderable):
                 renderable = None  # else the cursor would be sent to where it is
         super()._display(screen, renderable)
+
+    def get_driver_class(self) -> type[Driver]:
+        return super().get_driver_class() if "TEXTUAL_DRIVER" in os.environ else TerminalDriver
+
+    def delay_update(self, delay: float = 0.05) -> None:
+        """Paint when the screen has done what it was sent, at the latest after these seconds."""
+        batch = ExitStack()
+        batch.enter_context(self.batch_update())
+
+        def paint() -> None:
+            batch.close()
+            self.screen.check_idle()
+
+        self.set_timer(delay, paint)
+        # The screen is not yet the one that is switched to.
+        self.call_later(lambda: self.screen.call_later(paint))
 
     def action_command_palette(self) -> None:
         if not isinstance(self.screen, dialog.Palette):

@@ -8,6 +8,7 @@ from textual import getters
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize, ScreenResume
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -60,6 +61,11 @@ class WorkScreen(Screen[None]):
     def is_current(self) -> bool:
         # Textual's is also true behind a dialog, and sends all of both for each change there.
         return bool(self.app.screen_stack) and self.app.screen is self
+
+    def _screen_resized(self, size: Size) -> None:
+        # Textual says so of the screen behind a dialog, too, once the dialog has its size.
+        if self.is_current or self._compositor.size != size:
+            super()._screen_resized(size)
 
     def compose(self) -> ComposeResult:
         yield LiveStrip(self.app.session.strip)

@@ -24,10 +24,16 @@ class Overlay(Screen[ScreenResultType]):
 
     DEFAULT_CLASSES = AMPLE  # from the start: a class that comes later costs a layout
 
+    _behind: Behind | None = None
+
     def render(self) -> RenderableType:
         background = super().render()
         if isinstance(background, BackgroundScreen) and background.color.is_transparent:
-            return Behind(background.screen)  # type: ignore[return-value]  # any visual will do
+            if self._behind is None:
+                self._behind = Behind(background.screen)
+                layouts = background.screen.screen_layout_refresh_signal
+                layouts.subscribe(self, self._behind.forget, immediate=True)
+            return self._behind  # type: ignore[return-value]  # any visual will do
         return background
 
     def _screen_resized(self, size: Size) -> None:
@@ -50,23 +56,30 @@ class Palette(CommandPalette, Overlay[Any]):
 class Behind(Visual):
     """A screen as it is, without what the mouse does on it.
 
-    Textual takes it through Rich segment by segment, to tint it: half of the time in which a
-    dialog opens.
+    Textual takes it through Rich segment by segment, to tint it, and does so whenever the dialog
+    is painted: half of the time in which one opens.
     """
 
     def __init__(self, screen: Screen[object]) -> None:
         self._screen = screen
+        self._strips: list[Strip] = []
+
+    def forget(self, screen: object) -> None:
+        """Look at the screen anew, which has another layout."""
+        self._strips = []
 
     def render_strips(
         self, width: int, height: int | None, style: Style, options: RenderOptions
     ) -> list[Strip]:
-        return [
-            Strip(
-                [Segment(text, look and look.clear_meta_and_links()) for text, look, _ in strip],
-                strip.cell_length,
-            )
-            for strip in self._screen._compositor.render_strips()
-        ]
+        if not self._strips:
+            self._strips = [
+                Strip(
+                    [Segment(text, look and look.clear_meta_and_links()) for text, look, _ in one],
+                    one.cell_length,
+                )
+                for one in self._screen._compositor.render_strips()
+            ]
+        return self._strips
 
     def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
         return container_width

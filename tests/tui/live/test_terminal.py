@@ -156,6 +156,44 @@ def assert_goes_on(run: RunDirectory) -> None:
     assert run.is_live()
 
 
+F1, ESCAPE, DOWN = b"\x1bOP", b"\x1b", b"\x1b[B"
+HELP, BEHIND = b"esc closes", b"Predicted peak"
+
+
+def test_escape_is_a_key_and_the_first_byte_of_others(terminal: Terminal) -> None:
+    terminal.wait_for(b"What to run")
+    for keys in (ESCAPE, ESCAPE + ESCAPE, ESCAPE + F1 + ESCAPE, ESCAPE + DOWN):
+        terminal.send(F1)
+        terminal.wait_for(HELP)
+        terminal.seen = b""
+        terminal.send(keys)
+        terminal.wait_for(BEHIND)
+        terminal.seen = b""
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person whose line parts what belongs together."""
+    monkeypatch.setenv("ESCDELAY", "20000")
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_sequence_may_come_in_parts(terminal: Terminal) -> None:
+    terminal.wait_for(b"What to run")
+    for part in (F1[:1], F1[1:]):
+        terminal.send(part)
+        terminal.read()
+    terminal.wait_for(HELP)
+
+
+def test_bytes_that_are_no_text_harm_nothing(terminal: Terminal) -> None:
+    terminal.wait_for(b"What to run")
+    terminal.send(b"\xff\xc3")
+    terminal.read()
+    terminal.send(F1)
+    terminal.wait_for(HELP)
+
+
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM], ids=lambda one: one.name)
 def test_a_signal_restores_the_terminal(terminal: Terminal, number: signal.Signals) -> None:
     terminal.wait_for(b"What to run")
