@@ -170,11 +170,15 @@ class SysbenchApp(App[None]):
 
         def paint() -> None:
             batch.close()
-            self.screen.check_idle()
+            for screen in self.screen_stack[-1:]:  # on the way out there is none
+                screen.check_idle()
+
+        def paint_when_settled() -> None:
+            for screen in self.screen_stack[-1:]:
+                screen.call_later(paint)
 
         self.set_timer(delay, paint)
-        # The screen is not yet the one that is switched to.
-        self.call_later(lambda: self.screen.call_later(paint))
+        self.call_later(paint_when_settled)  # now the screen is still the one before
 
     def action_command_palette(self) -> None:
         if not isinstance(self.screen, dialog.Palette):

@@ -245,7 +245,7 @@ FIELDS: tuple[Field, ...] = (
         Field(
             name="memory_limit",
             help="cap on what the allocator may hold, to emulate a smaller device",
-            allowed="bytes in binary units such as 24GiB, at least 1MiB; 0 is off",
+            allowed="bytes in binary units such as 24GiB, at least 1MiB; 0 is none",
             convert=as_bytes,
             valid=lambda value: value == 0 or 2**20 <= value <= 2**50,
             zero="none",

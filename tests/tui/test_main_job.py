@@ -86,6 +86,33 @@ async def test_from_the_form_to_the_artifacts(
 
 
 @pytest.mark.usefixtures("stepping")
+async def test_a_run_that_ends_under_the_question_to_queue_lets_the_next_begin(
+    app: SysbenchApp,
+) -> None:
+    long = SPEC.changed(steps=100_000, max_seconds=3600.0)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        form = app.screen
+        assert isinstance(form, RunScreen)
+        form.fill(long, ["timing"])
+        await until(pilot, lambda: form.filled.spec == long)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.watch_run is not None and app.watch_run.run.is_live())
+        (first,) = list_runs()
+        await pilot.press("f2")
+        await until(pilot, lambda: app.screen is form)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        assert stop(first)
+        await until(pilot, lambda: len(list_runs()) == 2)
+        second = next(run for run in list_runs() if run.id != first.id)
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen) and second.is_live())
+        assert app.watch_run is not None and app.watch_run.run.id == second.id
+        assert stop(second)
+        await until(pilot, lambda: not app.session.live)
+
+
+@pytest.mark.usefixtures("stepping")
 async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> None:
     long = SPEC.changed(steps=100_000, max_seconds=3600.0)
     async with app.run_test(size=(100, 30)) as pilot:

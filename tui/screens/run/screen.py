@@ -181,8 +181,15 @@ class RunScreen(WorkScreen):
             self.app.follow(run)
 
     def _queue(self, filled: Filled, answer: str | None) -> None:
-        """Start a supervisor that waits until the device is free."""
-        if answer == "queue" and (run := self._started(filled)):
+        """Start a supervisor that waits until the device is free.
+
+        Args:
+            answer: None where the live run ended before there was one: nothing is in the way.
+        """
+        run = self._started(filled) if answer != "stay" else None
+        if run and answer is None:
+            self.app.follow(run)
+        elif run:
             self.notify(f"{run.id} waits its turn. F5 lists it.", markup=False)
 
     def _started(self, filled: Filled) -> RunDirectory | None:
