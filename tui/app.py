@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.color import ColorSystem
+from textual import on
 from textual._compositor import CompositorUpdate
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -79,6 +80,14 @@ class SysbenchApp(App[None]):
             show=False,
             tooltip="Switch between the dark and the light theme; it is kept",
         ),
+        Binding(
+            "ctrl+z",
+            "suspend_process",
+            "Suspend",
+            id="suspend",
+            show=False,
+            tooltip="Back to the shell, where fg returns; a run goes on",
+        ),
         Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Leave; asks if a run is live"),
     ]
 
@@ -137,6 +146,12 @@ class SysbenchApp(App[None]):
         if not await self.keys.carry_out(event):
             await super().on_event(event)
 
+    @on(Driver.SignalResume)
+    def _repaint(self) -> None:
+        """The shell had the terminal meanwhile."""
+        self._shown_cells.forget()
+        self.screen.refresh()
+
     def update_styles(self, node: DOMNode, animate: bool = True) -> None:
         # A widget is styled when it is mounted. What its constructor did before goes into that.
         if node.parent is not None or isinstance(node, App | Screen):
@@ -182,7 +197,7 @@ class SysbenchApp(App[None]):
 
     def action_command_palette(self) -> None:
         if not isinstance(self.screen, dialog.Palette):
-            self.push_screen(dialog.Palette(id="--command-palette"))
+            self.push_screen(dialog.Palette())
 
     def get_key_display(self, binding: Binding) -> str:
         shown = super().get_key_display(binding)

@@ -48,6 +48,8 @@ class Keys:
         if self._held or not getattr(app.screen, "takes_keys", True):
             self._held.append(key)
             return True
+        if not app.screen.is_mounted:  # a dialog without its fields
+            await _in_time(app.screen._mounted_event.wait())
         field = app.focused
         if isinstance(field, Input) and key.is_printable and key.character:
             self._last = field
@@ -120,7 +122,7 @@ async def _passed(node: MessagePump) -> None:
         await passed.wait()
 
 
-async def _in_time(answer: Awaitable[None]) -> None:
+async def _in_time(answer: Awaitable[object]) -> None:
     try:
         await asyncio.wait_for(answer, ANSWER_SECONDS)
     except TimeoutError:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 
 from .app import SysbenchApp
 from .modes import MODES
@@ -23,6 +24,11 @@ class Command(NamedTuple):
     help: str
     call: Callable[[], Any]
 
+    @property
+    def plain_help(self) -> Any:
+        """The help, with brackets that are no markup: the user typed what is in a command."""
+        return Content(self.help)
+
 
 class WorkstationCommands(Provider):
     """The screen's own commands first, then those that work everywhere."""
@@ -31,14 +37,16 @@ class WorkstationCommands(Provider):
         for command in self._commands():
             if command.title.startswith(UNASKED):
                 continue
-            yield DiscoveryHit(command.title, command.call, help=command.help)
+            yield DiscoveryHit(command.title, command.call, help=command.plain_help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command in self._commands():
             score = matcher.match(command.title)
             if score > 0:
-                yield Hit(score, matcher.highlight(command.title), command.call, help=command.help)
+                yield Hit(
+                    score, matcher.highlight(command.title), command.call, help=command.plain_help
+                )
 
     def _commands(self) -> Iterator[Command]:
         app, screen = self.app, self.screen

@@ -7,17 +7,22 @@ from functools import partial
 
 from rich.cells import cell_len
 from textual.command import Command, CommandList
+from textual.events import Key
 from textual.widgets import Static
 
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.palette import WorkstationCommands
+from sysbench.tui.screens.dialogs.ask import ask_before_leaving
 from sysbench.tui.screens.dialogs.help import HelpScreen
+from sysbench.tui.screens.library.screen import LibraryScreen
 from sysbench.tui.screens.result.registry import USUAL_TABS
+from sysbench.tui.widgets.bars.command_line import CommandLine
 from sysbench.tui.widgets.bars.key_bar import KeyBar
+from sysbench.tui.widgets.dialog import Palette
 
-from .conftest import is_shown, open_result, until
+from .conftest import is_shown, open_result, painted, until
 
 
 def chosen(app: SysbenchApp) -> str:
@@ -102,3 +107,61 @@ def check_footer(app: SysbenchApp) -> None:
     line = str(bar.render())
     assert cell_len(line) == app.size.width, "the footer is cut"
     assert line.endswith("▏^p palette ")
+
+
+async def test_what_the_user_typed_is_no_markup(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen) and app.screen.takes_keys)
+        await pilot.press("slash", *"[/red] [")
+        await until(pilot, lambda: "'[/red]' '['" in command_line(app))
+        await pilot.press("ctrl+p", *"copy command")
+        await until(pilot, lambda: "Copy command" in chosen(app))
+        assert "'[/red]' '['" in " ".join(strip.text for strip in painted(app))
+
+
+def command_line(app: SysbenchApp) -> str:
+    return str(app.screen.query_one(CommandLine).content)
+
+
+async def test_keys_before_the_palette_is_there_go_into_it(app: SysbenchApp) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        for key in ("ctrl+p", "pagedown", "down", "up", *"quit"):
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: "Quit" in chosen(app))
+
+
+async def test_the_palette_has_room_for_nothing(app: SysbenchApp) -> None:
+    async with app.run_test(size=(30, 8)) as pilot:
+        await pilot.pause()
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press("down", "pagedown", "pageup", "home", "end", "escape")
+        await pilot.pause()
+        assert not isinstance(app.screen, Palette)
+
+
+async def test_a_double_click_closes_the_palette_alone(app: SysbenchApp) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("f1")
+        await pilot.pause()
+        below = app.screen
+        await app.push_screen(Palette())
+        palette = app.screen
+        palette.dismiss()
+        palette.dismiss()
+        await pilot.pause()
+        assert app.screen is below
+
+
+async def test_the_palette_opens_again_while_it_closes(app: SysbenchApp) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: chosen(app))
+        app.screen.dismiss()
+        app.push_screen(ask_before_leaving())
+        app.action_command_palette()
+        await pilot.pause()
+        assert isinstance(app.screen, Palette)

@@ -175,3 +175,25 @@ def test_a_line_of_settings_gives_up_first_what_says_least() -> None:
     assert told[len(whole) - 1].startswith("cs336-2025/2.7B · B4 · ctx 512 · fp32 · naive · train")
     assert " · fp32 · " in fitted_headline(spec, 60, ["compile"])
     assert fitted_headline({**spec, "attention": "sdpa"}, 60).count("sdpa")
+
+
+async def test_what_is_behind_a_dialog_takes_the_size_of_the_terminal(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Fits" in "".join(picture(app)))
+        await pilot.press("f1")
+        await until(pilot, lambda: "esc closes" in "".join(picture(app)))
+        for width, height in ((120, 36), (60, 20), (120, 36)):
+            await pilot.resize_terminal(width, height)
+            await until(pilot, lambda: "^r Start" in picture(app)[-1])
+            assert [strip.cell_length for strip in painted(app)] == [width] * height
+            assert picture(app)[0].endswith("╮")
+
+
+async def test_a_list_without_a_line_in_sight_is_paged(app: SysbenchApp) -> None:
+    async with app.run_test(size=(44, 4)) as pilot:
+        await pilot.press("f6")
+        await until(pilot, lambda: app.screen.query("#list"))
+        await pilot.pause()
+        await pilot.press("pagedown", "pageup")
+        await pilot.pause()
+        assert app.is_running

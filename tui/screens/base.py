@@ -8,7 +8,7 @@ from textual import getters
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize, ScreenResume
-from textual.geometry import Size
+from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -66,6 +66,11 @@ class WorkScreen(Screen[None]):
         # Textual says so of the screen behind a dialog, too, once the dialog has its size.
         if self.is_current or self._compositor.size != size:
             super()._screen_resized(size)
+
+    def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
+        widget, offset = super().get_widget_and_offset_at(x, y)
+        # One that is being replaced has no parent any more, and Textual selects text in that.
+        return (widget, offset) if widget is None or widget.is_attached else (None, None)
 
     def compose(self) -> ComposeResult:
         yield LiveStrip(self.app.session.strip)

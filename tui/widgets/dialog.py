@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.segment import Segment
-from textual.command import CommandPalette
+from textual.await_complete import AwaitComplete
+from textual.command import CommandList, CommandPalette
 from textual.css.styles import RulesMap
 from textual.geometry import Size
 from textual.renderables.background_screen import BackgroundScreen
@@ -32,9 +33,21 @@ class Overlay(Screen[ScreenResultType]):
             if self._behind is None:
                 self._behind = Behind(background.screen)
                 layouts = background.screen.screen_layout_refresh_signal
-                layouts.subscribe(self, self._behind.forget, immediate=True)
+                layouts.subscribe(self, self._look_behind, immediate=True)
             return self._behind  # type: ignore[return-value]  # any visual will do
         return background
+
+    def _look_behind(self, below: object) -> None:
+        """Show the screen behind anew, which has another layout."""
+        if self._behind is not None:
+            self._behind.forget()
+            self.refresh()
+
+    def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
+        # The second click of two would close the screen below.
+        if self.app.screen is not self:
+            return AwaitComplete()
+        return super().dismiss(result)
 
     def _screen_resized(self, size: Size) -> None:
         # Its first layout tells the dialog itself of its size, too: no reason for another one.
@@ -52,6 +65,11 @@ class Dialog(ModalScreen[ScreenResultType], Overlay[ScreenResultType]):
 class Palette(CommandPalette, Overlay[Any]):
     """Textual's command palette."""
 
+    def _action_command_list(self, action: str) -> None:
+        # Textual's list fails where it has no room yet, or none at all.
+        if any(commands.size for commands in self.query(CommandList)):
+            super()._action_command_list(action)
+
 
 class Behind(Visual):
     """A screen as it is, without what the mouse does on it.
@@ -64,8 +82,8 @@ class Behind(Visual):
         self._screen = screen
         self._strips: list[Strip] = []
 
-    def forget(self, screen: object) -> None:
-        """Look at the screen anew, which has another layout."""
+    def forget(self) -> None:
+        """Take the screen as it is when it is shown next."""
         self._strips = []
 
     def render_strips(

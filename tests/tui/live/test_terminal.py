@@ -28,7 +28,7 @@ from ...worker_double.script import PROGRAM, replace_workers
 WAIT_SECONDS = 120.0
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
-CTRL_O, CTRL_R, ENTER = b"\x0f", b"\x12", b"\r"
+CTRL_O, CTRL_R, CTRL_Z, ENTER = b"\x0f", b"\x12", b"\x1a", b"\r"
 
 ENDLESS = RunSpec(
     model="tiny", steps=100_000, max_seconds=3600.0, context=64, step="inference", threads=1
@@ -190,6 +190,19 @@ def test_bytes_that_are_no_text_harm_nothing(terminal: Terminal) -> None:
     terminal.wait_for(b"What to run")
     terminal.send(b"\xff\xc3")
     terminal.read()
+    terminal.send(F1)
+    terminal.wait_for(HELP)
+
+
+def test_ctrl_z_gives_the_shell_back_until_fg(terminal: Terminal) -> None:
+    terminal.wait_for(b"What to run")
+    terminal.send(CTRL_Z)
+    stopped = os.WSTOPPED | os.WNOHANG
+    wait_until(lambda: terminal.drained() and os.waitid(os.P_PID, terminal.process.pid, stopped))
+    assert LEAVE_ALTERNATE_SCREEN in terminal.seen
+    terminal.seen = b""
+    terminal.process.send_signal(signal.SIGCONT)
+    terminal.wait_for(b"What to run")
     terminal.send(F1)
     terminal.wait_for(HELP)
 

@@ -21,6 +21,7 @@ from ....core.runs.library import Library
 from ....core.spec.model_source import CONFIG, factories_in
 from ....core.spec.own_model import HF, is_own, model_setting, source_of
 from ...widgets.dialog import Dialog
+from ...widgets.inputs.options import Options
 from .profiles import CANCEL
 
 MOST_RECENT = 5
@@ -53,7 +54,7 @@ class PickModelScreen(Dialog[str]):
             dialog.border_title = "A model of yours"
             dialog.border_subtitle = "enter picks, ← the folder above, ~ home, esc cancels"
             yield Static(id="where", markup=False)
-            yield OptionList()
+            yield Options()
             yield Static(classes="complaint", markup=False)
 
     def on_mount(self) -> None:

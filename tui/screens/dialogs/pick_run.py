@@ -15,6 +15,7 @@ from ....core.machine.null_gpu import WORDS
 from ....core.runs.library import Entry, Library
 from ...text import amount, day_and_time, milliseconds
 from ...widgets.dialog import Dialog
+from ...widgets.inputs.options import Options
 from .profiles import CANCEL
 
 MOST = 200
@@ -36,7 +37,7 @@ class PickRunScreen(Dialog[str]):
             dialog.border_subtitle = "enter picks, esc cancels"
             if self._entries:
                 yield Input(placeholder="words that must occur", compact=True)
-                yield OptionList()
+                yield Options()
             else:
                 yield Static(
                     "There is no other run to choose. esc, then F2 measures one.", markup=False

@@ -17,6 +17,7 @@ from ....core.record.blocks import PassName
 from ....core.spec.files import list_profiles, load_profile, save_profile
 from ....core.spec.spec import RunSpec
 from ...widgets.dialog import Dialog
+from ...widgets.inputs.options import Options
 
 CANCEL: list[BindingType] = [Binding("escape", "dismiss", "Cancel", id="dialog.cancel")]
 
@@ -60,7 +61,7 @@ class LoadScreen(Dialog[tuple[RunSpec, list[PassName]]]):
             dialog.border_title = "Load a profile"
             dialog.border_subtitle = "enter loads, esc cancels"
             if names:
-                yield OptionList(*(Option(Content(name), id=name) for name in names))
+                yield Options(*(Option(Content(name), id=name) for name in names))
             else:
                 yield Static("No profile is saved yet. Fill the form, then ^s.", markup=False)
             yield Static(classes="complaint", markup=False)

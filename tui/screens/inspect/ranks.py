@@ -80,7 +80,7 @@ class RanksPanel(Vertical):
         for name, table in self._tables.items():
             view = TableView(order=ORDER.get(name, ()), id=f"ranks-{name}")
             view.add_class("panel")
-            view.border_title = table.title
+            view.border_title = Content(table.title)
             yield view
         yield Static(id="detail", markup=False)
 

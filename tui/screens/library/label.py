@@ -9,6 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.widgets import Input, Static
 
 from ....core.errors import SysbenchError
@@ -38,7 +39,7 @@ class LabelScreen(Dialog[None]):
         text = getattr(label_known(self._run.path), self._what)
         longest = LONGEST_NAME if self._what == "name" else LONGEST_NOTE
         with Vertical(classes="dialog") as dialog:
-            dialog.border_title = f"{self._what.title()} of {literal(self._run.id)}"
+            dialog.border_title = Content(f"{self._what.title()} of {literal(self._run.id)}")
             dialog.border_subtitle = "enter keeps, esc cancels"
             yield Input(literal(text), max_length=longest, compact=True)
             yield Static(classes="complaint", markup=False)

@@ -86,6 +86,7 @@ class LibraryScreen(WorkScreen):
         self._library = Library()
         self._ticks = 0
         self._ages: list[str] = []
+        self._words = ""  # of the filter
         self._deleted: list[Trashed] = []
         """Runs that this screen deleted, the last one last."""
 
@@ -122,9 +123,10 @@ class LibraryScreen(WorkScreen):
             self.notify(str(error), severity="error", markup=False)
             return
         ages = [age(entry.created_ns) for entry in entries[:AGES_FOLLOWED]]
-        if entries != self.entries or ages != self._ages or self.table.table is None:
+        shown = (self.entries, self._ages, self._words)
+        if (entries, ages, text) != shown or self.table.table is None:
             selected = self.selected
-            self.entries, self._ages = entries, ages
+            self.entries, self._ages, self._words = entries, ages, text
             self._show(text, selected)
 
     def _show(self, text: str, selected: Entry | None) -> None:

@@ -220,7 +220,7 @@ class LiveScreen(WorkScreen):
             # A pass without a plot of its own shows that of the bare steps, where there is room.
             self.set_class(not has_plot, "-staged")
             self.set_class(not has_plot and not view.warmup_ms, "-plotless")
-            self.query_one("#steps").border_title = self._title(view, name)
+            self.query_one("#steps").border_title = Content(self._title(view, name))
             if has_bytes:
                 self._plot_memory(view)
             else:

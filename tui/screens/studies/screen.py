@@ -9,6 +9,7 @@ from textual import getters, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.events import ScreenResume
 from textual.message import Message
 from textual.widgets import OptionList, Static
@@ -23,6 +24,7 @@ from ...keys import give_focus
 from ...live.study_watch import StudyWatch
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.tab_bar import after
+from ...widgets.inputs.options import Options
 from ..base import WorkScreen
 from .axes import Arrangement, arrange
 from .choice import Choice, choices, suggested_variant
@@ -85,7 +87,7 @@ class StudiesScreen(WorkScreen):
 
     def body(self) -> ComposeResult:
         with Horizontal(id="upper"):
-            chosen = OptionList(id="list", classes="panel", markup=False)
+            chosen = Options(id="list", classes="panel", markup=False)
             chosen.border_title = "Studies"
             chosen.border_subtitle = "n size  e export"
             yield chosen
@@ -226,7 +228,7 @@ class StudiesScreen(WorkScreen):
             for row in range(len(arrangement.rows))
         ]
         self.grid.show(Grid(arrangement.corner, arrangement.columns, arrangement.rows, cells))
-        self.grid.border_title = grid_title(self.report, arrangement, self.chosen)
+        self.grid.border_title = Content(grid_title(self.report, arrangement, self.chosen))
         self._show_cell()
 
     @on(StudyGrid.Moved)

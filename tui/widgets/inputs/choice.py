@@ -22,6 +22,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ..dialog import Dialog
+from .options import Options
 
 Named = tuple[str, str]
 """The text of a choice, and its value."""
@@ -43,7 +44,7 @@ class ChoiceScreen(Dialog[str]):
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = self._title
             dialog.border_subtitle = "type to find, enter picks, esc cancels"
-            yield OptionList(*(Option(Content(label), id=None) for label, _ in self._choices))
+            yield Options(*(Option(Content(label), id=None) for label, _ in self._choices))
 
     def on_mount(self) -> None:
         values = [value for _, value in self._choices]

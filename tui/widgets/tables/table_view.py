@@ -9,6 +9,7 @@ import msgspec
 from rich.text import Text
 from textual import events, on
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.widgets import DataTable
 from textual.widgets.data_table import RowKey
 
@@ -308,7 +309,7 @@ class TableView(VirtualRows):
             return cells
 
         self.set_rows(self._matching, cells_of)
-        self.border_subtitle = self.note
+        self.border_subtitle = Content(self.note)
         place = self._row_locations.get(RowKey(str(select))) if select is not None else None
         if place:
             self.move_cursor(row=place)

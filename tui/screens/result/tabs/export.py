@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 from .....core.errors import SysbenchError
 from .....core.export.exports import EXPORTS, default_path, write_export
 from ....text import amount
+from ....widgets.inputs.options import Options
 from ..tab import ResultTab
 
 KIND_WIDTH = 12
@@ -27,7 +28,7 @@ class ExportTab(ResultTab):
         with Vertical(classes="panel", id="kinds") as kinds:
             kinds.border_title = "Write"
             kinds.border_subtitle = "enter writes the highlighted export"
-            yield OptionList(*(Option(_label(kind), id=kind) for kind in EXPORTS))
+            yield Options(*(Option(_label(kind), id=kind) for kind in EXPORTS))
         with Vertical(classes="panel", id="path") as path:
             path.border_title = "To: a file or a folder"
             yield Input(compact=True, id="target")

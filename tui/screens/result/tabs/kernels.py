@@ -200,7 +200,7 @@ class KernelsTab(ViewsTab):
             phase = "" if self.phase == ALL else self.phase
             self.tree_view.show_tree(kernel_tree(self.detailed, self.record.memory, phase=phase))
             title = ["Tree", f"phase {self.phase}", self.note]
-            self.tree_view.border_title = " · ".join(part for part in title if part)
+            self.tree_view.border_title = Content(" · ".join(filter(None, title)))
             self.tree_view.filter(self.query_one("#filter", Input).value)
 
     def _show_phase(self) -> None:
@@ -211,7 +211,7 @@ class KernelsTab(ViewsTab):
             phases = zip(table.rows, table.column("phase"), strict=True)
             rows = tuple(row for row, phase in phases if phase == self.phase)
             table = msgspec.structs.replace(table, rows=rows)
-        self.table.border_title = f"{noun(kernels).title()}s · phase {self.phase}"
+        self.table.border_title = Content(f"{noun(kernels).title()}s · phase {self.phase}")
         self.table.show(table, sort="exclusive_ns")
         self._show_tree()
 
@@ -236,7 +236,7 @@ class KernelsTab(ViewsTab):
 
 def _file_view(table: Table) -> View:
     shown = TableView(flexible="name", order=ORDER.get(table.name, ()))
-    shown.border_title = table.title
+    shown.border_title = Content(table.title)
 
     def name_in_full() -> str:
         return "" if shown.selected is None else literal(str(table.column("name")[shown.selected]))

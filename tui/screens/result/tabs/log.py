@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.widgets import Log
 
 from .....core.errors import DamagedFileError
@@ -57,7 +58,7 @@ class LogTab(ResultTab):
     def _show(self) -> None:
         names = list(self.sources)
         log = self.query_one(Log)
-        log.border_title = f"{names[self.at]} log"
+        log.border_title = Content(f"{names[self.at]} log")
         log.border_subtitle = f"w: {self.at + 1} of {len(names)}"
         log.clear()
         lines = [literal(line.expandtabs()) for line in self.text().splitlines()]

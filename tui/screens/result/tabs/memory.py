@@ -10,6 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import Static
@@ -229,7 +230,7 @@ class MemoryTab(ViewsTab):
 def _view(name: str, table: Table, title: str) -> View:
     shown = TableView(flexible=FLEXIBLE.get(name, ""), id=_id(name))
     shown.add_class("panel")
-    shown.border_title = title
+    shown.border_title = Content(title)
 
     def row_in_full() -> str:
         """The row under the cursor in full: stacks are too long for the table."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.content import Content
 
 from .....core.tables.cells import cells_as_text, heading
 from .....core.tables.files.nsys import nsys_tables
@@ -64,7 +65,7 @@ def _view(table: Table, title: str) -> View:
     flexible = FLEXIBLE.get(table.name, "")
     shown = TableView(flexible=flexible, order=ORDER.get(table.name, ()), id=f"view-{table.name}")
     shown.add_class("panel")
-    shown.border_title = title
+    shown.border_title = Content(title)
 
     def row_in_full() -> str:
         """The row under the cursor: its long text first."""
