@@ -17,7 +17,7 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from .attacks import files, processes
+from .attacks import files, keys, processes
 from .attacks.common import Rows, home
 
 TABLE = Path(__file__).parents[1] / "reliability.md"
@@ -34,6 +34,7 @@ ATTACKS: dict[str, Callable[[], Rows]] = {
     "logs": files.logs,
     "bombs": files.bombs,
     "disk": files.disk,
+    "keys": keys.random_keys,
 }
 
 

@@ -51,7 +51,8 @@ class Terminal:
     seen: bytearray = field(default_factory=bytearray)
     rate: float = 0.0
 
-    def _read(self, wait: float) -> None:
+    def read(self, wait: float) -> None:
+        """Take what comes within so many seconds, once."""
         if select.select([self.master], [], [], wait)[0]:
             part = os.read(self.master, 2**9 if self.rate else 2**16)
             if self.rate:
@@ -62,7 +63,7 @@ class Terminal:
         """Read for so long; returns the number of bytes that came."""
         before, end = len(self.seen), time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            self._read(left)
+            self.read(left)
         return len(self.seen) - before
 
     def answered(self, key: bytes, words: bytes) -> float:
@@ -70,7 +71,7 @@ class Terminal:
         before, began = len(self.seen), time.monotonic()
         self.press(key)
         while words not in self.seen[before:]:
-            self._read(PATIENCE)
+            self.read(PATIENCE)
             if time.monotonic() - began > PATIENCE:
                 raise TimeoutError(f"no {words!r} after {key!r}")
         return time.monotonic() - began
@@ -89,7 +90,7 @@ class Terminal:
         last = began
         while time.monotonic() - last < (STILL if len(self.seen) > before else PATIENCE):
             read = len(self.seen)
-            self._read(0.05)
+            self.read(0.05)
             if len(self.seen) > read:
                 last = time.monotonic()
             if last - began > PATIENCE:
@@ -110,11 +111,21 @@ class Terminal:
                 raise TimeoutError(
                     f"no {words!r} within {seconds:g} s: {bytes(self.seen[-300:])!r}"
                 )
-            self._read(0.2)
+            self.read(0.2)
 
     def press(self, keys: bytes) -> None:
         """Type these."""
         os.write(self.master, keys)
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Give the terminal another size."""
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def exit_code(self) -> int:
+        """Wait for a program that ends by itself."""
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.master)
+        return os.waitstatus_to_exitcode(status)
 
     def end(self) -> float:
         """Kill the program; returns the CPU seconds that it used."""

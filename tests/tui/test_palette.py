@@ -7,7 +7,7 @@ from functools import partial
 
 from rich.cells import cell_len
 from textual.command import Command, CommandList
-from textual.events import Key
+from textual.events import Click, Key
 from textual.widgets import Static
 
 from sysbench.core.runs.directory import RunDirectory
@@ -165,3 +165,15 @@ async def test_the_palette_opens_again_while_it_closes(app: SysbenchApp) -> None
         app.action_command_palette()
         await pilot.pause()
         assert isinstance(app.screen, Palette)
+
+
+async def test_a_click_where_the_terminal_ended_meanwhile_is_none(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        palette = app.screen
+        await pilot.resize_terminal(30, 8)
+        await pilot.pause()
+        palette.post_message(Click(palette, 19, 9, 0, 0, 1, False, False, False, 19, 9))
+        await pilot.pause()
+        assert app.screen is palette

@@ -9,6 +9,7 @@ from rich.segment import Segment
 from textual.await_complete import AwaitComplete
 from textual.command import CommandList, CommandPalette
 from textual.css.styles import RulesMap
+from textual.events import Click
 from textual.geometry import Size
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen, ScreenResultType
@@ -64,6 +65,11 @@ class Dialog(ModalScreen[ScreenResultType], Overlay[ScreenResultType]):
 
 class Palette(CommandPalette, Overlay[Any]):
     """Textual's command palette."""
+
+    def _on_click(self, event: Click) -> None:  # type: ignore[override]  # as Textual's own
+        # Textual asks what is there, and fails where the terminal has shrunk since.
+        if not self.size.contains(event.screen_x, event.screen_y):
+            event.prevent_default()
 
     def _action_command_list(self, action: str) -> None:
         # Textual's list fails where it has no room yet, or none at all.
