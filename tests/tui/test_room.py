@@ -197,3 +197,13 @@ async def test_a_list_without_a_line_in_sight_is_paged(app: SysbenchApp) -> None
         await pilot.press("pagedown", "pageup")
         await pilot.pause()
         assert app.is_running
+
+
+async def test_a_narrow_form_says_in_a_line_what_will_happen(app: SysbenchApp) -> None:
+    async with app.run_test(size=(44, 14)) as pilot:
+        await until(pilot, lambda: re.search(r"MiB · ✓ Fits", "\n".join(picture(app))))
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "parameters" in "\n".join(picture(app)))
+        assert "· ✓ Fits" not in "\n".join(picture(app))
+        await pilot.resize_terminal(44, 14)
+        await until(pilot, lambda: re.search(r"MiB · ✓ Fits", "\n".join(picture(app))))

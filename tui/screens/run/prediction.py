@@ -112,6 +112,14 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
     return lines
 
 
+def in_a_line(predicted: DevicePrediction | None) -> Content:
+    """The predicted peak and whether it fits, for where the panel has no room."""
+    if predicted is None or predicted.why_unknown:
+        return Content("")
+    peak = Content.styled(amount(predicted.prediction.peak_bytes), "bold $accent")
+    return Content(" · ").join([peak, _verdict(predicted)])
+
+
 def _batch_lines(predicted: DevicePrediction) -> list[Content | str]:
     """The largest batch, and which larger ones may fit: the answer of ``estimate --fit batch``."""
     fit = predicted.batches

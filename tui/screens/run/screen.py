@@ -27,12 +27,16 @@ from ...widgets.bars.key_bar import KeyBar
 from ..base import WorkScreen
 from .filled import Filled, FormState
 from .form import FieldRow, SpecForm
-from .prediction import PredictionView, estimate_command, exact_text, exact_verdict
+from .prediction import PredictionView, estimate_command, exact_text, exact_verdict, in_a_line
 
 if TYPE_CHECKING:
     from ....core.estimate.exact import Estimator
     from ....core.runs.directory import RunDirectory
     from .device_prediction import DevicePrediction
+
+
+SLIM = 60
+"""Narrower screens have no room for the panel of predictions, but for a line of it."""
 
 
 class RunScreen(WorkScreen):
@@ -73,8 +77,15 @@ class RunScreen(WorkScreen):
         self.app.call_later(self._build)
 
     def on_resize(self, event: Resize) -> None:
+        self.set_class(event.size.width < SLIM, "-slim")
         for view in self.query(PredictionView):
             view.call_after_refresh(view.fit_screen)
+            self._predict_in_a_line()
+
+    def _predict_in_a_line(self) -> None:
+        is_slim = self.has_class("-slim")
+        words = in_a_line(self.prediction.predicted if is_slim else None)
+        self.query_one("#what").border_subtitle = words
 
     async def _build(self) -> None:
         what = Vertical(SpecForm(RunSpec()), Static(id="hint", markup=False), id="what")
@@ -109,6 +120,7 @@ class RunScreen(WorkScreen):
             else None,
             self.filled.errors,
         )
+        self._predict_in_a_line()
         self.command_view.show(self.command())
         self._hint(self.focused)  # what a field means can go by its value
         if not self.takes_keys:
