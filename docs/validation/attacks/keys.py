@@ -22,9 +22,10 @@ RESIZED = 0.03
 PAUSES = (0.0, 0.0, 0.01, 0.05, 0.2)
 """Seconds between two keys: as a paste brings them, and as a person types."""
 
-LETTERS = [bytes([code]) for code in b"abcdefghijklmoprtuvwxyGLN0123456789?/+- "]
-"""All but those that leave, and those that ask to."""
+LETTERS = [bytes([code]) for code in b"abcdefghijklmnoprstuvwxyzGLN0123456789?/+- "]
+"""All but the one that leaves."""
 CONTROLS = [bytes([code]) for code in b"\t\r\x7f\x0f\x10\x12\x13"]
+"""Tab, Enter, backspace, ^o, ^p, ^r and ^s; not ^z, which stops the process."""
 SEQUENCES = [
     b"\x1b" + end
     for end in (
@@ -38,7 +39,7 @@ TEXTS = [
     b"<script>",
     b"\xff\xc3",
     b"\x1b[200~run tiny batch=2\x1b[201~",
-    b"\xe2\x80\xae",
+    "\N{RIGHT-TO-LEFT OVERRIDE}".encode(),
 ]
 TYPED = [*LETTERS, *CONTROLS, *SEQUENCES * 2, *POINTED, *TEXTS]
 

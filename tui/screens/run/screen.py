@@ -181,8 +181,8 @@ class RunScreen(WorkScreen):
             # Why stands under each row and in the other panel.
             text = f"{counted(len(errors), 'field')} to fix: {', '.join(errors)}"
             self.notify(text, title="Not started", severity="error", markup=False)
-            for first in [*errors][:1]:
-                self.form.focus_row(first)
+            if errors:
+                self.form.focus_row(next(iter(errors)))
             return
         if self.app.session.live:
             from ..dialogs.ask import ask_before_queueing
