@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import Any, Protocol
 
 from ...core.errors import SpecError
 from ...core.formatting import parse_bytes, parse_ratio
 
-# What argparse calls a group is not its parser, but takes arguments like one.
-Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 WORDS = "words"
 """Name of the words that a command takes wherever they stand between its options."""
 RUN_HELP = "id of a run, a unique part of it, `last`, `last~1` before it, or its directory's path"
@@ -29,6 +28,27 @@ GATE_CODES = (
 )
 
 
+class Arguments(Protocol):
+    """A parser, or a group of one."""
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        """Add an argument, as argparse does."""
+
+
+def complete_with(action: argparse.Action, kind: str) -> None:
+    """Let shells complete an argument to ``file``, or to a kind of `shell.completions.KINDS`."""
+    # shtab reads the attribute, by shell.
+    vars(action)["complete"] = (
+        kind
+        if kind == "file"
+        else {
+            "bash": f"_sysbench_tui_{kind}",
+            "zsh": f"_sysbench_tui_words {kind}",
+            "fish": f"(_sysbench_tui_words {kind})",
+        }
+    )
+
+
 def examples(*lines: tuple[str, str]) -> str:
     """The examples at the end of a help: commands, each with a note or ""."""
     width = max((len(command) for command, note in lines if note), default=0)
@@ -38,12 +58,12 @@ def examples(*lines: tuple[str, str]) -> str:
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``RUN``, as `find_run` takes it."""
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    complete_with(parser.add_argument("run", metavar="RUN", help=RUN_HELP), "run")
 
 
 def add_settings(parser: Arguments, flag: str, meaning: str) -> None:
     """Add a repeatable ``KEY=VALUE``, read by `parse_settings`: ``--set-b`` as ``settings_b``."""
-    parser.add_argument(
+    action = parser.add_argument(
         flag,
         dest=flag.removeprefix("--").replace("set", "settings", 1).replace("-", "_"),
         action="append",
@@ -51,6 +71,7 @@ def add_settings(parser: Arguments, flag: str, meaning: str) -> None:
         metavar="KEY=VALUE",
         help=meaning,
     )
+    complete_with(action, "setting")
 
 
 def add_table_formats(parser: argparse.ArgumentParser) -> None:
@@ -120,12 +141,13 @@ def add_file_choice(parser: argparse.ArgumentParser) -> None:
     steps.add_argument(
         "--steps", type=steps_range, metavar="N-M", help="all tables of these marked steps"
     )
-    parser.add_argument(
+    capture = parser.add_argument(
         "--capture",
         metavar="FILE",
         help="the trace in which the graphs were captured that this one replays: their\n"
         "operators, modules and FLOPs",
     )
+    complete_with(capture, "file")
 
 
 def one_step(text: str) -> tuple[int, int]:

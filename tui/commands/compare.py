@@ -11,6 +11,7 @@ from .arguments import (
     RUN_HELP,
     add_no_pager,
     add_table_formats,
+    complete_with,
     count,
     examples,
     share_above_zero,
@@ -45,8 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui compare 1204 trace.json.gz --json | jq .difference.summary", ""),
         ("sysbench-tui compare 1204 1211 --gate 3%", "for a script: may B be 3 % slower?"),
     )
-    parser.add_argument("a", metavar="A", help=f"{RUN_HELP}; or a file")
-    parser.add_argument("b", metavar="B", help="the run or file that is compared against A")
+    a = parser.add_argument("a", metavar="A", help=f"{RUN_HELP}; or a file")
+    b = parser.add_argument("b", metavar="B", help="the run or file that is compared against A")
+    complete_with(a, "run")
+    complete_with(b, "run")
     add_table_formats(parser)
     add_no_pager(parser)
     parser.add_argument(

@@ -10,6 +10,7 @@ from ...core.runs.directory import find_run
 from .arguments import (
     add_file_choice,
     add_run_argument,
+    complete_with,
     examples,
     foreign_file,
     refuse_file_choice,
@@ -33,8 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui export trace.json.gz html --steps 2-5", "a file of anyone's"),
     )
     add_run_argument(parser)
-    parser.add_argument("kind", metavar="KIND", choices=EXPORTS, help="one of the above")
-    parser.add_argument("-o", "--output", metavar="PATH", help="file or folder (default: here)")
+    parser.add_argument("kind", metavar="KIND", choices=tuple(EXPORTS), help="one of the above")
+    output = parser.add_argument(
+        "-o", "--output", metavar="PATH", help="file or folder (default: here)"
+    )
+    complete_with(output, "file")
     parser.add_argument("--force", action="store_true", help="replace what is there already")
     add_file_choice(parser)
 

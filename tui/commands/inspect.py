@@ -17,6 +17,7 @@ from .arguments import (
     add_table_formats,
     add_tree_options,
     add_wide,
+    complete_with,
     examples,
     refuse_wide_report,
     size_bytes,
@@ -66,7 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui inspect traces/ --merged all.json.gz", ""),
         ("sysbench-tui export trace.json.gz csv", "a CSV file for each table"),
     )
-    parser.add_argument("file", metavar="FILE", help="the file, or a folder of ranks; only read")
+    file = parser.add_argument(
+        "file", metavar="FILE", help="the file, or a folder of ranks; only read"
+    )
+    complete_with(file, "file")
     parser.add_argument("--section", choices=(*OF_FILES, RANKS), help="print only this, in full")
     add_table_formats(parser)
     add_wide(parser, "a section")

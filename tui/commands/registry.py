@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
-from .arguments import EXIT_CODES, GATE_CODES, PYTHON_HELP, READING_CODES, WORDS, examples
+from .arguments import (
+    EXIT_CODES,
+    GATE_CODES,
+    PYTHON_HELP,
+    READING_CODES,
+    WORDS,
+    complete_with,
+    examples,
+)
 
 
 class CommandModule(Protocol):
@@ -117,11 +125,7 @@ COMMANDS = {
             has_workers=True,
             exit_codes=EXIT_CODES,
         ),
-        Command(
-            "completions",
-            "complete commands, runs and keys in bash, zsh or fish",
-            "shell.completions",
-        ),
+        Command("completions", "complete commands, runs and keys in bash, zsh or fish"),
     )
 }
 """By name, in the order of the help."""
@@ -167,12 +171,16 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def whole_parser() -> argparse.ArgumentParser:
-    """The parser with the arguments of every command, whose modules it imports."""
-    return _parser(COMMANDS)
+def whole_parser(*, is_brief: bool = False) -> argparse.ArgumentParser:
+    """The parser with the arguments of every command, whose modules it imports.
+
+    Args:
+        is_brief: Commands have their summary as description, in one line.
+    """
+    return _parser(COMMANDS, is_brief)
 
 
-def _parser(chosen: Container[str]) -> argparse.ArgumentParser:
+def _parser(chosen: Container[str], is_brief: bool = False) -> argparse.ArgumentParser:
     """The parser with every command's summary, and the arguments of the chosen ones only."""
     parser = argparse.ArgumentParser(
         prog="sysbench-tui",
@@ -199,8 +207,11 @@ def _parser(chosen: Container[str]) -> argparse.ArgumentParser:
         )
         subparser.add_argument("--json", action="store_true", help="one JSON document on stdout")
         if command.has_workers:
-            subparser.add_argument("--python", metavar="PATH", help=PYTHON_HELP)
+            python = subparser.add_argument("--python", metavar="PATH", help=PYTHON_HELP)
+            complete_with(python, "file")
         if command.name in chosen:
             command.load().add_arguments(subparser)
             subparser.epilog = f"{subparser.epilog}\n\n{command.exit_codes}"
+            if is_brief:
+                subparser.description = command.summary
     return parser

@@ -17,7 +17,7 @@ from ...core.spec.fields import FIELDS
 from ...core.spec.models import find_model, model_presets
 from ...core.spec.own_model import is_own
 from ...core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
-from .arguments import WORDS, add_settings
+from .arguments import WORDS, add_settings, complete_with
 
 OPTIONS = ("model", "context", "precision", "batch", "compile")
 """Keys that are options, too."""
@@ -27,12 +27,13 @@ SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 
 def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `chosen_spec` and `asked_spec` read."""
-    parser.add_argument(
+    words = parser.add_argument(
         WORDS,
         nargs="*",
         metavar="WHAT|KEY=VALUE",
         help="a model, a TOML file or a saved profile, and keys of the spec: tiny context=512",
     )
+    complete_with(words, "spec")
     for name in OPTIONS:
         parser.add_argument(f"--{name}", metavar="VALUE", help=f"the same as {name}=VALUE")
     add_settings(parser, "--set", "the same as KEY=VALUE alone; may be repeated")

@@ -12,7 +12,7 @@ import msgspec
 from ...core.errors import DeviceBusyError, SpecError, SysbenchError
 from ...core.formatting import counted
 from ...core.tables.table import Table
-from .arguments import add_settings, examples
+from .arguments import add_settings, complete_with, examples
 from .report.output import page_width, print_json, print_lines, say
 from .report.output import write as print_text
 from .spec_arguments import parse_settings
@@ -41,10 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui study show e2e --format html -o e2e.html", ""),
         ("sysbench-tui study e2e --slurm partition=gpu,gres=gpu:1,time=30", "each cell a job"),
     )
-    parser.add_argument(
+    name = parser.add_argument(
         "name", metavar="NAME|FILE", help="a study by name, a TOML file; or show NAME, or list"
     )
-    parser.add_argument("target", nargs="?", metavar="NAME", help="the study to show")
+    target = parser.add_argument("target", nargs="?", metavar="NAME", help="the study to show")
+    complete_with(name, "study")
+    complete_with(target, "study")
     parser.add_argument("--variant", default="", help="another size of it, such as small")
     meaning = "replace an axis (several values with commas) or a fixed key; repeatable"
     add_settings(parser, "--set", meaning)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....core.analysis.verdict.verdict import SMALLEST
 from ....core.errors import SpecError
-from ..arguments import add_settings, examples, share_above_zero, share_of_one
+from ..arguments import add_settings, complete_with, examples, share_above_zero, share_of_one
 from ..report.output import print_json, say
 
 if TYPE_CHECKING:
@@ -32,10 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui ab --resume last", "go on with what was stopped or killed"),
     )
     spec_help = "a TOML file, a saved profile, a model, or a run (its id, a part of it, `last`)"
-    parser.add_argument(
-        "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured anew"
+    a = parser.add_argument(
+        "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured again"
     )
-    parser.add_argument("b", nargs="?", metavar="B", help="the spec that is judged (default: A)")
+    b = parser.add_argument(
+        "b", nargs="?", metavar="B", help="the spec that is judged (default: A)"
+    )
+    complete_with(a, "side")
+    complete_with(b, "side")
     meaning = "change one key of both specs; repeatable (`run --help` lists the keys)"
     add_settings(parser, "--set", meaning)
     add_settings(parser, "--set-b", "change one key of B only; repeatable")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ....core.runs.directory import find_run
-from ..arguments import RUN_HELP, examples
+from ..arguments import add_run_argument, complete_with, examples
 from ..report.output import page_width, print_json, print_lines, say
 
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
     save = _action(actions, "save", "copy a run's record under a name", named=True)
-    save.add_argument("run", metavar="RUN", help=RUN_HELP)
+    add_run_argument(save)
     save.add_argument("--force", action="store_true", help="replace a baseline of that name")
     _add_file(save, "write it to this file instead of the home")
     _action(actions, "list", "all baselines of this home", named=False)
@@ -47,7 +47,8 @@ def _action(
         "--json", action="store_true", default=argparse.SUPPRESS, help="one JSON document"
     )
     if named:
-        parser.add_argument("name", metavar="NAME", help="letters, digits, dots, dashes")
+        action = parser.add_argument("name", metavar="NAME", help="letters, digits, dots, dashes")
+        complete_with(action, "baseline")
     return parser
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....core.runs.directory import find_run
-from ..arguments import RUN_HELP, examples, share_above_zero, share_of_one
+from ..arguments import RUN_HELP, complete_with, examples, share_above_zero, share_of_one
 from ..report.output import page_width, print_json, print_lines, write
 
 if TYPE_CHECKING:
@@ -33,10 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui gate main --file gate.json --md", "for a pull request"),
         ("sysbench-tui gate main --across torch", "after an upgrade of torch"),
     )
-    parser.add_argument("name", metavar="NAME", help="the baseline, see `sysbench-tui baseline`")
-    parser.add_argument(
-        "run", metavar="RUN", nargs="?", help=f"{RUN_HELP} (default: measure the spec anew)"
+    name = parser.add_argument(
+        "name", metavar="NAME", help="the baseline, see `sysbench-tui baseline`"
     )
+    complete_with(name, "baseline")
+    run = parser.add_argument(
+        "run", metavar="RUN", nargs="?", help=f"{RUN_HELP} (default: measure the spec again)"
+    )
+    complete_with(run, "run")
     parser.add_argument(
         "--margin",
         type=share_of_one,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ....core.errors import SpecError
-from ..arguments import RUN_HELP, examples
+from ..arguments import RUN_HELP, complete_with, examples
 from ..report.output import print_json, say
 
 
@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui list --trash", "what can come back"),
         ("sysbench-tui rm --empty", "free the disk"),
     )
-    parser.add_argument("runs", metavar="RUN", nargs="*", help=RUN_HELP)
+    runs = parser.add_argument("runs", metavar="RUN", nargs="*", help=RUN_HELP)
+    complete_with(runs, "run")
     parser.add_argument("--force", action="store_true", help="even if something refers to it")
     parser.add_argument("--restore", action="store_true", help="bring deleted runs back instead")
     parser.add_argument("--empty", action="store_true", help="remove what is in the trash for good")

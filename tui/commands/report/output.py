@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
@@ -108,12 +110,41 @@ def print_paged(lines: Iterable[Line], *, page: bool) -> None:
     if not (page and sys.stdout.isatty()):
         print_lines(lines)
         return
-    from ..shell.pager import show
-
     console = _console()
     with console.capture() as captured:
         _print_styled(console, lines)
-    show(captured.get())
+    text = captured.get()
+    is_longer = text.count("\n") >= shutil.get_terminal_size((80, 24)).lines
+    if is_longer and (pager := _pager_words()):
+        _show_in(pager, text)
+    else:
+        write(text)
+
+
+def _show_in(pager: list[str], text: str) -> None:
+    """Show text in a pager. `pydoc.pager` prefers $MANPAGER, and loses text where none starts."""
+    import subprocess  # slow: only a terminal needs it
+
+    # git's options: quit at once where all fits, keep colours, leave the text on the screen.
+    environment = {"LESS": "FRX", "LV": "-c", **os.environ}
+    sys.stdout.flush()
+    with subprocess.Popen(pager, stdin=subprocess.PIPE, env=environment) as process:
+        # Ctrl+C is the pager's: without us it would lose the terminal in the middle of a page.
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process.communicate(text.encode(errors="replace"))
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+
+def _pager_words() -> list[str]:
+    """Return program and options of ``$PAGER``, else of less; empty if there is none to open."""
+    try:
+        words = shlex.split(os.environ.get("PAGER", "less"))
+    except ValueError:  # a quotation that does not end
+        return []
+    is_there = words and words != ["cat"] and shutil.which(words[0])
+    return words if is_there else []
 
 
 def _console() -> Console:

@@ -1,0 +1,197 @@
+"""`completions`: a script for the shell that completes commands, options, runs and keys.
+
+shtab makes the script from the parser. The script asks `--words` at each press of Tab, so a kind
+of words imports no more than it needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+
+from .arguments import examples
+from .report.output import print_json, write
+
+MAX_RUNS = 100
+"""Newest runs that are offered; all runs count that begin as typed."""
+
+_BASH_WORDS = """
+_sysbench_tui_{kind}() {{
+  command sysbench-tui completions --words {kind} --begin="$1" 2>/dev/null
+}}"""
+_BASH_END = r"""
+
+# Readline cuts words at = and :, which are parts of ours.
+_sysbench_tui() {
+  local line="${COMP_LINE:0:COMP_POINT}" word whole
+  if [[ $line != *[\"\'\\]* ]]; then
+    local -a COMP_WORDS
+    read -ra COMP_WORDS <<< "$line"
+    [[ $line == *[[:space:]] ]] && COMP_WORDS+=("")
+    local COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 ))
+  fi
+  _shtab_sysbench_tui
+  [[ ${#COMPREPLY[@]} = 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
+  whole="${COMP_WORDS[COMP_CWORD]}" word="$whole"
+  [[ $COMP_WORDBREAKS == *=* ]] && word="${word##*=}"
+  [[ $COMP_WORDBREAKS == *:* ]] && word="${word##*:}"
+  COMPREPLY=("${COMPREPLY[@]#"${whole%%"$word"}"}")
+}
+
+complete -o bashdefault -o default -F _sysbench_tui sysbench-tui"""
+_ZSH = r"""
+_sysbench_tui_words() {
+  local -a found keys
+  found=("${(@f)$(command sysbench-tui completions --words ${@[-1]} --begin="$PREFIX" \
+    2>/dev/null)}")
+  if [[ -z $found ]]; then
+    _files
+    return
+  fi
+  keys=(${(M)found:#*=})
+  compadd -S '' -- $keys
+  compadd -o nosort -- ${found:|keys}
+}
+"""
+_FISH = r"""
+function _sysbench_tui_words
+  set -l word (commandline -ct)
+  command sysbench-tui completions --words $argv[1] --begin="$word" 2>/dev/null
+end
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the shell, and the kind of words that a script asks for."""
+    parser.description = (
+        "Print the script with which a shell completes commands, options, models, keys and\n"
+        "their values, runs, studies and baselines. Runs, studies and baselines are those of the\n"
+        "moment; print the script again after an upgrade of this program."
+    )
+    parser.epilog = examples(
+        ("sysbench-tui completions bash > ~/.local/share/bash-completion/completions/sysbench-tui",
+         ""),
+        ("sysbench-tui completions zsh > ~/.zfunc/_sysbench-tui", "a folder of $fpath"),
+        ("sysbench-tui completions fish > ~/.config/fish/completions/sysbench-tui.fish", ""),
+        ("source <(sysbench-tui completions bash)", "in this shell only"),
+    )  # fmt: skip
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), help="the shell")
+    asked.add_argument(
+        "--words", choices=tuple(KINDS), metavar="KIND", help="print the words of a kind instead"
+    )
+    parser.add_argument(
+        "--begin", default="", metavar="TEXT", help="of --words: only those that begin so"
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the script, or the words; 0."""
+    if arguments.words is None:
+        script = completion_script(arguments.shell)
+        if arguments.json:
+            print_json({"shell": arguments.shell, "script": script})
+        else:
+            write(f"{script}\n")
+        return 0
+    words = words_of(arguments.words, arguments.begin)
+    if arguments.json:
+        print_json(words)
+    else:
+        write("".join(f"{word}\n" for word in words))
+    return 0
+
+
+def completion_script(shell: str) -> str:
+    """Return the script of ``bash``, ``zsh`` or ``fish``."""
+    import shtab  # slow: Tab asks for words without it
+
+    from .registry import whole_parser  # it imports every command, this one too
+
+    preamble = {
+        "bash": "".join(_BASH_WORDS.format(kind=kind) for kind in KINDS),
+        "zsh": _ZSH,
+        "fish": _FISH,
+    }
+    script: str = shtab.complete(whole_parser(is_brief=True), shell, preamble=preamble[shell])
+    if shell == "bash":
+        return script + _BASH_END
+    # shtab completes only the first word of an argument that takes many.
+    return script.replace('"(*)::', '"*:') if shell == "zsh" else script
+
+
+def words_of(kind: str, begin: str) -> list[str]:
+    """Return the words of a kind that begin so, in the order in which they are offered.
+
+    Args:
+        kind: A name of `KINDS`.
+        begin: The part of the word that has been typed.
+    """
+    words = (word for word in KINDS[kind](begin) if word.startswith(begin))
+    return list(dict.fromkeys(words))
+
+
+def _runs(begin: str) -> Iterator[str]:
+    from ...core.runs.directory import list_runs
+
+    ids = [run.id for run in list_runs()]
+    yield from ("last", "last~1")[: len(ids)]
+    yield from [run_id for run_id in ids if run_id.startswith(begin)][:MAX_RUNS]
+
+
+def _names_of_specs(begin: str) -> Iterator[str]:
+    from ...core.spec.files import list_profiles
+    from ...core.spec.models import model_presets
+
+    yield from model_presets()
+    yield from list_profiles()
+
+
+def _settings(begin: str) -> Iterator[str]:
+    """Keys with their ``=``, or the values of the key that is typed."""
+    from ...core.spec.fields import FIELDS
+    from ...core.spec.models import model_presets
+
+    key, equals, _ = begin.partition("=")
+    for field in FIELDS:
+        if not equals and field.is_typed:
+            yield f"{field.name}="
+        elif field.name == key:
+            values = model_presets() if key == "model" else field.choices
+            yield from (f"{key}={value}" for value in values)
+
+
+def _specs(begin: str) -> Iterator[str]:
+    if "=" not in begin:
+        yield from _names_of_specs(begin)
+    yield from _settings(begin)
+
+
+def _sides(begin: str) -> Iterator[str]:
+    yield from _names_of_specs(begin)
+    yield from _runs(begin)
+
+
+def _studies(begin: str) -> Iterator[str]:
+    from ...core.studies.file.places import begun_studies, study_files
+
+    yield from ("list", "show")
+    yield from study_files()
+    yield from (path.name for path in begun_studies())
+
+
+def _baselines(begin: str) -> Iterable[str]:
+    from ...core.runs.ab.places import baselines_folder
+
+    return sorted(path.stem for path in baselines_folder().glob("*.json"))
+
+
+KINDS: dict[str, Callable[[str], Iterable[str]]] = {
+    "run": _runs,
+    "spec": _specs,
+    "setting": _settings,
+    "side": _sides,
+    "study": _studies,
+    "baseline": _baselines,
+}
+"""Words by the kind that `arguments.complete_with` names."""
