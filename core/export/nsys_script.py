@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..machine.children import TRAVEL, python_child
+from ..machine.children import PROBE, python_child
 from ..runs.directory import RunDirectory
 from ..spec.spec import RunSpec
 from ..tables.cells import literal
@@ -87,7 +87,7 @@ def script(run_id: str, spec: RunSpec, spec_path: Path, python: str = "") -> str
         "#",
         "# A step under nsys is not a timing: compare it with the run's bare step.",
         "set -eu",
-        *([f"export PYTHONPATH={shlex.quote(str(TRAVEL))}"] if python else []),
+        *([f"export PYTHONPATH={shlex.quote(str(PROBE))}"] if python else []),
         "flags=(",
     ]
     for flag in flags:

@@ -14,7 +14,7 @@ from ..storage import open_to_append
 STANDARD_INPUT = 0
 PYTHON_VARIABLE = "SYSBENCH_PYTHON"
 """Names the Python that workers run in."""
-TRAVEL = Path(__file__).with_name("travel")
+PROBE = Path(__file__).with_name("probe")
 """The folder by which another Python imports this package."""
 
 
@@ -44,7 +44,7 @@ def child_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]
         return kept
     kept.pop("PYTHONHOME", None)  # of this interpreter
     before = [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []
-    return {**kept, "PYTHONPATH": os.pathsep.join([str(TRAVEL), *before])}
+    return {**kept, "PYTHONPATH": os.pathsep.join([str(PROBE), *before])}
 
 
 def start_detached(command: list[str], log: Path) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import SpecError
-from .interpreter import chosen_python, examined
+from .interpreter import chosen_python, probe_python
 from .telemetry.host import memory_capacity_bytes
 from .telemetry.nvml import Nvml
 from .telemetry.sample import DeviceSample
@@ -181,7 +181,7 @@ def torch_facts(python: str | None = None) -> dict[str, str | None]:
 def _torch_origin(python: str) -> str | None:
     """Path of the ``__init__.py`` of an interpreter's torch; empty or None without torch."""
     if python:
-        return examined(python).torch
+        return probe_python(python).torch
     spec = importlib.util.find_spec("torch")
     return None if spec is None else spec.origin
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from .devices import torch_facts
-from .interpreter import Interpreter, chosen_python, examined
+from .interpreter import Interpreter, chosen_python, probe_python
 from .node import describe_node
 from .telemetry.cgroup import cpu_quota
 from .telemetry.host import memory_capacity_bytes
@@ -61,7 +61,7 @@ def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
     """
     nvidia, why_no_nvidia = _nvidia()
     torch = torch_facts(python)
-    other = examined(python) if python else None
+    other = probe_python(python) if python else None
     facts: dict[str, Any] = {
         "cpu": {
             "model": cpu_model(),
@@ -137,7 +137,7 @@ def workers_package(name: str) -> str | None:
         InterpreterError: There is no such interpreter, or it does not answer.
     """
     python = chosen_python()
-    return examined(python).packages.get(name) if python else package_version(name)
+    return probe_python(python).packages.get(name) if python else package_version(name)
 
 
 def package_version(name: str) -> str | None:

@@ -1,7 +1,8 @@
 """The Python that workers run in: this program's own, or one of the user's that has torch.
 
 The screens may be installed anywhere; models, torch and CUDA live in the interpreter that
-``--python`` or ``SYSBENCH_PYTHON`` names. It is asked what it has before anything is started in it.
+``--python`` or ``SYSBENCH_PYTHON`` names. `probe/ask.py` reports what it has, before anything else
+is started in it.
 """
 
 from __future__ import annotations
@@ -9,53 +10,56 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import selectors
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.machinery import PathFinder
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from ..errors import InterpreterError
 from ..storage import UNREADABLE_JSON, home, make_folder, open_to_append, read_regular
-from .children import PYTHON_VARIABLE, TRAVEL, child_environment
+from .children import PROBE, PYTHON_VARIABLE, child_environment
 
 NEEDED = {"torch": "2.9", "msgspec": "0.21", "numpy": "1.26", "psutil": "5.9"}
 """What workers import besides this package, with the oldest versions, those of pyproject.toml."""
-TOLD = (*NEEDED, "triton", "nvtx", "nvidia-ml-py")
-"""Packages whose versions are told of an interpreter."""
+REPORTED = (*NEEDED, "triton", "nvtx", "nvidia-ml-py")
+"""Packages whose versions are reported."""
 OLDEST = (3, 11)
 PROGRAM = "sysbench.core"
 _OWN = Path(__file__).parents[1] / "__init__.py"
 PATIENCE_SECONDS = 30.0
 """An interpreter on a cold network disk may take some seconds; it imports no torch."""
-MOST_BYTES = 2**20
-MARK = b"\nsysbench-tui: "
+MAX_LINES = 2**10
+MAX_LINE_BYTES = 2**20
+"""Bounds of what is read of a program that may not be a Python."""
+MARK = b"sysbench-tui: "
 OPTION = "--python"
 CHOSEN = "pythons.jsonl"
 """In the home: the interpreters that were chosen, a JSON text a line."""
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
-    """What an interpreter told of itself.
+    """Facts reported by an interpreter.
 
     Attributes:
-        version: Of Python; one that is too old tells no more.
+        version: Of Python; one that is too old reports nothing else.
         environment: Name of the folder that it is installed in, such as a virtual environment's.
         search_path: Its import path.
         absent: Modules that workers need and that it does not have.
-        program: Path of the ``__init__.py`` of `PROGRAM`, of which it may have another version.
+        program: Path of the ``__init__.py`` of `PROGRAM`; it may have another version installed.
         torch: Path of torch's ``__init__.py``; empty without torch.
-        packages: Versions of `TOLD`.
+        packages: Versions of `REPORTED`.
         libraries: Versions that were asked for, by the name of the import.
-        missing: Of these imports, those that it does not find.
+        missing: Imports that were asked for and that it does not find.
         headers: Folder in which its ``Python.h`` would be.
     """
 
@@ -73,9 +77,9 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named_python(text: str) -> str:
-    """The absolute path of an interpreter: of its file, its environment's folder, or its command.
+    """Return the absolute path of an interpreter, given its file, environment or command.
 
-    Links stay: that of a virtual environment is what makes it one.
+    Links are not resolved: a virtual environment's interpreter is a link.
 
     Raises:
         InterpreterError: There is none.
@@ -96,13 +100,13 @@ def named_python(text: str) -> str:
 
 
 def chosen_python() -> str:
-    """The interpreter of workers that start now; empty for this program's own.
+    """Return the interpreter of workers that start now; empty for this program's own.
 
     ``SYSBENCH_PYTHON`` names it, which ``--python`` sets. Without it the active virtual
-    environment serves where it has torch and this interpreter has none.
+    environment is taken if it has torch and this interpreter has none.
 
     Raises:
-        InterpreterError: The variable names none.
+        InterpreterError: The variable does not name an interpreter.
     """
     given = os.environ.get(PYTHON_VARIABLE, "")
     if given:
@@ -124,13 +128,13 @@ def use_python(python: str) -> None:
 
 
 def ready_python(python: str | None = None) -> str:
-    """An interpreter that workers can start in; empty for this program's own.
+    """Return an interpreter that workers can start in; empty for this program's own.
 
     Args:
         python: Its path, or empty (default: the chosen one).
 
     Raises:
-        InterpreterError: It cannot run workers; the message has the command that mends that.
+        InterpreterError: It cannot run workers; the message has the command that fixes this.
     """
     python = chosen_python() if python is None else python
     python = _unless_own(named_python(python)) if python else ""
@@ -147,12 +151,12 @@ def ready_python(python: str | None = None) -> str:
 
 
 def chosen_before(python: str) -> str:
-    """The interpreter that a run's file names, if somebody chose it in this home before.
+    """Return the interpreter that a run's file names, if somebody chose it in this home before.
 
-    A run may come from somebody else: without that, its file could name any program to be started.
+    A run may come from another machine: its file must not name any program to be started.
 
     Raises:
-        InterpreterError: Nobody did, or the list of those that were chosen cannot be read.
+        InterpreterError: It was never chosen, or the list of the chosen ones cannot be read.
     """
     if python and python not in _chosen_ones():
         why = f"a run names it, and it was never chosen here; {OPTION} PATH chooses one"
@@ -161,10 +165,10 @@ def chosen_before(python: str) -> str:
 
 
 def note_chosen(python: str) -> str:
-    """Remember an interpreter that the user chose; returns it.
+    """Remember an interpreter that the user chose, and return it.
 
     Raises:
-        InterpreterError: The list of those that were chosen cannot be read.
+        InterpreterError: The list of the chosen ones cannot be read.
         OSError: It cannot be written.
     """
     if python and python not in _chosen_ones():
@@ -186,16 +190,16 @@ def _chosen_ones() -> list[str]:
 
 
 def why_not_ready(python: str) -> str:
-    """The reason why workers cannot run in an interpreter, with the remedy; empty if they can.
+    """Return why workers cannot run in an interpreter, with the remedy; empty if they can.
 
     Raises:
         InterpreterError: It does not answer as a Python does.
     """
-    found = examined(python)
+    found = probe_python(python)
     if _numbers(found.version) < OLDEST:
         return f"it is Python {found.version}; workers need 3.11 or later"
     if not found.program or not os.path.samefile(found.program, _OWN):
-        return "it does not heed PYTHONPATH, by which workers import this program"
+        return "it ignores PYTHONPATH, which workers need to import sysbench"
     old = [
         f"{name} {version}"
         for name, least in NEEDED.items()
@@ -207,11 +211,11 @@ def why_not_ready(python: str) -> str:
     wrong += [f"it has {', '.join(old)}, which is too old"] if old else []
     names = [*found.absent, *(name.partition(" ")[0] for name in old)]
     command = _install(python, [f"{name}>={NEEDED[name]}" for name in names], found.has_pip)
-    return f"{' and '.join(wrong)}: `{command}` mends that"
+    return f"{' and '.join(wrong)}: run `{command}` to fix this"
 
 
 def missing_libraries(python: str, libraries: Sequence[str]) -> list[str]:
-    """Those of the imports that an interpreter does not find.
+    """Return the imports that an interpreter does not find.
 
     Args:
         python: Its path; empty for this program's own.
@@ -221,22 +225,20 @@ def missing_libraries(python: str, libraries: Sequence[str]) -> list[str]:
         InterpreterError: It does not answer as a Python does.
     """
     if python:
-        return examined(python, libraries).missing
-    return [name for name in sorted(libraries) if not _is_found(name)]
-
-
-def _is_found(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ValueError:  # a module that was put there by hand
-        return True
+        return probe_python(python, libraries).missing
+    return [
+        name
+        for name in sorted(libraries)
+        # A module that was put there by hand has no spec to be found.
+        if name not in sys.modules and importlib.util.find_spec(name) is None
+    ]
 
 
 def install_command(python: str, requirements: Sequence[str]) -> str:
-    """The command that installs packages into an interpreter; empty for this program's own."""
-    # Asked by `find_spec`, setuptools' hook would give this process the standard distutils for
-    # good, with which setuptools itself cannot be imported any more: torch's compiler does that.
-    has_pip = examined(python).has_pip if python else PathFinder.find_spec("pip") is not None
+    """Return the command that installs packages; ``python`` is empty for this program's own."""
+    # `importlib.util.find_spec` would run setuptools' hook, which permanently gives this process
+    # the standard distutils. Then setuptools cannot be imported, as torch's compiler does.
+    has_pip = probe_python(python).has_pip if python else PathFinder.find_spec("pip") is not None
     return _install(python or sys.executable, requirements, has_pip)
 
 
@@ -249,45 +251,45 @@ def _install(python: str, requirements: Sequence[str], has_pip: bool) -> str:
     return f"{shlex.join([python, '-m', 'ensurepip'])} && {by_pip}"
 
 
-def examined(python: str, libraries: Sequence[str] = ()) -> Interpreter:
-    """What an interpreter has. It is asked again only after something was installed in it.
+def probe_python(python: str, libraries: Sequence[str] = ()) -> Interpreter:
+    """Return what an interpreter has. It is asked again only after something was installed in it.
 
     Args:
         python: Its path.
-        libraries: Names of imports whose versions are wanted, too.
+        libraries: Names of imports whose versions are also wanted.
 
     Raises:
         InterpreterError: It cannot be started, hangs, or does not answer as a Python does.
     """
     key = python, tuple(sorted(libraries))
-    known = _known.get(key)
-    if known is not None and known[0] == _changed_ns(python, known[1]):
-        return known[1]
-    question = {"modules": [*NEEDED], "program": PROGRAM, "packages": TOLD, "libraries": key[1]}
-    found = _asked(python, json.dumps(question))
-    _known[key] = _changed_ns(python, found), found
-    return found
+    facts, changed = _known.get(key, (None, ()))
+    if facts is None or changed != _change_times(python, facts):
+        question = {
+            "modules": [*NEEDED],
+            "program": PROGRAM,
+            "packages": REPORTED,
+            "libraries": key[1],
+        }
+        facts = _ask(python, json.dumps(question))
+        _known[key] = facts, _change_times(python, facts)
+    return facts
 
 
-_known: dict[tuple[str, tuple[str, ...]], tuple[tuple[int, ...], Interpreter]] = {}
+_known: dict[tuple[str, tuple[str, ...]], tuple[Interpreter, tuple[int, ...]]] = {}
 
 
-def _changed_ns(python: str, found: Interpreter) -> tuple[int, ...]:
-    """When the interpreter and the folders of its import path changed."""
-    return tuple(map(_mtime_ns, (python, *found.search_path)))
+def _change_times(python: str, facts: Interpreter) -> tuple[int, ...]:
+    """When the interpreter and the folders of its import path changed, in ns."""
+    paths = map(Path, (python, *facts.search_path))
+    return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
 
 
-def _mtime_ns(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _asked(python: str, question: str) -> Interpreter:
+def _ask(python: str, question: str) -> Interpreter:
+    # Not `subprocess.run`: it would keep all that an endless program prints, and wait for children
+    # that the interpreter leaves behind with its output.
     try:
         process = subprocess.Popen(
-            [python, str(TRAVEL / "ask.py"), question],
+            [python, str(PROBE / "ask.py"), question],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -296,41 +298,33 @@ def _asked(python: str, question: str) -> Interpreter:
         )
     except OSError as error:
         raise InterpreterError(python, f"it cannot be started: {error.strerror}") from error
+    timer = threading.Timer(PATIENCE_SECONDS, _kill_group, [process.pid])
+    timer.start()
+    line = last = b""
+    with process:
+        assert process.stdout is not None
+        readline = process.stdout.readline
+        for line in islice(iter(lambda: readline(MAX_LINE_BYTES), b""), MAX_LINES):
+            last = line.strip() or last
+            if line.startswith(MARK):
+                break
+        in_time = timer.is_alive()
+        timer.cancel()
+        _kill_group(process.pid)
     try:
-        said, ended = _said(process)
-        if not ended:
-            raise InterpreterError(python, f"it did not answer within {PATIENCE_SECONDS:g} s")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    try:
-        return msgspec.json.decode(said.rpartition(MARK)[2].split(b"\n")[0], type=Interpreter)
+        return msgspec.json.decode(line.removeprefix(MARK), type=Interpreter)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        lines = said.decode("utf-8", "replace").strip().splitlines()
-        last = f"it says {lines[-1].strip()[:80]!r}" if lines else "it says nothing"
-        raise InterpreterError(python, f"it does not answer as a Python does: {last}") from None
+        text = last.decode("utf-8", "replace")
+        answer = f"it says {text[:80]!r}" if text else "it says nothing"
+        why = f"it does not answer as a Python does: {answer}"
+    if not in_time:
+        why = f"it did not answer within {PATIENCE_SECONDS:g} s"
+    raise InterpreterError(python, why)
 
 
-def _said(process: subprocess.Popen[bytes]) -> tuple[bytes, bool]:
-    """What it wrote up to its answer, and whether it came to an end in time."""
-    assert process.stdout is not None
-    deadline, said = time.monotonic() + PATIENCE_SECONDS, b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while len(said) < MOST_BYTES:
-            # A child that it has left behind may hold the pipe: its answer is the end.
-            if said.endswith(b"\n") and MARK in said:
-                break
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                return said, False
-            data = os.read(process.stdout.fileno(), 2**16)
-            if not data:
-                break
-            said += data
-    return said, True
+def _kill_group(leader: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _unless_own(path: str) -> str:
@@ -347,8 +341,4 @@ def _has_torch() -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """``(2, 9)`` of ``2.9.0+cu128``: enough for the bounds here."""
-    parts = []
-    for part in version.split(".")[:2]:
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        parts.append(int(digits or 0))
-    return tuple(parts)
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))

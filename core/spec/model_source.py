@@ -16,9 +16,9 @@ from ..machine.interpreter import (
     NEEDED,
     OPTION,
     chosen_python,
-    examined,
     install_command,
     missing_libraries,
+    probe_python,
 )
 from .own_model import Source, source_of
 from .spec import RunSpec
@@ -98,7 +98,7 @@ def libraries_of(source: Source, path: Path, python: str = "") -> dict[str, str]
     """
     names = _imported_libraries(source, path)
     if python:
-        return examined(python, sorted(names)).libraries
+        return probe_python(python, sorted(names)).libraries
     versions = {name: _version(name) for name in names}
     return {name: version for name, version in versions.items() if version}
 
@@ -138,7 +138,7 @@ def _check_libraries(model: str, source: Source, path: Path, python: str) -> Non
     mend = "install what has it there"
     if missing <= DISTRIBUTIONS.keys():
         packages = sorted(DISTRIBUTIONS[name] for name in missing)
-        mend = f"`{install_command(python, packages)}` mends that"
+        mend = f"run `{install_command(python, packages)}` to fix this"
     listed = ", ".join(sorted(missing))
     raise SpecError(
         "model",
@@ -178,7 +178,7 @@ def _path_of(source: Source, python: str) -> Path:
     if source.door == "file":
         return Path(source.place).expanduser().resolve()
     if source.door == "module":
-        return _path_of_module(source, examined(python).search_path if python else sys.path)
+        return _path_of_module(source, probe_python(python).search_path if python else sys.path)
     return _path_of_config(source.place)
 
 

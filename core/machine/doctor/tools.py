@@ -13,7 +13,7 @@ from pathlib import Path
 from ...errors import InterpreterError
 from ..children import PYTHON_VARIABLE
 from ..environment import workers_package
-from ..interpreter import OPTION, chosen_python, examined, why_not_ready
+from ..interpreter import OPTION, chosen_python, probe_python, why_not_ready
 from .check import Check
 from .gpu import Survey
 
@@ -33,7 +33,7 @@ def check_python() -> Check | None:
             found = f"{python}: {why}"
             remedy = f"what it says, or {another}"
             return Check(name=name, status="missing", found=found, costs=costs, remedy=remedy)
-        return Check(name=name, status="ok", found=f"{python}, {examined(python).version}")
+        return Check(name=name, status="ok", found=f"{python}, {probe_python(python).version}")
     except InterpreterError as error:
         found = f"{error.value}: {error.allowed}"
         return Check(name=name, status="missing", found=found, costs=costs, remedy=another)
@@ -153,7 +153,7 @@ def _headers() -> str:
     own = sysconfig.get_path("include")
     try:
         python = chosen_python()
-        return examined(python).headers or own if python else own
+        return probe_python(python).headers or own if python else own
     except InterpreterError:  # `check_python` says it
         return own
 

@@ -20,8 +20,8 @@ from sysbench.core.machine.environment import describe_host
 from sysbench.core.machine.interpreter import (
     NEEDED,
     chosen_python,
-    examined,
     named_python,
+    probe_python,
     ready_python,
     why_not_ready,
 )
@@ -64,7 +64,7 @@ def test_a_virtual_environment_with_another_torch_can_run_workers(tmp_path: Path
         "cuda": "13.0",
         "path": str(site / "torch"),
     }
-    assert examined(python, ["lib", "none"]).libraries == {"lib": "1.5"}
+    assert probe_python(python, ["lib", "none"]).libraries == {"lib": "1.5"}
     facts = describe_host(python)
     assert facts["torch"] == {"version": "2.12.0+cu130", "cuda": "13.0"}
     assert facts["packages"]["torch"] == "99.0", "not that of this Python"
@@ -81,7 +81,7 @@ def test_what_is_missing_is_told_with_the_command_that_mends_it(tmp_path: Path) 
         ready_python(python)
     wanted = "'msgspec>=0.21' 'psutil>=5.9' 'numpy>=1.26'"
     assert "it has no msgspec, psutil and it has numpy 1.9.1, which is too old" in str(raised.value)
-    assert f"`{python} -m pip install {wanted}` mends that" in str(raised.value)
+    assert f"`{python} -m pip install {wanted}` to fix this" in str(raised.value)
     old.write_text(old.read_text().replace("1.9.1", "1.26"))
     for name in ("msgspec", "psutil"):
         (site / name).mkdir()
@@ -96,7 +96,7 @@ def test_what_is_missing_is_told_with_the_command_that_mends_it(tmp_path: Path) 
         (("yes",), "does not answer as a Python does: it says 'y'"),
         (("while :; do :; done",), "it did not answer within 0.3 s"),
         (('echo; echo \'sysbench-tui: {"version": "3.10.2"}\'',), "it is Python 3.10.2; workers"),
-        ((f'exec {sys.executable} -E -S "$@"',), "it does not heed PYTHONPATH"),
+        ((f'exec {sys.executable} -E -S "$@"',), "it ignores PYTHONPATH"),
     ],
     ids=["no Python", "endless", "hanging", "old", "isolated"],
 )

@@ -59,7 +59,7 @@ def test_a_run_and_its_later_rounds_are_of_one_python(
         pass
     workers = (tmp_path / "workers").read_text().splitlines()
     assert len(workers) == 2
-    assert all(line.split(":")[0].endswith("core/machine/travel") for line in workers)
+    assert all(line.split(":")[0].endswith("core/machine/probe") for line in workers)
     chosen = Path(os.environ["SYSBENCH_HOME"]) / "pythons.jsonl"
     assert chosen.read_text() == f'"{python}"\n'
     chosen.unlink()

@@ -1,0 +1,1 @@
+"""The folder by which another Python imports this package, and nothing else."""

@@ -1,1 +1,0 @@
-"""The folder by which another Python imports this package, and nothing beside it."""
