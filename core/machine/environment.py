@@ -18,8 +18,7 @@ import psutil
 from .devices import torch_facts
 from .interpreter import Interpreter, chosen_python, probe_python
 from .node import describe_node
-from .telemetry.cgroup import cpu_quota
-from .telemetry.host import memory_capacity_bytes
+from .telemetry.host import cpu_quota, memory_capacity_bytes
 from .telemetry.nvml import Nvml
 
 PROGRAM = "sysbench-tui"

@@ -15,7 +15,7 @@ from ..analysis.rules.findings import findings_of
 from ..errors import DamagedFileError
 from ..estimate.closed_form import Prediction, predict
 from ..machine.peaks import measured_roof
-from ..machine.telemetry.log import SampleLog
+from ..machine.telemetry.summary import SampleLog
 from ..record.blocks import PASSES
 from ..record.environment import (
     compute_capability,

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ...formatting import format_bytes, percent
 from ..peaks import find_gpu
-from ..telemetry.gpm import SHORTEST_NS
-from ..telemetry.nvml import Nvml
+from ..telemetry.nvml import MIN_GPM_NS, Nvml
 from ..telemetry.sample import DeviceSample
 from .check import Check
 
@@ -43,7 +42,7 @@ def survey() -> Survey:
         if nvml.unavailable:
             return Survey(unavailable=nvml.unavailable)
         nvml.read()
-        time.sleep(SHORTEST_NS / 1e9)
+        time.sleep(MIN_GPM_NS / 1e9)
         versions = nvml.driver()
         return Survey(
             unavailable="",

@@ -1,14 +1,17 @@
-"""The machine around the devices: processors, memory, names of processes."""
+"""The machine around the devices: processors, memory, names of processes, control groups."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
-from .cgroup import memory_limit_bytes
 from .sample import HostSample
 
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
 UNSEEN = "unseen process"
 """Name of a process that is hidden from this one, as from inside a container."""
 
@@ -44,7 +47,7 @@ def _all_and_idle_seconds() -> tuple[float, float]:
     return sum(times) - times.guest - times.guest_nice, times.idle + times.iowait
 
 
-LEAST_CORE_SECONDS = 0.4
+MIN_CORE_SECONDS = 0.4
 """Of all cores together: the kernel counts in ticks of 0.01 s a core, so that a shorter interval
 has an error of more than a few per cent."""
 
@@ -60,11 +63,11 @@ class CpuUse:
     def percent(self) -> tuple[float | None, float | None]:
         """Percent of all logical cores that were busy, and that the tree took.
 
-        Both are None over less than `LEAST_CORE_SECONDS`, the second also if the process is gone.
+        Both are None over less than `MIN_CORE_SECONDS`, the second also if the process is gone.
         """
         total, idle = _all_and_idle_seconds()
         passed = total - self._all
-        if passed < LEAST_CORE_SECONDS:
+        if passed < MIN_CORE_SECONDS:
             return None, None
         busy = 100 * min(1.0, max(0.0, 1 - (idle - self._idle) / passed))
         own = _seconds_of_tree(self._pid)
@@ -101,3 +104,54 @@ def memory_capacity_bytes() -> int:
     total = psutil.virtual_memory().total
     # Control groups version 1 write a number above any machine's for "no limit".
     return min(total, memory_limit_bytes() or total)
+
+
+def memory_limit_bytes(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int | None:
+    """The least memory limit over this process's groups; None without one."""
+    limits = [
+        int(text)
+        for folder in _folders("memory", root, membership)
+        for name in ("memory.max", "memory.limit_in_bytes")
+        if (text := _read(folder / name)).isdigit()
+    ]
+    return min(limits, default=None)
+
+
+def cpu_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float | None:
+    """The least processor time over this process's groups, in processors; None without a cap."""
+    quotas = []
+    for folder in _folders("cpu", root, membership):
+        version_2 = _read(folder / "cpu.max").split()
+        version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        for pair in (version_2, version_1):
+            # "max" and -1 mean no cap.
+            if len(pair) == 2 and all(text.isdigit() for text in pair):
+                quotas.append(int(pair[0]) / int(pair[1]))
+    return min(quotas, default=None)
+
+
+def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
+    """Folders of this process's groups and of all above them, of both versions.
+
+    A line of the membership file is ``number:controllers:path``; version 2 leaves the
+    controllers empty, version 1 keeps each under its own folder.
+    """
+    for line in _read(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top = root
+        elif controller in controllers.split(","):
+            top = root / controller
+        else:
+            continue
+        folder = top / path.lstrip("/")
+        yield folder
+        yield from (above for above in folder.parents if above.is_relative_to(top))
+
+
+def _read(path: Path) -> str:
+    """The text of a small kernel file; empty when it is not there."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -6,6 +6,9 @@ import time
 
 import msgspec
 
+MIN_INTERVAL_SECONDS = 0.5
+"""Least time between two samples, and the default."""
+
 
 class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     """A process that computes on a device; ``memory_bytes`` is null where NVML hides it."""

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from ...errors import SpecError
 from .host import Host
 from .nvml import Nvml
-from .sample import Sample
+from .sample import MIN_INTERVAL_SECONDS, Sample
 
-SHORTEST_INTERVAL_SECONDS = 0.5
 SLOW_INTERVAL_SECONDS = 5.0
 """Interval of the costly queries: processes, temperature, limits."""
 
@@ -66,12 +65,12 @@ class Sampler:
         self,
         deliver: Callable[[Sample], object],
         *,
-        interval_seconds: float = SHORTEST_INTERVAL_SECONDS,
+        interval_seconds: float = MIN_INTERVAL_SECONDS,
         gpm: bool = True,
     ) -> None:
-        if not interval_seconds >= SHORTEST_INTERVAL_SECONDS:
+        if not interval_seconds >= MIN_INTERVAL_SECONDS:
             raise SpecError(
-                "interval_seconds", interval_seconds, f"at least {SHORTEST_INTERVAL_SECONDS}"
+                "interval_seconds", interval_seconds, f"at least {MIN_INTERVAL_SECONDS}"
             )
         self.interval_seconds = interval_seconds
         self.error: Exception | None = None

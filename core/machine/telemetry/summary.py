@@ -1,4 +1,4 @@
-"""Summary of the samples of a run: pure functions."""
+"""The samples of a run, the device among them that is measured, and their summary."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 
 from ...record.clock_reasons import holding
+from ...record.events import ClockMoved, TelemetrySampled
 from ...record.record import Telemetry
-from .sample import DeviceSample, Sample
+from ..devices import nvml_index
+from .sample import MIN_INTERVAL_SECONDS, DeviceSample, Sample
 
 DEVICE_FIELDS = (
     "utilization",
@@ -30,13 +32,61 @@ Answers = list[tuple[int, DeviceSample]]
 """Samples of one device while it answered, with their ``t_ns``."""
 
 
+class SampleLog:
+    """All samples so far.
+
+    Attributes:
+        samples: In the order they came.
+        device_index: The measured device's as NVML counts; None on the CPU, and where NVML cannot
+            identify it.
+        missing: The reason why they have no summary; else empty.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.samples: list[Sample] = []
+        self.device_index: int | None = None
+        self.missing = "no sample was taken"
+        self._device = device
+        self._clock_moved = False
+
+    def take(self, event: TelemetrySampled) -> str:
+        """Add a sample. Returns why what is measured meanwhile is not of the run's device, or
+        nothing."""
+        sample = msgspec.convert(event.sample, Sample)
+        index = event.device_index
+        if index is msgspec.UNSET:  # of an older version, which asked its reader's variables
+            index = nvml_index(self._device, sample.devices)
+        if not self.samples:
+            self.device_index = index
+        self.samples.append(sample)
+        if not self._clock_moved:
+            self.missing = ""
+        if index in (None, self.device_index) or self.device_index is None:
+            return ""
+        return f"measured on GPU {index}, earlier rounds on GPU {self.device_index}"
+
+    def move_clock(self, event: ClockMoved) -> str:
+        """The times of the samples cannot be compared from here on; returns that in words."""
+        moved = f"the clock was set by {event.seconds:+.0f} s, or the machine slept"
+        self._clock_moved, self.missing = True, f"{moved}: the samples have no certain place"
+        return moved
+
+    def summary(
+        self, between: Sequence[tuple[int, int]], own_pids: frozenset[int]
+    ) -> Telemetry | None:
+        """`summarise` of the samples; None where ``missing`` has a reason."""
+        if self.missing:
+            return None
+        on_cuda = self._device != "cpu"
+        return summarise(self.samples, self.device_index, between, own_pids, on_cuda=on_cuda)
+
+
 def summarise(
     samples: Sequence[Sample],
     device_index: int | None,
     between: Sequence[tuple[int, int]] = (),
     own_pids: frozenset[int] = frozenset(),
     *,
-    interval_seconds: float = 0.5,
     on_cuda: bool = False,
 ) -> Telemetry:
     """Minimum, median, maximum and n of each series, and the other processes.
@@ -52,7 +102,6 @@ def summarise(
             cannot identify it.
         between: First and last ``t_ns`` of each part that counts; without one all samples do.
         own_pids: Processes of the run itself, which are not "other".
-        interval_seconds: How often samples were asked for.
         on_cuda: Whether the run's device is a GPU: its absence then has a reason.
     """
     counted = [
@@ -65,7 +114,7 @@ def summarise(
     empty = {key: "not reported, or too few samples" for key in series if not series[key]}
     reasons = [reason for _, device in answers for reason in device.clock_reasons or ()]
     return Telemetry(
-        interval_seconds=interval_seconds,
+        interval_seconds=MIN_INTERVAL_SECONDS,
         samples=len(counted),
         series={key: _spread(values) for key, values in series.items() if values},
         clock_reasons=holding(reasons),

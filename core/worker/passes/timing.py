@@ -13,7 +13,7 @@ import torch
 
 from ...analysis.statistics import half_width, settled, stop_reason
 from ...analysis.timed import timed_block
-from ...machine.telemetry.throttling import HeldTime, held_shares, held_so_far
+from ...machine.telemetry.nvml import ThrottleTime, read_throttle_time, throttle_shares
 from ...record.events import (
     FirstStepTimed,
     ResultReported,
@@ -78,9 +78,9 @@ def timed(workload: Steppable, clock: Clock, report: Report) -> Timing:
     # Nothing built so far becomes garbage: frozen, it does not lengthen later collections.
     gc.collect()
     gc.freeze()
-    before = _held_so_far(workload.spec)
+    before = _throttle_time(workload.spec)
     batches, reason = _measure_steps(workload, clock, report)
-    after = _held_so_far(workload.spec)
+    after = _throttle_time(workload.spec)
     name: Literal["cuda-events", "host"] = "cuda-events" if clock.name == "cuda-events" else "host"
     timing = timed_block(workload.spec, name, warmup_ms, batches, reason)
     losses = {
@@ -91,18 +91,20 @@ def timed(workload: Steppable, clock: Clock, report: Report) -> Timing:
     return _with_throttling(msgspec.structs.replace(timing, **losses), before, after)
 
 
-def _held_so_far(spec: RunSpec) -> HeldTime | None:
+def _throttle_time(spec: RunSpec) -> ThrottleTime | None:
     """The driver's counters of the GPU that is measured; None on the CPU."""
     if not spec.on_cuda:
         return None
     properties = torch.cuda.get_device_properties(torch.device(spec.device))
-    return held_so_far(f"GPU-{properties.uuid}")
+    return read_throttle_time(f"GPU-{properties.uuid}")
 
 
-def _with_throttling(timing: Timing, before: HeldTime | None, after: HeldTime | None) -> Timing:
+def _with_throttling(
+    timing: Timing, before: ThrottleTime | None, after: ThrottleTime | None
+) -> Timing:
     if before is None or after is None:
         return timing
-    shares, why = held_shares(before, after)
+    shares, why = throttle_shares(before, after)
     missing = {name: text for name, text in timing.missing.items() if name != "throttled"}
     if shares is None:
         missing["throttled"] = why

@@ -11,9 +11,9 @@ import msgspec
 from sysbench.core import RunSpec, run
 from sysbench.core.machine.devices import nvml_index, sample_of
 from sysbench.core.machine.doctor.checks import examine
+from sysbench.core.machine.telemetry.nvml import read_throttle_time, throttle_shares
 from sysbench.core.machine.telemetry.sample import DeviceSample, Sample
 from sysbench.core.machine.telemetry.sampler import Probe, Sampler
-from sysbench.core.machine.telemetry.throttling import held_shares, held_so_far
 
 from .stage import NO_TIME, Bench, header, line
 
@@ -46,10 +46,10 @@ def _under_load(bench: Bench, device: DeviceSample) -> Iterator[str]:
     spec = RunSpec(model=model, device=bench.device, precision="bf16", max_seconds=6)
     sets = {}
     for name in ("timing", "trace"):
-        first, before = len(taken), held_so_far(device.uuid)
+        first, before = len(taken), read_throttle_time(device.uuid)
         with Sampler(taken.append) as sampler:
             record = run(spec, [name]).record
-        shares, why_none = held_shares(before, held_so_far(device.uuid))
+        shares, why_none = throttle_shares(before, read_throttle_time(device.uuid))
         sets[name] = (_of(bench, taken[first:]), shares, why_none, sampler.error, record)
     timed = sets["timing"][0]
     yield f"Fields of {len(timed)} samples while {model} ran, and how many samples have each:"

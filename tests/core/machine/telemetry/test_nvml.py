@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.machine.telemetry.gpu import CLOCK_REASONS, clock_words
+from sysbench.core.machine.telemetry.nvml import CLOCK_REASONS, clock_words
 
 RunPython = Callable[..., Any]
 GIB = 2**30

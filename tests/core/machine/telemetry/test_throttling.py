@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.machine.telemetry.throttling import FIELDS, HeldTime, held_shares
+from sysbench.core.machine.telemetry.nvml import THROTTLE_FIELDS, ThrottleTime, throttle_shares
 
 RunPython = Callable[..., Any]
 
 READ_TWICE = """
 import json
-from sysbench.core.machine.telemetry.throttling import held_so_far
-readings = [held_so_far("GPU-000000a1-0000-4000-8000-000000000000") for _ in range(2)]
+from sysbench.core.machine.telemetry.nvml import read_throttle_time
+readings = [read_throttle_time("GPU-000000a1-0000-4000-8000-000000000000") for _ in range(2)]
 print(json.dumps(readings))
 """
 
@@ -39,16 +39,18 @@ def test_a_driver_without_counters_is_a_reason(on_stub: RunPython) -> None:
 def test_a_gpu_that_nvml_does_not_know_is_a_reason(on_stub: RunPython) -> None:
     (_, held, why), _ = on_stub(READ_TWICE, NVML_STUB_GPUS="1")
     assert held == {}
-    assert why.startswith("NVML does not tell")
+    assert why.startswith("NVML does not report")
 
 
 def test_without_a_driver_there_is_a_reason(without_nvml: RunPython) -> None:
     (_, held, why), _ = without_nvml(READ_TWICE)
     assert held == {}
-    assert why.startswith("NVML does not tell")
+    assert why.startswith("NVML does not report")
 
 
-counters = st.dictionaries(st.sampled_from(sorted(FIELDS)), st.integers(0, 10**18), min_size=1)
+counters = st.dictionaries(
+    st.sampled_from(sorted(THROTTLE_FIELDS)), st.integers(0, 10**18), min_size=1
+)
 
 
 @given(counters, st.integers(1, 10**12), st.data())
@@ -56,8 +58,8 @@ def test_the_share_is_of_the_time_between_the_readings(
     start: dict[str, int], passed_ns: int, data: st.DataObject
 ) -> None:
     grown = {name: data.draw(st.integers(0, passed_ns)) for name in start}
-    after = HeldTime(7 + passed_ns, {name: start[name] + grown[name] for name in start})
-    shares, why = held_shares(HeldTime(7, start), after)
+    after = ThrottleTime(7 + passed_ns, {name: start[name] + grown[name] for name in start})
+    shares, why = throttle_shares(ThrottleTime(7, start), after)
     assert why == ""
     assert shares is not None
     assert shares.keys() == start.keys()
@@ -68,15 +70,15 @@ def test_the_share_is_of_the_time_between_the_readings(
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        (HeldTime(0, {}, "no driver"), HeldTime(9, {}, "no driver"), "no driver"),
-        (HeldTime(0, {"thermal": 5}), HeldTime(9, {"thermal": 4}), "started anew"),
-        (HeldTime(0, {"thermal": 5}), HeldTime(100, {"thermal": 150}), "more than"),
-        (HeldTime(0, {"thermal": 5}), HeldTime(0, {"thermal": 5}), "no time passed"),
+        (ThrottleTime(0, {}, "no driver"), ThrottleTime(9, {}, "no driver"), "no driver"),
+        (ThrottleTime(0, {"thermal": 5}), ThrottleTime(9, {"thermal": 4}), "restarted"),
+        (ThrottleTime(0, {"thermal": 5}), ThrottleTime(100, {"thermal": 150}), "more than"),
+        (ThrottleTime(0, {"thermal": 5}), ThrottleTime(0, {"thermal": 5}), "no time passed"),
     ],
 )
 def test_counters_that_cannot_be_believed_give_a_reason(
-    before: HeldTime, after: HeldTime, why: str
+    before: ThrottleTime, after: ThrottleTime, why: str
 ) -> None:
-    shares, reason = held_shares(before, after)
+    shares, reason = throttle_shares(before, after)
     assert shares is None
     assert why in reason

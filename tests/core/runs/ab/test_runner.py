@@ -11,7 +11,7 @@ import pytest
 
 from sysbench.core.analysis.verdict.conditions import others_load
 from sysbench.core.machine import neighbours
-from sysbench.core.machine.telemetry.cgroup import cpu_quota
+from sysbench.core.machine.telemetry.host import cpu_quota
 from sysbench.core.record.events import PassStarted
 from sysbench.core.record.timing import Round
 from sysbench.core.runs import worker_process

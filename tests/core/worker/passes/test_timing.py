@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sysbench.core.machine.telemetry.throttling import HeldTime
+from sysbench.core.machine.telemetry.nvml import ThrottleTime
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.clocks import HostClock
 from sysbench.core.worker.passes import timing
@@ -39,12 +39,12 @@ def test_the_drivers_counters_are_read_right_around_the_measured_steps(
 ) -> None:
     log: list[str] = []
 
-    def read(uuid: str) -> HeldTime:
+    def read(uuid: str) -> ThrottleTime:
         log.append(uuid)
         number = log.count(uuid)
-        return HeldTime(number * SECOND, {"power cap": number * SECOND // 4})
+        return ThrottleTime(number * SECOND, {"power cap": number * SECOND // 4})
 
-    monkeypatch.setattr(timing, "held_so_far", read)
+    monkeypatch.setattr(timing, "read_throttle_time", read)
     properties = SimpleNamespace(uuid="0-1-2")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     made = timed(Stepped(log), HostClock(), lambda event: None)
