@@ -25,7 +25,6 @@ from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.machine.devices import sample_of
-from sysbench.core.machine.null_gpu import is_null
 from sysbench.core.record.record import (
     Allocation,
     CategoryRow,
@@ -49,6 +48,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
 
 from . import factories
+from .null_gpu.place import is_null
 
 # One thread: with more, a busy machine makes operators wait for each other.
 TINY_RUN = ("run", "--set", "model=tiny", "--set", "steps=12", "--set", "threads=1", "--json")

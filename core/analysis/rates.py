@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..machine.null_gpu import is_null
 from ..machine.peaks import find_gpu
 from ..record.rates import KINDS, PRODUCT, DeviceRates, Load, Unit
 from .verdict.bounds import FALSE_RATE
@@ -70,14 +69,12 @@ class RatesReport(msgspec.Struct, frozen=True, kw_only=True):
         rows: One for each rate that it has.
         past: Against the device on an earlier day.
         sisters: Against other devices of its name.
-        is_null: On a null GPU: the rates mean nothing, and are held against nothing.
     """
 
     rates: DeviceRates
     rows: list[RateRow]
     past: list[Comparison]
     sisters: list[Comparison]
-    is_null: bool = False
 
 
 def report_of(
@@ -92,8 +89,7 @@ def report_of(
         before: Of the same device on an earlier day; None where there is none.
         sisters: Of other devices of the same name, measured in turn with it.
     """
-    null = is_null(rates.name)
-    quoted = {} if null else _quoted(rates.name)
+    quoted = _quoted(rates.name)
     rows = [
         RateRow(
             name=kind.name,
@@ -108,7 +104,7 @@ def report_of(
         for kind in KINDS
         if (values := rates.values(kind.name)) and (median := rates.median(kind.name)) is not None
     ]
-    others = [] if null else _others(before, sisters)
+    others = _others(before, sisters)
     tests = sum(len(_common(rates, other)) for _, other in others) or 1
     made = {
         id(other): [
@@ -122,7 +118,6 @@ def report_of(
         rows=rows,
         past=made.get(id(before), []),
         sisters=[comparison for sister in sisters for comparison in made.get(id(sister), [])],
-        is_null=null,
     )
 
 

@@ -10,7 +10,7 @@ from ..analysis.costs.operators import COUNTED_CATEGORIES
 from ..analysis.costs.roofline import with_roof
 from ..analysis.kernels.expectations import precision_from_kernel_names
 from ..formatting import percent
-from ..machine.peaks import REMEDY, Peak, measured_roof
+from ..machine.peaks import REMEDY, Peak, roof_of
 from ..record.record import Kernels
 from .inspection import Inspection
 
@@ -39,7 +39,7 @@ def under_roof(kernels: Kernels, device: str | None, given: Peak | None = None) 
     kind = "cuda" if on_device else "cpu"
     name = precision.name if precision else ""
     peak_key = precision.peak_key if precision else ""
-    return with_roof(kernels, *measured_roof(kind, name, peak_key, environment, given))
+    return with_roof(kernels, *roof_of(kind, name, peak_key, environment, given))
 
 
 def with_known_share(kernels: Kernels) -> Kernels:

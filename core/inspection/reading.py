@@ -151,7 +151,7 @@ def _read_trace(
         kernels=folded,
         memory=counted,
         api_summary=calls,
-        findings=findings_of_file(folded, name),
+        findings=findings_of_file(folded),
         missing={} if counted else {"memory": why_none},
     )
     return Tables(inspection, layers, rank)

@@ -18,9 +18,9 @@ import msgspec
 
 from ..errors import SpecError
 from ..record.roof import Roof
-from .null_gpu import NO_TIMES, card_name, is_null
 
-VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+", re.IGNORECASE)
+VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+|\s+\(null GPU\)$", re.IGNORECASE)
+"""The vendor before a card's name, and the mark of tests behind it."""
 GIVEN = "given with --peak"
 WIDEST, TF32 = "fp32", "tf32"
 """Keys of two peaks in the table."""
@@ -105,7 +105,7 @@ def _by_name() -> dict[str, Gpu]:
 
 
 def _plain(name: str) -> str:
-    return " ".join(VENDOR.sub("", card_name(name.strip())).casefold().split())
+    return " ".join(VENDOR.sub("", name.strip()).casefold().split())
 
 
 def memory_bandwidth(clock_mhz: float, bus_bits: float) -> float:
@@ -169,19 +169,6 @@ def roof_of(
         ),
         "",
     )
-
-
-def measured_roof(
-    device: str,
-    precision: str,
-    peak_key: str,
-    environment: Mapping[str, Any],
-    given: Peak | None = None,
-) -> tuple[Roof | None, str]:
-    """`roof_of`, to hold measured times against: for times of a null GPU there is none."""
-    if is_null(_group(environment, "device").get("name")):
-        return None, NO_TIMES
-    return roof_of(device, precision, peak_key, environment, given)
 
 
 def _rates(device: str, environment: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:

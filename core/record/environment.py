@@ -16,6 +16,12 @@ def device_name(environment: Environment) -> str | None:
     return _fact(environment, "device", "name") or _fact(environment, "cpu", "model")
 
 
+def is_simulated(environment: Environment) -> bool:
+    """Whether the measured device computes nothing, as the null GPU of tests: no time counts."""
+    device = environment.get("device")
+    return isinstance(device, Mapping) and device.get("is_simulated") is True
+
+
 def compute_capability(environment: Environment) -> str | None:
     """Compute capability of the GPU, such as ``9.0``; None on the CPU, and where it is unknown."""
     return _fact(environment, "device", "compute_capability")

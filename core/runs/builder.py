@@ -14,7 +14,7 @@ from ..analysis.memory.predicted import reconciled
 from ..analysis.rules.findings import findings_of
 from ..errors import DamagedFileError
 from ..estimate.closed_form import Prediction, predict
-from ..machine.peaks import measured_roof
+from ..machine.peaks import roof_of
 from ..machine.telemetry.summary import SampleLog
 from ..record.blocks import PASSES
 from ..record.environment import (
@@ -277,7 +277,7 @@ class RecordBuilder:
         spec = self.header.spec
         prediction = predict(spec, compute_capability(self.environment))
         peak_key = spec.precision_row.peak_key
-        roof, no_roof = measured_roof(
+        roof, no_roof = roof_of(
             spec.device, spec.precision, peak_key, self.environment, self.header.peak
         )
         rounds = self.rounds()

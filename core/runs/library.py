@@ -15,7 +15,6 @@ import msgspec
 
 from ..analysis.rounds import rounds_counted
 from ..errors import DamagedFileError
-from ..machine.null_gpu import is_null
 from ..record.environment import device_name
 from ..record.record import Record
 from ..spec.fields import FIELDS
@@ -66,11 +65,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     name: str = ""
     note: str = ""
-
-    @property
-    def is_null(self) -> bool:
-        """Whether its device computes nothing: its times mean nothing."""
-        return is_null(self.device_name)
 
 
 SPEC_COLUMNS = tuple(field.name for field in FIELDS if field.name in Entry.__struct_fields__)

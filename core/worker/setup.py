@@ -46,12 +46,15 @@ def describe_torch(spec: RunSpec) -> dict[str, Any]:
 
 def _describe_cuda(device: torch.device) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(device)
+    # The null GPU of tests has this mark behind its card's name.
+    is_simulated = properties.name.endswith("(null GPU)")
     return {
         "name": properties.name,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
         "memory_total_bytes": properties.total_memory,
         **_memory_speed(properties),
+        **({"is_simulated": True} if is_simulated else {}),
     }
 
 

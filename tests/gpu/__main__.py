@@ -24,9 +24,9 @@ from pathlib import Path
 from sysbench.core.errors import SysbenchError
 from sysbench.core.machine.devices import resolve_device, sample_of
 from sysbench.core.machine.environment import cpu_model
-from sysbench.core.machine.null_gpu import is_null
 from sysbench.core.machine.processes import kill_descendants
 
+from ..null_gpu.place import is_null
 from .page import Ended, ended, keep, lines_path, slug, write_page
 from .stages.registry import STAGES
 from .stages.stage import ROOT, Stage

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sysbench.core import SysbenchError
-from sysbench.core.machine.null_gpu import MARK
 
 from ..null_gpu.conftest import NullGpu
 from ..null_gpu.conftest import make_null_gpu as make_null_gpu
 from ..null_gpu.conftest import null_gpu as null_gpu
+from ..null_gpu.place import MARK
 from . import __main__ as check
 from .page import Ended, ended, keep, lines_path
 from .stages import stage as stages

@@ -6,10 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
-from sysbench.core.machine.null_gpu import MARK
-
 from .needs import DRIVER, Unfit, driver_names, needs_of, output_of, versions_of
-from .place import ROOT, Place
+from .place import MARK, ROOT, Place
 from .tables import cards_source, installed_source, names_source
 
 HERE = Path(__file__).parent

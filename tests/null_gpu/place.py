@@ -9,6 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 VARIABLE = "NULL_GPU_VENV"
 SETTING = "NULL_GPU_"
+MARK = "(null GPU)"
+"""Follows the card's name wherever the driver gives it; the worker reports it as simulated."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Place:
             "TRITON_LIBCUDA_PATH": str(self.libraries),
             **{SETTING + name.upper(): str(value) for name, value in settings.items()},
         }
+
+
+def is_null(name: str) -> bool:
+    """Whether a device's name is that of a null GPU."""
+    return name.endswith(MARK)
 
 
 def place() -> Place:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.machine.null_gpu import MARK
 from sysbench.core.machine.peaks import find_gpu
 
 from .needs import Unfit, versions_of
-from .place import ROOT, VARIABLE
+from .place import MARK, ROOT, VARIABLE
 from .tables import callback_numbers, cards_source
 
 CARDS = tomllib.loads((Path(__file__).parent / "cards.toml").read_text())

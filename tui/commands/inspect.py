@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.errors import NotFoundError
-from ...core.machine.null_gpu import NO_TIMES, is_null
 from ...core.machine.peaks import parse_peak
 from ...core.tables.sections import INSPECTED, SECTIONS
 from .arguments import (
@@ -229,8 +228,6 @@ def _require(inspection: Inspection, section: str | None) -> None:
     if section == "roofline" and inspection.kernels and not roof_points(inspection.kernels):
         why = inspection.kernels.missing
         reason = why.get("flops", "no operator's bytes are known")
-        if is_null(inspection.device):
-            reason = NO_TIMES
         raise NotFoundError(f"no {section} in {inspection.file}: {reason}")
 
 

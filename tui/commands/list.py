@@ -6,7 +6,6 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from ...core.machine.null_gpu import MARK
 from ...core.runs.directory import runs_folder
 from ...core.tables.table import Table, select
 from .arguments import add_wide, count, examples
@@ -110,13 +109,10 @@ def table_of(entries: list[Entry]) -> Table:
 def _row(entry: Entry) -> tuple[str | int | float | None, ...]:
     from ..run_text import state_text
 
-    status = state_text(entry)
-    times = (entry.median_ms, entry.half_width)
-    if entry.is_null:
-        status, times = f"{status} {MARK}", (None, None)
     created = _minute(entry.created_ns)
     return (
-        *(entry.id, entry.name, status, *times, entry.rounds),
+        *(entry.id, entry.name, state_text(entry), entry.median_ms, entry.half_width),
+        entry.rounds,
         entry.peak_bytes,
         *(str(entry.batch), str(entry.context), entry.precision, entry.step, entry.attention),
         *(entry.optimizer, entry.compile, entry.model, entry.parameters),

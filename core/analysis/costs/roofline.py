@@ -14,7 +14,6 @@ from typing import Literal
 import msgspec
 
 from ...formatting import format_count
-from ...machine.null_gpu import NO_TIMES
 from ...record.record import KernelRow, Kernels, Nsys, Timing
 from ...record.roof import Roof
 from ..kernels.attention import is_product
@@ -172,9 +171,7 @@ def group_of(row: KernelRow) -> str:
 
 
 def roof_points(kernels: Kernels, *, by_phase: bool = False) -> list[RoofPoint]:
-    """The groups of rows with known bytes, the longest first; none of a null GPU's times."""
-    if kernels.missing.get("roof") == NO_TIMES:
-        return []
+    """The groups of rows with known bytes, the longest first."""
     groups: dict[tuple[str, str], list[KernelRow]] = {}
     for row in kernels.rows:
         key = (group_of(row), row.phase if by_phase else "")

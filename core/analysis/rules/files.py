@@ -16,7 +16,6 @@ from ...record.record import Finding, Kernels
 from ...record.steps import MarkedSteps, StepRow
 from ..kernels.idle_causes import BETWEEN, HOST_LATE, LAUNCH, LAUNCHING, ON_SYNC, SYNC
 from .kernels import IDLE_LIMIT
-from .measuring import null_gpu_named
 
 EXPOSED_LIMIT = 0.10
 MAIN_CAUSE = 0.5
@@ -52,15 +51,8 @@ NO_MAIN_CAUSE = ("for several causes", "Look at the idle rows of the kernel tabl
 FileRule = Callable[[Kernels], Finding | None]
 
 
-def findings_of_file(kernels: Kernels, device: str | None = None) -> list[Finding]:
-    """What the rules say of a file's kernels, in the order of the rules.
-
-    Args:
-        device: Name of the device that ran them; on a null GPU no rule has evidence.
-    """
-    null = null_gpu_named(device)
-    if null is not None:
-        return [null]  # every rule's evidence is a time
+def findings_of_file(kernels: Kernels) -> list[Finding]:
+    """Return the findings on a file's kernels, in the order of the rules."""
     return [finding for rule in RULES if (finding := rule(kernels)) is not None]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from ...formatting import percent, signed_percent
-from ...machine.null_gpu import is_null
-from ...record.environment import device_name
 from ...record.record import Finding, Record
 from ..rounds import inside
 from . import clocks, compiling, kernels, measuring, memory, ranks, roof
@@ -29,13 +27,13 @@ OF_TIMES: frozenset[Rule] = frozenset(
         *(ranks.straggler, ranks.exposed, ranks.clocks_disagree),
     }
 )
-"""Rules whose evidence are times and clocks: on a null GPU there are none to speak of."""
+"""Rules whose evidence are times and clocks, which mean nothing on a simulated device."""
 
 
 def findings_of(record: Record) -> list[Finding]:
     """The findings of all rules, most severe first."""
-    null = is_null(device_name(record.environment))
-    rules = [rule for rule in (*RULES, all_is_well) if not (null and rule in OF_TIMES)]
+    no_times = measuring.null_gpu(record) is not None
+    rules = [rule for rule in (*RULES, all_is_well) if not (no_times and rule in OF_TIMES)]
     findings = [finding for rule in rules if (finding := rule(record)) is not None]
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 

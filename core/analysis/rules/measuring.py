@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from ...formatting import counted, format_bytes, percent, signed_percent
-from ...machine.null_gpu import is_null
-from ...record.environment import device_name, threads
+from ...record.environment import device_name, is_simulated, threads
 from ...record.memory import Oom
 from ...record.record import Finding, PassRecord, Record, Timing
 from ..memory.oom import asked_by, held, out_of_memory, place, refused, what_fits
@@ -33,20 +32,16 @@ AFTER_SIGNAL = {
 
 
 def null_gpu(record: Record) -> Finding | None:
-    """The device computes nothing: no time of the run is one."""
-    return null_gpu_named(device_name(record.environment))
-
-
-def null_gpu_named(name: str | None) -> Finding | None:
-    """The finding of a device of that name that computes nothing."""
-    if not is_null(name):
+    """The device is simulated and computes nothing, so no time of the run means anything."""
+    if not is_simulated(record.environment):
         return None
     return Finding(
         rule="null-gpu",
         severity="problem",
         verdict="Null GPU: times mean nothing.",
-        why=f"{name} stands in for a card and computes nothing. Memory, launches and kernel names "
-        "are the host's and real; times, clocks, throughput, MFU, losses and norms are not.",
+        why=f"{device_name(record.environment)} simulates a card and computes nothing. Memory, "
+        "launches and kernel names are real; times, clocks, throughput, MFU, losses and norms "
+        "are not.",
         next="Read memory and counts here; measure times on a card.",
         numbers={},
     )

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ...formatting import percent, significant
-from ...machine.null_gpu import NO_TIMES, is_null
-from ...record.environment import device_name
+from ...record.environment import is_simulated
 from ...record.record import Record, Timing
 from ...record.timing import Round
 from ...spec.choices import precision_named
@@ -19,7 +18,7 @@ from .bounds import FALSE_RATE, FIRST_LOOK, MOST_BLOCKS, least_pairs
 from .interval import Block, Interval, from_known_spread, interleaved, paired, residuals, separate
 from .pairs import pairs_needed
 from .power import ROUNDS_A_BLOCK, more_rounds
-from .verdict import SMALLEST, Verdict, judge
+from .verdict import NO_TIMES, SMALLEST, Verdict, judge
 
 _SIDES_TO_BLOCK = 2  # rounds of one side in an ABBA block
 _LEAST_LOSS_ERROR = 1e-4
@@ -67,9 +66,9 @@ def verdict_of(
     if a.timing is None or b.timing is None:
         untimed = " and ".join(record.id for record in (a, b) if record.timing is None)
         return Verdict(verdict="not decidable", why=f"no timing in {untimed}", smallest=smallest)
-    null = [record.id for record in (a, b) if is_null(device_name(record.environment))]
-    if null:
-        why = f"{NO_TIMES}: {' and '.join(null)}"
+    simulated = [record.id for record in (a, b) if is_simulated(record.environment)]
+    if simulated:
+        why = f"{NO_TIMES}: {' and '.join(simulated)}"
         return Verdict(verdict="not decidable", why=why, smallest=smallest)
     if not (a.timing.step.median_ms > 0 and b.timing.step.median_ms > 0):
         return Verdict(verdict="not decidable", why="a step took no time", smallest=smallest)

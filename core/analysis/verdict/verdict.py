@@ -7,7 +7,6 @@ from typing import Literal
 import msgspec
 
 from ...formatting import percent, signed_percent
-from ...machine.null_gpu import NO_TIMES
 from .interval import Interval
 
 Word = Literal["faster", "slower", "same", "not decidable", "not the same computation"]
@@ -15,6 +14,10 @@ Word = Literal["faster", "slower", "same", "not decidable", "not the same comput
 
 SMALLEST = 0.01
 """Smallest difference of two step times that matters unless the user names another."""
+
+
+NO_TIMES = "times of a null GPU mean nothing"
+"""The reason of a verdict on times of a simulated device."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +107,7 @@ def _word(interval: Interval, smallest: float) -> tuple[Word, str]:
 
 
 def can_be_decided(verdict: Verdict) -> bool:
-    """Whether measuring more could decide it: not what a null GPU computes, which is nothing."""
+    """Whether measuring more could decide it: never for the times of a simulated device."""
     return not verdict.why.startswith(NO_TIMES)
 
 

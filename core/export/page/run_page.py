@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...analysis.kernels.tree import TreeNode
 from ...analysis.rounds import inside, middle
 from ...formatting import format_bytes, milliseconds, percent
-from ...machine.null_gpu import WORDS, is_null
-from ...record.environment import device_name
 from ...record.record import Finding, Memory, ModuleMemory, Record
 from ...tables.context import headline
 from ...tables.kernels import top_kernels
@@ -51,11 +49,9 @@ def run_page(record: Record, tables: Sequence[Table], tree: TreeNode | None = No
 
 
 def _figures(record: Record) -> Iterator[str]:
-    """The step time with its interval, and the peak; of a null GPU that its times are none."""
+    """The step time with its interval, and the peak."""
     timing, memory = record.timing, record.memory
-    if is_null(device_name(record.environment)):
-        yield f"{WORDS}: no times"
-    elif timing is not None:
+    if timing is not None:
         width = f" ±{percent(timing.step.half_width)}" if timing.step.half_width else ""
         yield f"{milliseconds(timing.step.median_ms)} a step{width}, {known_words(timing)}"
     if memory is not None:

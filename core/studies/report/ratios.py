@@ -17,8 +17,7 @@ from ...analysis.verdict.pairs import decided_by
 from ...analysis.verdict.records import of_pairs
 from ...analysis.verdict.verdict import NOT_TESTED, SMALLEST, Verdict, judge
 from ...formatting import counted, percent
-from ...machine.null_gpu import NO_TIMES, is_null
-from ...record.environment import device_name, node
+from ...record.environment import node
 from ...record.record import Record
 from ...record.timing import Round, Timing
 from ...tables.table import Cell as Content
@@ -39,7 +38,6 @@ class Rounds:
             among them.
         is_counted: Bytes that were counted, which need no test.
         waiting: Rounds that were asked for and did not run yet.
-        is_null: Of a null GPU, and no bytes: nothing may be claimed of them.
         machines: Nodes of a cluster, with their GPUs, that measured them; empty text for none.
     """
 
@@ -47,7 +45,6 @@ class Rounds:
     processes: Sequence[float] = ()
     is_counted: bool = False
     waiting: int = 0
-    is_null: bool = False
     machines: frozenset[str] = frozenset()
 
 
@@ -68,7 +65,6 @@ def rounds_of(
     """
     by_pass: dict[int, float] = {}
     processes: list[float] = []
-    from_null = False
     machines: set[str] = set()
     for cell in cells:
         record = records.get(cell.id)
@@ -76,14 +72,10 @@ def rounds_of(
         if record is None or not is_number(number):
             continue
         by_pass[cell.repeat] = number
-        from_null = from_null or is_null(device_name(record.environment))
         machines.add(node(record.environment) or "")
         processes += [one for single in _single(record) if is_number(one := figure(single))]
     waiting = sum(cell.id not in records for cell in cells)
-    return Rounds(
-        *(by_pass, processes, is_counted, waiting, from_null and not is_counted),
-        machines=frozenset(machines),
-    )
+    return Rounds(by_pass, processes, is_counted, waiting, frozenset(machines))
 
 
 def quotient_of(first: Rounds, second: Rounds) -> Rounds:
@@ -95,9 +87,8 @@ def quotient_of(first: Rounds, second: Rounds) -> Rounds:
     }
     is_counted = first.is_counted and second.is_counted
     waiting = max(first.waiting, second.waiting)
-    is_null = first.is_null or second.is_null
     machines = first.machines | second.machines
-    return Rounds(by_pass, tuple(by_pass.values()), is_counted, waiting, is_null, machines)
+    return Rounds(by_pass, tuple(by_pass.values()), is_counted, waiting, machines)
 
 
 def _single(record: Record) -> Iterator[Record]:
@@ -181,8 +172,6 @@ def ratio_of(first: Rounds, second: Rounds, *, false_rate: float = FALSE_RATE) -
     if not lower:
         return None
     plain = Ratio(value=upper / lower, state="not tested", why="", first=upper, second=lower)
-    if first.is_null or second.is_null:
-        return msgspec.structs.replace(plain, state="not decidable", why=NO_TIMES)
     counts = sorted({len(first.processes), len(second.processes)})
     differing = [side for side in (first, second) if len(set(side.processes)) > 1]
     if first.is_counted and second.is_counted and not differing:

@@ -22,7 +22,7 @@ from ..values.values import Value, fields_used_by, values_of
 from .best import Best, best_of, sentence_of
 from .charts import figures_of
 from .table import fillings
-from .text import cautions_of, of_null_gpu, sentences_of
+from .text import cautions_of, sentences_of
 
 MOST_NAMED = 3
 """Most values of one fact that are named; more are only counted."""
@@ -113,7 +113,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         commands: Each cell alone.
         sentences: Made from the rows alone.
         cautions: Warnings about comparisons of cells.
-        is_null: Cells were measured on a null GPU: their times mean nothing.
     """
 
     study: Study
@@ -135,7 +134,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     commands: Table
     sentences: tuple[str, ...]
     cautions: tuple[str, ...]
-    is_null: bool
 
 
 def report_of(directory: StudyDirectory) -> Report:
@@ -194,7 +192,6 @@ def make_report(
             *sentences_of(study, cells, records),
         ),
         cautions=tuple(cautions_of(study, cells, records)),
-        is_null=any(map(of_null_gpu, records.values())),
     )
 
 

@@ -10,7 +10,6 @@ import msgspec
 
 from ...errors import SysbenchError
 from ...formatting import counted
-from ...machine.null_gpu import NO_TIMES_HEADED, is_null
 from ...record.environment import (
     device_name,
     instruction_set,
@@ -118,17 +117,10 @@ def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Recor
         cells: From `expand`.
         records: By the cell's id.
     """
-    caution = f"{NO_TIMES_HEADED}: read memory and counts in these tables."
-    by_null = [caution] if any(map(of_null_gpu, records.values())) else []
     by_axes = [text for axis in study.axes if (text := _of_axis(axis, study.fixed))]
     by_ratios = [text for layout in study.tables for text in _of_ratios(layout, cells)]
     machines = _of_machines(list(records.values()))
-    return [*by_null, *by_axes, *by_ratios, *machines]
-
-
-def of_null_gpu(record: Record) -> bool:
-    """Whether the run's device computes nothing."""
-    return is_null(device_name(record.environment))
+    return [*by_axes, *by_ratios, *machines]
 
 
 def factors(a: RunSpec, b: RunSpec) -> list[str]:

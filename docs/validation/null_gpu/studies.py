@@ -27,7 +27,6 @@ from .page import ROOT, null_gpu, replace_part
 
 CARDS = (1, 2)
 REFUSED = "each rank has a CUDA device"
-MARK = "Times of a null GPU mean nothing"
 SMALL = ("--variant", "small", "--set", "device=cuda")
 CHOSEN: dict[str, tuple[str, ...]] = {
     "all-reduce": ("--only", "backend=nccl, GPU", "--only", "ranks=2", "--set", "steps=10"),
@@ -44,14 +43,12 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ends: Cells by how they ended.
         is_refused: Whether it was refused for want of a card for each rank.
-        is_marked: Whether its table says that the times mean nothing.
     """
 
     study: str
     cards: int
     ends: dict[str, int]
     is_refused: bool
-    is_marked: bool
     exit_code: int
 
     @property
@@ -66,7 +63,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every cell has a value, or the refusal is right."""
         if self.is_refused:
             return self.cards == 1
-        return self.exit_code == 0 and self.is_marked and self.ends.keys() == {"finished"}
+        return self.exit_code == 0 and self.ends.keys() == {"finished"}
 
 
 def run_study(name: str, cards: int) -> Ran:
@@ -86,7 +83,6 @@ def run_study(name: str, cards: int) -> Ran:
         cards=cards,
         ends=ends,
         is_refused=not ends and REFUSED in done.stdout,
-        is_marked=MARK in done.stdout,
         exit_code=done.returncode,
     )
     if not ran.is_whole:

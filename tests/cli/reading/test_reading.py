@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from rich.cells import cell_len
 
@@ -41,18 +40,6 @@ def test_report_says_everything_that_decides_the_number_first(
         *("finished", gpu_run.id, "Good: Settled"),
     ):
         assert word in head
-
-
-def test_every_section_of_a_null_gpu_s_run_begins_with_what_its_times_are_worth(
-    gpu_run: RunDirectory, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = gpu_run.record()
-    device = record.environment["device"] | {"name": "NVIDIA H100 80GB HBM3 (null GPU)"}
-    environment = record.environment | {"device": device}
-    gpu_run.write_record(msgspec.structs.replace(record, environment=environment))
-    for section in ("timing", "kernels", "tree", "telemetry"):
-        text = printed(capsys, "show", "last", "--section", section)
-        assert text.startswith("Times of a null GPU mean nothing.\n"), section
 
 
 def test_report_tables_add_up_to_the_step_and_the_peak(

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from sysbench.core.analysis.rates import report_of, sentences
 from sysbench.core.record.rates import DeviceRates, Load
-from sysbench.tui.commands.rates.report import report_lines
 
 H100 = "NVIDIA H100 80GB HBM3"
 PRODUCTS = [610e12, 611e12, 609e12, 612e12, 608e12, 610.5e12]
@@ -68,19 +67,6 @@ def test_a_capped_sister_is_slower_and_the_cause_is_named() -> None:
     assert "its clock was held by: power cap" in sentence
     (other,) = sentences(report_of(free, before=None, sisters=[capped]))
     assert other.startswith("product bf16: faster than cuda:1 by 12.3 %")
-
-
-def test_rates_of_a_null_gpu_are_held_against_nothing() -> None:
-    null = f"{H100} (null GPU)"
-    sides = [rates(name=null), rates("cuda:1", name=null, scale=0.8)]
-    report = report_of(sides[0], before=rates(scale=0.5), sisters=[sides[1]])
-    assert report.is_null
-    assert not report.past and not report.sisters and not sentences(report)
-    assert all(row.quoted is None for row in report.rows)
-    lines = ["".join(text for text, _ in line) for line in
-             report_lines([report], 100, kept=False, cancelled=False)]  # fmt: skip
-    assert any(line.split()[:3] == ["!", "null", "GPU"] for line in lines)
-    assert not any("kept for" in line for line in lines)
 
 
 def test_a_difference_that_the_processes_do_not_bear_out_is_not_told() -> None:

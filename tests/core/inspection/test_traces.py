@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.costs.roofline import roof_points
 from sysbench.core.analysis.kernels.idle_causes import BETWEEN, LAUNCHING
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.foreign_roof import under_peak
@@ -18,7 +17,6 @@ from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.machine.peaks import Peak
 from sysbench.core.runs.directory import RunDirectory
-from sysbench.tui.cli import main
 
 H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3"}
 BF16 = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
@@ -68,20 +66,6 @@ def test_a_known_device_of_the_file_is_the_roof(tmp_path: Path, first: bool) -> 
     assert found.kernels.roof.precision == "bf16"
     flops = 2 * 8192 * 16384 * 16384
     assert reached(found) == pytest.approx(flops / 10e-3 / found.kernels.roof.peak_flops)
-
-
-def test_times_of_a_null_gpu_are_no_rates(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    null = {"id": 0, "name": f"{H100['name']} (null GPU)"}
-    path = write(tmp_path / "trace.json", product(), deviceProperties=[null])
-    assert main(["inspect", str(path)]) == 0
-    assert "Times of a null GPU mean nothing." in capsys.readouterr().out
-    found = under_peak(read(path), Peak(tflops=1000.0))
-    assert found.kernels is not None and found.kernels.rows[0].flops
-    assert roof_points(found.kernels) == []
-    assert main(["inspect", str(path), "--section", "roofline"]) == 2
-    assert "times of a null GPU mean nothing" in capsys.readouterr().err
 
 
 def test_a_peak_that_is_given_goes_before_the_table(tmp_path: Path) -> None:

@@ -90,14 +90,6 @@ def test_a_step_time_of_rounds_says_so() -> None:
     assert table_of([ENTRY, of_rounds]).column("rounds") == [0, 5]
 
 
-def test_a_null_gpu_s_step_time_is_its_mark() -> None:
-    null = msgspec.structs.replace(ENTRY, device_name="NVIDIA H100 80GB HBM3 (null GPU)")
-    assert step_time(null) == "null GPU"
-    listed = table_of([ENTRY, null])
-    assert listed.column("median_ms") == [100.0, None]
-    assert listed.column("status") == ["finished", "finished (null GPU)"]
-
-
 def test_one_process_a_side_decides_nothing() -> None:
     text = panel_of(measured(100.0), measured(50.0))
     assert "Not decidable yet" in text and "one process a side" in text

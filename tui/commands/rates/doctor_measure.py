@@ -48,7 +48,6 @@ def measure_devices(arguments: argparse.Namespace) -> int:
     """Measure, keep and print; 0 with rates, 130 when cancelled."""
     from ....core.analysis.rates import report_of
     from ....core.machine.devices import find_cuda, resolve_device
-    from ....core.machine.null_gpu import is_null
     from ....core.record.rates import DeviceRates
     from ....core.runs.rates.measure import ROUNDS, measure_rates
     from ....core.runs.rates.store import keep_rates, kept_rates
@@ -74,7 +73,7 @@ def measure_devices(arguments: argparse.Namespace) -> int:
         before = earlier[-1] if earlier else None
         reports.append(report_of(rates, before=before, sisters=sisters))
     # A cancelled measurement has fewer rounds than its tests take: the last whole one stands.
-    whole = [] if cancel.is_set() else [rates for rates in found if not is_null(rates.name)]
+    whole = [] if cancel.is_set() else found
     for rates in whole:
         keep_rates(rates)
     if arguments.json:

@@ -46,9 +46,6 @@ def _device(report: RatesReport, width: int) -> Iterator[Line]:
     rounds = counted(len(rates.rounds), "round")
     origin = f"{rounds} in fresh processes; torch {rates.torch}{threads}"
     yield from _labelled("from", origin, width)
-    if report.is_null:
-        text = "nothing was computed: these rates mean nothing, and are not kept"
-        yield from _labelled("! null GPU", text, width)
     if rates.beside_others:
         text = f"other work was under way, load average {rates.load_average:.1f}: "
         text += "the device may do more than this; measure it again on an idle machine"

@@ -10,7 +10,6 @@ import msgspec
 
 from ....core.inspection.inspection import Inspection
 from ....core.inspection.messages import Progressed
-from ....core.machine.null_gpu import NO_TIMES_HEADED, is_null
 from ....core.tables.allocations import largest_alike_table
 from ....core.tables.cells import literal
 from ....core.tables.kernels import top_kernels
@@ -59,8 +58,6 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
     """The kind of file, then all its tables, at most ``width`` cells wide."""
     yield [(literal(inspection.file), "bold")]  # whole, so that it can be copied
     yield from prose(file_text(inspection), width)
-    if is_null(inspection.device):
-        yield [(f"{NO_TIMES_HEADED}.", "bold red")]
     for finding in inspection.findings:
         yield blank()
         yield from finding_lines(finding, width)

@@ -6,11 +6,8 @@ import sys
 from types import TracebackType
 from typing import Protocol, Self
 
-from ....core.machine.null_gpu import NO_TIMES, is_null
-from ....core.record.environment import device_name
 from ....core.record.events import (
     AnyEvent,
-    DeviceDescribed,
     FirstStepTimed,
     Noticed,
     PassEnded,
@@ -106,8 +103,6 @@ def describe(event: AnyEvent) -> str:
             return f"{event.run} started: {model} · {settings_line(event.spec)}"
         case PassStarted():
             return f"started, process {event.pid}"
-        case DeviceDescribed() if is_null(device_name(event.facts)):
-            return NO_TIMES
         case FirstStepTimed():
             return f"first step {milliseconds(event.step_ms)}"
         case WarmupSettled():

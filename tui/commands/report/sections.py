@@ -13,8 +13,6 @@ from ....core.analysis.costs.roofline import roof_points
 from ....core.analysis.memory.oom import out_of_memory
 from ....core.errors import DamagedFileError
 from ....core.formatting import format_bytes
-from ....core.machine.null_gpu import NO_TIMES_HEADED, is_null
-from ....core.record.environment import device_name
 from ....core.record.record import Record
 from ....core.runs.artifacts import logs_of
 from ....core.runs.directory import RunDirectory
@@ -146,9 +144,6 @@ def section_lines(
         reason = record.missing.get(block, "it was not measured")
         yield from prose(f"no {section} in run {record.id}: {literal(reason)}", page)
         return
-    if is_null(device_name(record.environment)):
-        yield [(f"{NO_TIMES_HEADED}.", "bold red")]
-        yield blank()
     view = _View(run=run, record=record, section=section, options=options, width=width, page=page)
     text = TEXTS.get(section, _Text(lines=lambda view: iter(())))
     yield from text.lines(view)

@@ -7,11 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from ....core.formatting import counted
-from ....core.machine.null_gpu import WORDS, is_null
-from ....core.record.environment import device_name
-from ....core.record.events import DeviceDescribed
 from ....core.studies.run.runner import (
-    CellAdvanced,
     CellEnded,
     CellsElsewhere,
     CellStarted,
@@ -32,7 +28,6 @@ class StudyProgress:
         self._is_terminal = sys.stderr.isatty()
         self._quiet = quiet and not self._is_terminal
         self._bar = ""
-        self._is_null = False
 
     def __enter__(self) -> Self:
         return self
@@ -58,15 +53,11 @@ class StudyProgress:
             case CellsElsewhere():
                 self._say(f"{counted(event.count, 'cell')}: {event.words}")
             case CellStarted():
-                self._is_null = False
                 self._draw(f"cell {event.number}  {literal(event.cell.words)}")
                 if not self._is_terminal:
                     self._say(f"cell {event.number}  {literal(event.cell.words)}")
-            case CellAdvanced(event=DeviceDescribed(facts=facts)):
-                self._is_null = self._is_null or is_null(device_name(facts))
             case CellEnded():
-                figures = _figures(event, is_null=self._is_null)
-                self._say(f"{event.status:<9} {literal(event.cell.words)}{figures}")
+                self._say(f"{event.status:<9} {literal(event.cell.words)}{_figures(event)}")
                 self._draw(_bar(event))
             case StudyEnded():
                 self._say(f"{event.reason}: {event.done} of {event.total} cells have their value")
@@ -98,10 +89,10 @@ def _bar(event: CellEnded) -> str:
     return f"{bar} {event.done}/{event.total}{left}"
 
 
-def _figures(event: CellEnded, *, is_null: bool) -> str:
+def _figures(event: CellEnded) -> str:
     entry = event.entry
     if entry.status not in ("finished", "running") and entry.detail:
         return f"  {literal(entry.detail)}"
     if entry.median_ms is None:
         return ""
-    return f"  {WORDS if is_null else milliseconds(entry.median_ms)}"
+    return f"  {milliseconds(entry.median_ms)}"

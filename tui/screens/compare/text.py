@@ -12,8 +12,6 @@ from ....core.analysis.verdict.conditions import Condition
 from ....core.analysis.verdict.gate import Gate
 from ....core.analysis.verdict.verdict import Verdict, sentence
 from ....core.formatting import counted, shortened
-from ....core.machine.null_gpu import WORDS, is_null
-from ....core.record.environment import device_name
 from ....core.record.record import Record
 from ....core.runs.ab.report import Report
 from ....core.tables.cells import literal, one_figure
@@ -82,8 +80,6 @@ def _median(record: Record) -> Content:
     if timing is None:
         ended = "" if record.status == "running" else f"{outcome_text(record.status)}, "
         return Content.styled(f"{outcome_glyph(record.status)} {ended}no timing", QUIET)
-    if is_null(device_name(record.environment)):
-        return Content.styled(f"{WORDS}: no times", "bold $error")
     width = interval(timing.step.half_width)
     return Content.assemble((milliseconds(timing.step.median_ms), "bold"), f" {width}")
 
@@ -91,7 +87,7 @@ def _median(record: Record) -> Content:
 def _of(record: Record) -> str:
     """What the interval is of; empty where there is none."""
     timing = record.timing
-    if timing is None or is_null(device_name(record.environment)):
+    if timing is None:
         return ""
     counting = sum(row.counts for row in timing.rounds)
     among = timing.interval_of == "rounds"

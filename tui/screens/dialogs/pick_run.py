@@ -11,7 +11,6 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from ....core.machine.null_gpu import WORDS
 from ....core.runs.library import Entry, Library
 from ...text import amount, day_and_time, milliseconds
 from ...widgets.dialog import Dialog
@@ -75,6 +74,5 @@ class PickRunScreen(Dialog[str]):
 def entry_text(entry: Entry) -> str:
     """The settings that decide a run's numbers, and the numbers, on one line."""
     size = f"{entry.model} B{entry.batch} ctx {entry.context} {entry.precision} {entry.step}"
-    step = WORDS if entry.is_null else milliseconds(entry.median_ms)
-    figures = f"{step}  {amount(entry.peak_bytes)}"
+    figures = f"{milliseconds(entry.median_ms)}  {amount(entry.peak_bytes)}"
     return f"{day_and_time(entry.created_ns)}  {size}  {figures}"

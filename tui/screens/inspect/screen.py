@@ -30,7 +30,6 @@ from ....core.inspection.kinds import READABLE
 from ....core.inspection.messages import Progressed
 from ....core.inspection.ranks.folder import FolderError
 from ....core.inspection.ranks.reading import FolderDecoding
-from ....core.machine.null_gpu import WORDS, is_null
 from ....core.tables.cells import literal
 from ...keys import give_focus
 from ...text import decoding_text, file_text, folder_text
@@ -254,11 +253,10 @@ class InspectScreen(TabbedScreen):
         """Show the file of the rank."""
         await self.open(event.path)
 
-    def _head(self, what: str, name: str, keys: str, warning: str = "") -> None:
+    def _head(self, what: str, name: str, keys: str) -> None:
         self.query_one("#heading", Static).update(
             Content.assemble(
                 (f"✓ {what}  ", "$success"),
-                (warning, "bold $error"),
                 (literal(name), "bold"),
                 (keys, "$foreground 60%"),
             )
@@ -273,7 +271,6 @@ class InspectScreen(TabbedScreen):
             file_text(inspection),
             Path(inspection.file).name,
             "  u goes up to its ranks" if self._is_of_ranks() else "  o opens another",
-            f"{WORDS}: no times  " if is_null(inspection.device) else "",
         )
         self._show_only("heading", "tabs", "place")
         await self.action_tab(self.bar.names[0])

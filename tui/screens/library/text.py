@@ -8,7 +8,6 @@ import msgspec
 from textual.content import Content
 
 from ....core.analysis.verdict.verdict import Verdict
-from ....core.machine.null_gpu import WORDS
 from ....core.runs.library import SPEC_COLUMNS, Entry
 from ....core.tables.cells import literal
 from ....core.tables.table import Table
@@ -63,7 +62,7 @@ def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
         # By time, and by the figures, not by the words for them.
         sort_keys={
             "age": tuple(entry.created_ns for entry in entries),
-            "step time": tuple(None if one.is_null else one.median_ms for one in entries),
+            "step time": tuple(entry.median_ms for entry in entries),
             "peak": tuple(entry.peak_bytes for entry in entries),
         },
     )
@@ -88,14 +87,9 @@ def _time_or_state(entry: Entry) -> str:
 
 
 def step_time(entry: Entry) -> str:
-    """The median with its interval, of the rounds if there are several; blank when not measured.
-
-    Of a null GPU its mark: there is no room beside for why the time means nothing.
-    """
+    """The median with its interval, of the rounds if there are several; blank when not measured."""
     if entry.median_ms is None:
         return ""
-    if entry.is_null:
-        return WORDS
     of_rounds = f" of {entry.rounds} rounds" if entry.rounds > 1 else ""
     return f"{milliseconds(entry.median_ms)} {interval(entry.half_width)}{of_rounds}".rstrip()
 

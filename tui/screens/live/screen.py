@@ -44,7 +44,6 @@ from .text import (
     passes_lines,
     phases_line,
     sensor_words,
-    steps_title,
 )
 
 
@@ -254,7 +253,7 @@ class LiveScreen(WorkScreen):
     def _title(view: LiveView, name: str) -> str:
         if name in ("", "timing"):
             is_compiling = view.stage == "compile" and view.first_step_ms is None
-            return "Compile" if is_compiling else steps_title(view)
+            return "Compile" if is_compiling else "Step time"
         return {"memory": "Memory", "trace": "Trace"}.get(name, name)
 
     def _plot_steps(self, view: LiveView) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from ....core.formatting import counted
-from ....core.machine.null_gpu import WORDS, is_null
 from ....core.record.clock_reasons import holding
 from ....core.tables.timing import ending_words
 from ...live.earlier import Earlier, left_seconds
@@ -139,14 +138,6 @@ def _one_line(
     return _with_right(line, since, width)
 
 
-def steps_title(view: LiveView) -> str:
-    """``Step time``, on a null GPU with the mark that it is none."""
-    newest = view.samples[-1] if view.samples else None
-    devices = newest.devices if newest and view.spec.get("device") != "cpu" else []
-    null = any(is_null(device.name) for device in devices)
-    return f"Step time · {WORDS}: no times" if null else "Step time"
-
-
 def median_line(view: LiveView, now_ns: int, width: int = WIDE) -> Content:
     """The median with its interval settling towards the goal, and what ended it.
 
@@ -217,7 +208,7 @@ def sensor_words(view: LiveView, cursor_ns: int | None) -> str:
         gpu = device_of(view.samples[place_at(view.samples, cursor_ns)], device) or gpu
     held = holding(gpu.clock_reasons or ())
     words = [f"clock held by {', '.join(held)}"] if held else []
-    joules = None if is_null(gpu.name) else joules_a_step(view, device)
+    joules = joules_a_step(view, device)
     if joules is not None:
         words.insert(0, f"{significant(joules, 3)} J a step")
         tokens = int(view.spec.get("batch") or 0) * int(view.spec.get("context") or 0)

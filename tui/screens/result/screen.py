@@ -13,8 +13,6 @@ from textual.containers import Container
 from textual.content import Content
 
 from ....core.errors import SysbenchError
-from ....core.machine.null_gpu import WORDS, is_null
-from ....core.record.environment import device_name
 from ....core.record.record import Record
 from ....core.runs.keeping.labels import UNLABELLED, Label, label_known
 from ....core.runs.records import load_record
@@ -136,10 +134,8 @@ def heading(record: Record, width: int, label: Label = UNLABELLED) -> Content:
     """The outcome, the name, the settings that there is room for, and where that is all, time, id
     and note."""
     style = "$success" if record.status == "finished" else "$warning"
-    null = is_null(device_name(record.environment))
     line = Content.assemble(
         (f"{outcome_glyph(record.status)} {outcome_text(record.status)}  ", style),
-        (f"{WORDS}: no times  " if null else "", "bold $error"),
         (f"{literal(label.name)}  " if label.name else "", "bold $accent"),
     )
     line += Content.styled(fitted_headline(record.spec, width - line.cell_length), "bold")

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 
-from ....core.machine.null_gpu import WORDS
 from ....core.studies.file.study import Study
 from ....core.studies.report.best import ways_in
 from ....core.studies.report.report import Report
@@ -53,7 +52,6 @@ def heading(watch: StudyWatch, report: Report | None) -> Content:
     state, style = _state(watch)
     return Content.assemble(
         (f"{literal(name)}  ", "bold"),
-        (f"{WORDS}: no times  " if report is not None and report.is_null else "", "bold $error"),
         (f"{state}  ", style),
         f"{' · '.join(parts)}  ",
         (literal(study.title), "$foreground 80%"),

@@ -28,7 +28,6 @@ from textual.widget import Widget
 
 from ....core.analysis.costs.roofline import RoofPoint
 from ....core.formatting import format_count, percent
-from ....core.machine.null_gpu import NO_TIMES
 from ....core.record.roof import Roof
 
 Span = tuple[str, str]
@@ -195,8 +194,7 @@ def roofline_rows(
     lines = textwrap.wrap(note, max(width, 1), max_lines=NOTE_ROWS, placeholder=" …")
     head: list[list[Span]] = [[(line[:width], AXIS)] for line in lines]
     if not drawn:
-        why = [] if NO_TIMES in note else [[("no work with known FLOPs and bytes", TEXT)]]
-        return [*head, *why][:height]
+        return [*head, [("no work with known FLOPs and bytes", TEXT)]][:height]
     drawn = drawn[: len(LETTERS)]
     has_side_legend = width >= SIDE_FROM
     words = [_long(point) if has_side_legend else _short(point) for point in drawn]

@@ -11,7 +11,6 @@ from sysbench.core.analysis.kernels.time_ledger import time_ledger
 from sysbench.core.analysis.rules.files import findings_of_file
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.inspection.inspection import Inspection
-from sysbench.core.machine.null_gpu import MARK
 
 GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -37,15 +36,6 @@ def test_idle_time_is_told_with_the_cause_that_has_most_of_it(writer: Any) -> No
     }
     writer.launch(1, GEMM, 138, 20)  # 28 ns more, launched long before
     assert verdicts(writer)["file-device-idle"].endswith("of the span, for several causes.")
-
-
-def test_of_a_null_gpu_no_time_is_a_finding(writer: Any) -> None:
-    writer.launch(0, GEMM, 10, 50)
-    writer.launch(90, GEMM, 95, 15)
-    kernels = kernel_table(time_ledger(read_trace(writer.write())))
-    card = "NVIDIA H100 80GB HBM3"
-    assert [one.rule for one in findings_of_file(kernels, card)] == ["file-device-idle"]
-    assert [one.rule for one in findings_of_file(kernels, card + MARK)] == ["null-gpu"]
 
 
 def test_communication_that_nothing_hides_is_told(writer: Any) -> None:

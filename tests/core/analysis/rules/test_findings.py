@@ -116,7 +116,7 @@ def test_drift_is_told_with_its_direction(quiet: Record, later: float, word: str
 
 
 def test_a_null_gpu_is_told_before_all_else(quiet: Record) -> None:
-    device = {"device": {"name": "NVIDIA H100 80GB HBM3 (null GPU)"}}
+    device = {"device": {"name": "NVIDIA H100 80GB HBM3 (null GPU)", "is_simulated": True}}
     null = bent(quiet, environment=quiet.environment | device, status="failed", passes=FAILED)
     assert rules(null)[:2] == ["null-gpu", "ended-early"]
     assert findings_of(null)[0].verdict == "Null GPU: times mean nothing."
@@ -132,7 +132,7 @@ def test_no_finding_of_a_null_gpu_rests_on_its_times(quiet: Record) -> None:
         timing=bent(quiet.timing, settled=False),
     )
     assert {*rules(perturbed)} == {"not-settled", "tracing-perturbed"}
-    device = {"device": {"name": "NVIDIA H100 80GB HBM3 (null GPU)"}}
+    device = {"device": {"name": "NVIDIA H100 80GB HBM3 (null GPU)", "is_simulated": True}}
     assert rules(bent(perturbed, environment=quiet.environment | device)) == ["null-gpu"]
 
 

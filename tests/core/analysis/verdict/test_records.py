@@ -151,7 +151,7 @@ def test_times_of_a_null_gpu_are_never_told_apart() -> None:
     a = factories.record_of_rounds([10, 10.1, 9.9, 10, 10.2, 9.8], experiment="x")
     b = factories.record_of_rounds([11, 11.1, 10.9, 11, 11.2, 10.8], experiment="x")
     assert verdict_of(a, b).verdict == "slower"
-    environment = {"device": {"name": "NVIDIA H100 80GB HBM3 (null GPU)"}}
+    environment = {"device": {"name": "NVIDIA H100 80GB HBM3 (null GPU)", "is_simulated": True}}
     null = msgspec.structs.replace(b, id="null", environment=environment)
     for pair in ((a, null), (null, a)):
         verdict = verdict_of(*pair)

@@ -203,34 +203,6 @@ def test_a_ratio_is_shown_with_its_interval_or_with_a_mark(
     assert row["Speedup tested"] == (legend[0][2:] if legend else "differs: 6 rounds each")
 
 
-def test_no_ratio_of_a_null_gpu_s_times_is_claimed(gpu_run: RunDirectory) -> None:
-    of = study()
-    cells, records = filled(of, {"fp32": LEVELS, "bf16": [level / 2 for level in LEVELS]})
-    assert next(iter(sentences_of(of, cells, records))).startswith("32: FP32 is 2.00 times BF16")
-    environment = {"device": {"name": "NVIDIA H100 80GB HBM3 (null GPU)"}}
-    null = {
-        cell.id: msgspec.structs.replace(records[cell.id], environment=environment)
-        for cell in cells
-        if cell.point["precision"] == "bf16"
-    }
-    said = next(iter(sentences_of(of, cells, records | null)))
-    assert said == "32: FP32 11.50 ms, BF16 5.750 ms; times of a null GPU mean nothing."
-    (filling,) = fillings(of, cells, records | null)
-    assert filling.shown.column("Speedup") == ["2.00 *"]
-    assert filling.legend == ("* times of a null GPU mean nothing",)
-    assert cautions_of(of, cells, records | null)[0].startswith("Times of a null GPU mean nothing")
-    assert not any("null GPU" in caution for caution in cautions_of(of, cells, records))
-    # Bytes are the host's and real there.
-    of = study(PEAK)
-    peaks = {
-        cell.id: with_peak(null.get(cell.id, records[cell.id]), size, gpu_run.record())
-        for cell in cells
-        for size in [2048 if cell.point["precision"] == "fp32" else 3072]
-    }
-    said = next(iter(sentences_of(of, cells, peaks)))
-    assert said == "32: FP32 is 0.67 times BF16 (counted bytes, the same in all 6 rounds)."
-
-
 times = st.floats(0.1, 1e4)
 orders = st.lists(st.tuples(times, times), min_size=1, max_size=12)
 
