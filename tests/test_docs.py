@@ -27,10 +27,8 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 QUOTED = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"(?:core|tui|tests|docs|profiles|\.github)(?:/[\w.-]+)+/?")
 TREE_LINE = re.compile(r"^( *)([\w.-]+)/ +(\S.*)$")
-ANSWER = re.compile(r"^\| \d+ \| (.+) \| `([^`]+)` \| `([^`]+)` \| (\d) \|$", re.MULTILINE)
 TO_COME = ("docs/validation/",)
 """Places that only a GPU machine fills."""
-MOST_STEPS = 3
 MOST_DECISION_LINES = 40
 
 MAKE_REFERENCE = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
@@ -75,21 +73,6 @@ def folders_with_code(*tops: str) -> Iterator[str]:
             yield init.parent.relative_to(ROOT).as_posix()
 
 
-def names_in(path: Path) -> set[str]:
-    """Names that a Python module defines at its top, or its classes' methods as ``A.b``."""
-    names: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}.{part.name}" for part in node.body
-                      if isinstance(part, ast.FunctionDef)}  # fmt: skip
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
-        names |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return names
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
     for target in LINK.findall(without_code(text_of(page))):
@@ -128,35 +111,6 @@ def test_the_tree_of_the_readme_is_a_part_of_that_of_contributing() -> None:
     assert short.items() - full.items() == set()
     of_code = {folder for folder in full if folder.startswith(("core/", "tui/"))}
     assert {folder for folder in of_code if folder.count("/") == 1} - short.keys() == set()
-
-
-def answers() -> list[tuple[str, str, str, int]]:
-    """The questions of a stranger: question, path, symbol in it, steps from the README."""
-    return [
-        (question, path, symbol, int(steps))
-        for question, path, symbol, steps in ANSWER.findall(text_of("CONTRIBUTING.md"))
-    ]
-
-
-def steps_from_readme(path: str) -> int:
-    """One step to a file that the README names, else to the line of its folder and on."""
-    if f"`{path}`" in text_of("README.md"):
-        return 1
-    tree, folder = tree_of("README.md"), Path(path).parent
-    steps = 2
-    while folder.as_posix() not in tree:
-        folder, steps = folder.parent, steps + 1
-    return steps
-
-
-def test_ten_questions_of_a_stranger_are_answered() -> None:
-    assert len(answers()) >= 10
-
-
-@pytest.mark.parametrize(("question", "path", "symbol", "steps"), answers())
-def test_a_stranger_finds_the_file(question: str, path: str, symbol: str, steps: int) -> None:
-    assert symbol in names_in(ROOT / path), question
-    assert steps == steps_from_readme(path) <= MOST_STEPS, question
 
 
 def test_decisions_are_short_and_listed() -> None:

@@ -34,7 +34,7 @@ from .page import Failure, Result, page
 BUILD = ROOT / "build" / "compat"
 PAGE = ROOT / "docs" / "compatibility.md"
 RESULTS = Path(__file__).with_name("results.json")
-SOURCES = ("core", "tui", "profiles", "tests", "pyproject.toml", "constraints.txt")
+SOURCES = ("core", "tui", "profiles", "tests", "pyproject.toml", "setup.py", "constraints.txt")
 NOT_PASSED_ON = {
     *("PYTHONPATH", "VIRTUAL_ENV"),
     "PYTHONDONTWRITEBYTECODE",  # each of hundreds of processes would compile our modules anew
