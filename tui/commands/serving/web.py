@@ -79,7 +79,7 @@ async def _serve(listener: socket.socket, port: int, token: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     runner = web.AppRunner(
-        await _application(port, token), access_log=None, shutdown_timeout=CLOSING_SECONDS
+        _application(port, token), access_log=None, shutdown_timeout=CLOSING_SECONDS
     )
     await runner.setup()
     try:
@@ -89,16 +89,17 @@ async def _serve(listener: socket.socket, port: int, token: str) -> None:
         await runner.cleanup()
 
 
-async def _application(port: int, token: str) -> Application:
-    """textual-serve below the token, for browsers that ask for this machine by its own name."""
+def _application(port: int, token: str) -> Application:
+    """textual-serve's pages below the token, for browsers that use this machine's loopback name.
+
+    Its own `Server.serve` has neither a token nor headers, and takes a port that is not bound yet.
+    """
+    import aiohttp_jinja2
+    import jinja2
     from aiohttp import web
     from textual_serve.server import Server
 
     from ....core.export.server import HOSTS, LOOPBACK
-
-    class Workstation(Server):
-        async def on_startup(self, app: web.Application) -> None:
-            """Say nothing: the command has said it."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -112,9 +113,17 @@ async def _application(port: int, token: str) -> Application:
         response.headers["Cache-Control"] = "no-store"
 
     command = shlex.join([sys.executable, "-P", "-m", "sysbench.tui.cli"])
-    server = Workstation(command, LOOPBACK, port, title="sysbench-tui")
+    server = Server(command, LOOPBACK, port, title="sysbench-tui")
     application = web.Application(middlewares=[guarded])
     application.on_response_prepare.append(add_headers)
-    # The addresses in the page are those of the routes, and so have the token too.
-    application.add_subapp(f"/{token}/", await server._make_app())
+    aiohttp_jinja2.setup(application, loader=jinja2.FileSystemLoader(server.templates_path))
+    # The page's addresses are made from these names, and so contain the token.
+    application.add_routes(
+        [
+            web.get(f"/{token}/", server.handle_index, name="index"),
+            web.get(f"/{token}/ws", server.handle_websocket, name="websocket"),
+            web.get(f"/{token}/download/{{key}}", server.handle_download, name="download"),
+            web.static(f"/{token}/static", server.statics_path, name="static"),
+        ]
+    )
     return application
