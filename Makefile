@@ -64,10 +64,10 @@ man: $(VENV)/.installed  ## the manual page, from the parser of the command line
 	@$(BIN)/python -P docs/make_man.py build/sysbench-tui.1
 
 screenshots: $(VENV)/.installed-test  ## pictures of the real app on real runs, for the README and the tour
-	@$(BIN)/python -P docs/screenshots.py
+	@$(BIN)/python -m tests.validation.screenshots
 
 film: $(VENV)/.installed-test  ## docs/pictures/film.svg: the main job by keys, in the real app
-	@$(BIN)/python -P docs/film.py
+	@$(BIN)/python -m tests.validation.film
 
 # Torch is not among them: such a box has its own. FOR=3.12 is the Python there, if another.
 wheels:  ## for a box without a registry, where `make run WHEELS=wheels` then installs from them

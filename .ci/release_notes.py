@@ -1,4 +1,4 @@
-"""The changelog's part on one version: ``python -P docs/release_notes.py v0.2.0``.
+"""The changelog's part on one version: ``python -P .ci/release_notes.py v0.2.0``.
 
 Used by the release workflow. Fails if the tag is not the version in pyproject.toml, or if the
 changelog has no such part.

@@ -1,6 +1,6 @@
 """The dependencies of the program but torch, a line each: for a machine that only reads.
 
-``python -P docs/without_torch.py > requirements.txt``, then
+``python -P .ci/without_torch.py > requirements.txt``, then
 ``pip install -c constraints.txt -r requirements.txt`` and ``pip install --no-deps .``.
 """
 

@@ -33,7 +33,7 @@ MOST_DECISION_LINES = 40
 
 MAKE_REFERENCE = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
 MAKE_API = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
-RELEASE_NOTES = runpy.run_path(str(ROOT / "docs" / "release_notes.py"))["release_notes"]
+RELEASE_NOTES = runpy.run_path(str(ROOT / ".ci" / "release_notes.py"))["release_notes"]
 
 
 def text_of(page: str) -> str:

@@ -1,6 +1,6 @@
 """Attacks on the program with real processes, for the table in ``docs/reliability.md``.
 
-``python -m docs.validation.attack NAME …`` runs those, without a name every one. Each works in a
+``python -m tests.validation.attack NAME …`` runs those, without a name every one. Each works in a
 fresh home. A rule that does not hold ends it with an AssertionError. ``--write`` puts the rows
 between the table's marks, with the date and the versions.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from .attacks import files, keys, processes
 from .attacks.common import Rows, home
 
-TABLE = Path(__file__).parents[1] / "reliability.md"
+TABLE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- attack.py -->", "<!-- end of attack.py -->"
 ATTACKS: dict[str, Callable[[], Rows]] = {
     "worker-signals": processes.worker_signals,

@@ -1,6 +1,6 @@
 """Builds what is published, installs it into empty environments without a network, and uses it.
 
-``python -P docs/validation/distribution.py`` needs git, setuptools and the dependencies of this
+``python -m tests.validation.distribution`` needs git, setuptools and the dependencies of this
 environment, which the new ones see by a ``.pth`` file: torch is not copied. It ends with 1 at the
 first step that fails. uv and pipx are tried where they are.
 """

@@ -2,8 +2,8 @@
 
 The real app at 80x24, driven by keys, measures a small model on this machine. What it showed is
 one SVG that moves by itself, ``docs/pictures/film.svg``. Waiting is shown faster than it was; the
-clock in the corner has the real seconds. ``python -P docs/film.py --stills FOLDER`` writes each
-frame too, to be looked at.
+clock in the corner has the real seconds. ``python -m tests.validation.film --stills FOLDER`` also
+writes each frame.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sysbench.tui.app import SysbenchApp
 
-FILM = Path(__file__).parent / "pictures" / "film.svg"
+FILM = Path(__file__).parents[2] / "docs" / "pictures" / "film.svg"
 COLUMNS, ROWS = 80, 24
 CELL, LINE, FONT = 8.43, 17, 14
 """Pixels: width of a cell, height of a line, size of the font."""

@@ -1,6 +1,6 @@
 """Clocks of two hosts as ranks read them, where the difference is known.
 
-``python -P docs/validation/measure_clocks.py`` prints a table. Two processes join a gloo group; the
+``python -m tests.validation.measure_clocks`` prints a table. Two processes join a gloo group; the
 second one is in a time namespace of its own, whose monotonic clock the kernel sets ahead by a
 number of seconds: the truth. They read the clock over and over, with nothing else at work and with
 busy processes beside them. Needs Linux with time namespaces, and rights to make one.

@@ -1,6 +1,6 @@
 """The table of ``instruction_sets.md``: memory on the CPU under each of oneDNN's sets.
 
-``python -P docs/validation/measure_instruction_sets.py`` prints it. Every set that this CPU has
+``python -m tests.validation.measure_instruction_sets`` prints it. Every set that this CPU has
 runs in a process of its own, because oneDNN reads the limit when it is first used.
 """
 
@@ -22,7 +22,7 @@ from sysbench.core.record.record import Memory
 from sysbench.core.spec.choices import AttentionName, PrecisionName
 from sysbench.core.spec.spec import RunSpec, StepKind
 
-CASES = Path(__file__).parents[2] / "tests" / "core" / "worker" / "memory" / "memory_cases.py"
+CASES = Path(__file__).parents[1] / "core" / "worker" / "memory" / "memory_cases.py"
 SETS = ("AVX2", "AVX512_CORE", "AVX512_CORE_BF16", "AVX512_CORE_AMX")
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"model": "tiny", "context": 64},

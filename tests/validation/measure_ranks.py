@@ -1,6 +1,6 @@
 """`inspect FOLDER` on real ranks whose waiting is known and whose clocks are skewed on purpose.
 
-``python -P docs/validation/measure_ranks.py`` prints a table. Two to four processes train nothing
+``python -m tests.validation.measure_ranks`` prints a table. Two to four processes train nothing
 much under gloo and torch.profiler; one of them sleeps or computes longer before the first
 collective of each step. Every rank also notes when it calls each collective, on the host's one
 monotonic clock: the truth, of which `inspect` sees nothing. Then every file but the first has all

@@ -1,6 +1,6 @@
 """Rates of `doctor --measure` on the CPU beside numpy's and torch.utils.benchmark's.
 
-``python -P docs/validation/measure_rates.py`` prints a table. All sides are in one process with one
+``python -m tests.validation.measure_rates`` prints a table. All sides are in one process with one
 thread and work on the same memory: where the host lays a process's pages moves a rate by 15 % on a
 virtual machine, and its neighbours move it from minute to minute. So they take turns, rate by rate,
 within seconds, each round in another order, and a rate is compared within its round: the median of

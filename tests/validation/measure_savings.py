@@ -1,6 +1,6 @@
 """Sharding by ``fully_shard`` as `estimate --savings` plays it, against two processes on the CPU.
 
-Run as ``python -P docs/validation/measure_savings.py``: a line per case with the least and the
+Run as ``python -m tests.validation.measure_savings``: a line per case with the least and the
 highest peak of tensors among the steady steps of both ranks, the played one, and its difference
 from the least: ranks on the CPU keep up to some blocks' shards longer than they need them. The
 ranks meet by gloo through a file; torch's profiler sees every request for memory. gloo sends from

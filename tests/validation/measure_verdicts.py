@@ -1,6 +1,6 @@
 """Real comparisons of `tiny` on this machine, for the tables of ``verdicts.md``.
 
-``python docs/validation/measure_verdicts.py false 40`` compares the spec with itself 40 times;
+``python -m tests.validation.measure_verdicts false 40`` compares the spec with itself 40 times;
 ``… power 20`` first measures a noise floor, then compares it 20 times for each slowdown with a
 side B whose steps wait in a busy loop for that share of the step. Results are appended to
 ``verdicts.jsonl`` in the home, a fresh folder unless SYSBENCH_HOME names one.

@@ -1,6 +1,6 @@
 """Measures tiny models of transformers' architectures, and writes the table of docs/models.md.
 
-Run as ``python -P docs/validation/models.py`` where torch and transformers are. Each architecture
+Run as ``python -m tests.validation.models`` where torch and transformers are. Each architecture
 is a process of its own, on the CPU with one thread: a trace pass, a memory pass, and the step
 played on tensors without data. With names of architectures only these are measured, and printed.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-PAGE = Path(__file__).parents[1] / "models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- architectures: begin -->\n", "<!-- architectures: end -->\n"
 
 SIZES: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """Pictures of every screen on real runs of the CPU, at five sizes, to be looked at.
 
-``python -m docs.validation.screens FOLDER`` measures four runs and a study of `tiny`, follows a
+``python -m tests.validation.screens FOLDER`` measures four runs and a study of `tiny`, follows a
 fifth run, and saves every screen, tab, view and dialog as an SVG in ``FOLDER/WIDTHxHEIGHT``, and
 ``FOLDER/index.html``, a table of them all: a row a screen, a column a size. The runs stay in
 ``FOLDER/home``; a second call takes new pictures of the same runs. `TOUR` has the screens;
@@ -287,7 +287,7 @@ def take(folder: Path, sizes: Sequence[str], subject: Subject = CPU) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     measure(folder, subject)
     program = partial(subprocess.run, cwd=ROOT, env=environment(folder, subject), check=True)
-    this = [subject.python, "-m", "docs.validation.screens", str(folder)]
+    this = [subject.python, "-m", "tests.validation.screens", str(folder)]
     for size in sizes:
         program([*this, "--look", "rest", "--size", size])
     program(

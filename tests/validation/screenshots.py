@@ -1,7 +1,7 @@
 """Pictures of the real app on real runs, for the README and the tour: ``make screenshots``.
 
-``python -P docs/screenshots.py NAME…`` saves only those of these names, and
-``python -P docs/screenshots.py --h100 FILE`` only ``h100``, what a trace from an H100 holds.
+``python -m tests.validation.screenshots NAME…`` saves only those of these names, and
+``python -m tests.validation.screenshots --h100 FILE`` only ``h100``, the trace of an H100.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from textual.app import App
 
-PICTURES = Path(__file__).resolve().parent / "pictures"
+PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SIZE = (120, 36)
 TABS = {"summary": "result", "timing": "timing", "kernels": "kernels", "memory": "memory"}
 MODES = ("library", "studies")

@@ -1,6 +1,6 @@
 """Simulates comparisons under five kinds of noise and prints the tables of ``verdicts.md``.
 
-Run it as ``python docs/validation/simulate_verdicts.py [COMPARISONS]``.
+Run it as ``python -m tests.validation.simulate_verdicts [COMPARISONS]``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cells of the null GPU's memory table on this card: allocated and reserved, to the byte?
 
-The null GPU of ``docs/validation/null_gpu/cells.csv`` is an H100 of 80 GB. A card of another
+The null GPU of ``tests/validation/null_gpu/cells.csv`` is an H100 of 80 GB. A card of another
 compute capability has other cuBLAS workspaces, and one of another size runs out elsewhere.
 """
 
@@ -17,7 +17,7 @@ from sysbench.core.record.memory import LedgerRow
 
 from .stage import ROOT, Bench, Row, header, line
 
-CELLS = ROOT / "docs" / "validation" / "null_gpu" / "cells.csv"
+CELLS = ROOT / "tests" / "validation" / "null_gpu" / "cells.csv"
 AXES = ("model", "context", "step", "precision", "attention")
 MIB = 2**20
 SECONDS_A_CELL = 15.0

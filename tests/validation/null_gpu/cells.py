@@ -1,6 +1,6 @@
 """The model of CUDA's caching allocator against PyTorch's own, on 205 cells.
 
-``python -m docs.validation.null_gpu.cells`` prints the table of ``null-gpu.md``, and with
+``python -m tests.validation.null_gpu.cells`` prints the table of ``null-gpu.md``, and with
 ``--write`` puts it there; ``--measure`` first runs the cells of ``null_gpu/cells.csv`` that have no
 bytes yet on the null GPU of `tests/null_gpu`, as an "H100 80GB" of 81,008 MiB, 526 of them for the
 context, whose kernels compute nothing. ``--every N`` takes every N-th cell. The allocator,
@@ -98,7 +98,7 @@ def measure(cells: list[Cell], every: int) -> None:
     """Fill in the cells that were not measured, the file after each."""
     with null_gpu() as (python, environment):
         child = subprocess.Popen(
-            [python, "-m", "docs.validation.null_gpu.cells", CHILD],
+            [python, "-m", "tests.validation.null_gpu.cells", CHILD],
             env=environment,
             cwd=ROOT,
             stdin=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """The advice of ``estimate --exact --fit``, run: 12 specs, with and without expandable segments.
 
-``python -m docs.validation.null_gpu.fit_advice`` asks on a null GPU of each case's kind (see
+``python -m tests.validation.null_gpu.fit_advice`` asks on a null GPU of each case's kind (see
 `tests/null_gpu`) what fits, runs the advised value, one that may fit and the first that is sure
 not to, each in a memory pass of the program, and puts the table into ``null-gpu.md``. What was
 run before is in ``fit_advice.csv`` and is not run again; ``--anew`` forgets it, ``--ask`` asks

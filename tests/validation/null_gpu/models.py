@@ -1,8 +1,8 @@
 """Models of users on a null GPU: tiny ones of transformers' architectures, told and measured.
 
-``python -m docs.validation.null_gpu.models`` prints the table of ``null-gpu.md``, and with
+``python -m tests.validation.null_gpu.models`` prints the table of ``null-gpu.md``, and with
 ``--write`` puts it there; with names of architectures only these. The architectures are those of
-``docs/validation/models.py``; transformers has to be installed beside the packages of the tests.
+``tests/validation/models.py``; transformers has to be installed beside the packages of the tests.
 Each is a process of its own. A null GPU computes no values: what transformers reads from ids and
 masks is answered in both as the dry run answers it.
 """
@@ -21,10 +21,10 @@ from pathlib import Path
 
 import msgspec
 
-from docs.validation.models import ARCHITECTURES, SIZES, WITHOUT_CONTEXT
 from sysbench.core.estimate.libraries import HOPPER_WORKSPACE
 from sysbench.core.spec.spec import RunSpec
 
+from ..models import ARCHITECTURES, SIZES, WITHOUT_CONTEXT
 from .cells import measured, predicted
 from .page import ROOT, null_gpu, replace_part
 
@@ -65,7 +65,7 @@ def model_of(name: str, precision: str) -> Model:
     """The row, from a process that sees a null GPU."""
     with null_gpu() as (python, variables):
         done = subprocess.run(
-            [python, "-m", "docs.validation.null_gpu.models", CHILD, name, precision],
+            [python, "-m", "tests.validation.null_gpu.models", CHILD, name, precision],
             env=variables,
             cwd=ROOT,
             capture_output=True,

@@ -19,7 +19,7 @@ from sysbench.core.storage import HOME_VARIABLE
 from tests.null_gpu.place import VARIABLE, place
 
 ROOT = Path(__file__).parents[3]
-PAGE = Path(__file__).parents[1] / "null-gpu.md"
+PAGE = ROOT / "docs" / "validation" / "null-gpu.md"
 DISTURBING = ("CUDA_", "CUBLAS", "NVML_STUB_", "NULL_GPU_", "LD_LIBRARY_PATH", "PYTORCH_")
 """Begin of the names of variables that change what a run on a null GPU holds."""
 

@@ -1,6 +1,6 @@
 """Pictures of every screen on null GPUs, to be looked at: H100, A100, and eight H100s.
 
-``python -m docs.validation.null_gpu.screens FOLDER`` measures and looks as `screens` does, on each
+``python -m tests.validation.null_gpu.screens FOLDER`` measures and looks as `screens` does, on each
 kind of `tests/null_gpu`, at two sizes, in ``FOLDER/KIND``. The compiled run needs Triton there
 (``NULL_GPU_TRITON=1 make null-gpu``). Times mean nothing, and the screens have to say so.
 """

@@ -1,6 +1,6 @@
 """Every study of the program on null GPUs, on one card and on two, to its end.
 
-``python -m docs.validation.null_gpu.studies`` runs the variant ``small`` of each study on H100s of
+``python -m tests.validation.null_gpu.studies`` runs the variant ``small`` of each study on H100s of
 `tests/null_gpu` and prints the table of ``null-gpu.md``, with ``--write`` it puts it there. A study
 of several ranks needs a card for each: on one card it is refused before anything runs. A compiled
 cell needs Triton there (``NULL_GPU_TRITON=1 make null-gpu``). Times mean nothing, and each table

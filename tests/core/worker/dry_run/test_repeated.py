@@ -20,7 +20,7 @@ from sysbench.core.worker.dry_run import repeated
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.dry_run.repeated import REPEATING, Blocks, blocks_alike
 
-SCRIPT = Path(__file__).parents[4] / "docs" / "validation" / "models.py"
+SCRIPT = Path(__file__).parents[3] / "validation" / "models.py"
 LAYERS = 9
 IMAGES = ("vit", "deit")
 

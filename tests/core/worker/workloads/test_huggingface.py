@@ -19,7 +19,7 @@ from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.workloads.huggingface import is_of_one_package
 from sysbench.core.worker.workloads.transformer import make_workload
 
-SCRIPT = Path(__file__).parents[4] / "docs" / "validation" / "models.py"
+SCRIPT = Path(__file__).parents[3] / "validation" / "models.py"
 
 
 def is_installed() -> bool:
