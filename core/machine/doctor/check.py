@@ -1,10 +1,14 @@
-"""A check of the doctor."""
+"""Checks of the doctor as rows, and what each defect costs."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import msgspec
+
+from ...storage import HOME_VARIABLE
+from ..children import PYTHON_VARIABLE
+from ..interpreter import OPTION
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,3 +19,109 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     found: str
     costs: str = ""
     remedy: str = ""
+
+
+MISSING = {
+    "no driver": (
+        "runs measure the CPU, with operators in place of kernels",
+        "install NVIDIA's driver; for a container pass the GPU on (--gpus all)",
+    ),
+    "no GPM": (
+        "utilization says only that some kernel ran, not how full the GPU was",
+        "Hopper or later, outside MIG, has them; on others the trace pass shows more",
+    ),
+    "no torch": (
+        "nothing can be measured; estimates and old runs work",
+        "install torch 2.9 or later into the environment of sysbench-tui, or name a Python that "
+        f"has it by {OPTION} or {PYTHON_VARIABLE}",
+    ),
+    "no nsys": (
+        "no timeline of the whole system; the trace pass works without it",
+        "install nsight-systems-cli (NVIDIA) or nsight-systems (Debian non-free)",
+    ),
+    "no nvtx": (
+        "ranges come from torch.cuda.nvtx, which CPU builds of torch lack",
+        "install the nvtx package",
+    ),
+    "no compiler": (
+        "torch.compile with inductor fails; compile=off and the eager backends work",
+        "install gcc, g++ and Python's development files",
+    ),
+    "home not writable": (
+        "no run can be kept, so none can start",
+        f"point {HOME_VARIABLE} to a folder that can be written",
+    ),
+}
+WARNINGS = {
+    "lost GPU": (
+        "a lost GPU runs nothing",
+        "reboot; should it happen again, look for Xid errors in the kernel's log",
+    ),
+    "unknown peaks": (
+        "MFU and roofs are n/a until they are measured",
+        "`sysbench-tui doctor --measure` measures them; or give a run `--peak` in TFLOP/s",
+    ),
+    "absent fields": (
+        "these stay n/a in the strip and in records",
+        "a matter of the GPU, MIG mode or the driver; a newer driver may report more",
+    ),
+    "tenants": (
+        "they take memory and time from what you measure",
+        "end them, or choose another GPU with device=cuda:N",
+    ),
+    "closed counters": (
+        "`nsys --gpu-metrics-devices` and Nsight Compute are refused; traces work",
+        "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run those as root, "
+        "in a container started with --cap-add=SYS_ADMIN",
+    ),
+    "little shared memory": (
+        "runs on several GPUs can end in NCCL, by SIGBUS or with an unhandled system error",
+        "give the container more: --shm-size=1g, or --ipc=host",
+    ),
+    "CPU build": (
+        "the GPU here is not used: runs measure the CPU",
+        "install a build of torch with CUDA",
+    ),
+    "old driver": (
+        "CUDA will not start: runs on the GPU fail",
+        "update the driver, or install torch for an older CUDA",
+    ),
+    "silent nsys": (
+        "the exported nsys command may not work",
+        "run `nsys --version` and fix what it reports",
+    ),
+    "nvtx of old nsys": (
+        "ranges come from torch.cuda.nvtx instead",
+        "install nsys 2025.3 or later, or nvtx 0.2.11",
+    ),
+    "silent nvtx": (
+        "ranges come from torch.cuda.nvtx instead",
+        "install a newer nsys, or nvtx 0.2.11",
+    ),
+    "little memory": (
+        "a worker may be killed while it loads torch or writes a trace",
+        "end what is not needed, or ask the scheduler for more memory",
+    ),
+    "busy": (
+        "steps on the CPU and launches to the GPU wait for a processor: times spread",
+        "end other work on this machine, or wait until it is done",
+    ),
+    "little disk": (
+        "a trace or a memory snapshot of a large model can fill the disk",
+        f"free some room, or point {HOME_VARIABLE} to another disk",
+    ),
+    "WSL": (
+        "NVML hides processes and some counters; Windows shares the GPU and its memory",
+        "measure on Linux itself where the last percent counts",
+    ),
+}
+"""Cost and remedy of each defect."""
+
+
+def row(name: str, found: str, defect: str = "") -> Check:
+    """Return a check's row; ``defect`` is a key of `MISSING` or `WARNINGS`, empty if it is ok."""
+    if not defect:
+        return Check(name=name, status="ok", found=found)
+    costs, remedy = MISSING.get(defect) or WARNINGS[defect]
+    status: Literal["missing", "warning"] = "missing" if defect in MISSING else "warning"
+    return Check(name=name, status=status, found=found, costs=costs, remedy=remedy)

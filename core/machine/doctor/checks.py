@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 
 from ...formatting import format_bytes
-from ...storage import HOME_VARIABLE, home
+from ...storage import home
 from ..devices import torch_facts
 from ..environment import is_wsl
 from ..telemetry.host import memory_capacity_bytes
 from . import gpu as doctor_gpu
 from . import tools as doctor_tools
-from .check import Check
+from .check import Check, row
 
 LITTLE_DISK_BYTES = 2 * 2**30
 LITTLE_MEMORY_BYTES = 2 * 2**30
@@ -45,45 +45,20 @@ def examine() -> list[Check]:
         check_terminal(os.environ, _terminal_size()),
         check_home(home()),
     ]
-    return [*checks, _WSL] if is_wsl() else checks
-
-
-_WSL = Check(
-    name="WSL",
-    status="warning",
-    found="Linux under Windows",
-    costs="NVML hides processes and some counters; Windows shares the GPU and its memory",
-    remedy="measure on Linux itself where the last percent counts",
-)
+    return [*checks, row("WSL", "Linux under Windows", "WSL")] if is_wsl() else checks
 
 
 def _memory() -> Check:
     capacity = memory_capacity_bytes()
     free = min(psutil.virtual_memory().available, capacity)
     found = f"{format_bytes(free)} free of {format_bytes(capacity)}"
-    if free >= LITTLE_MEMORY_BYTES:
-        return Check(name="host memory", status="ok", found=found)
-    return Check(
-        name="host memory",
-        status="warning",
-        found=found,
-        costs="a worker may be killed while it loads torch or writes a trace",
-        remedy="end what is not needed, or ask the scheduler for more memory",
-    )
+    return row("host memory", found, "" if free >= LITTLE_MEMORY_BYTES else "little memory")
 
 
 def _load() -> Check:
     load, threads = os.getloadavg()[0], len(os.sched_getaffinity(0))
     found = f"{load:.1f} over the last minute, {threads} processors for us"
-    if load < threads / 2:
-        return Check(name="load", status="ok", found=found)
-    return Check(
-        name="load",
-        status="warning",
-        found=found,
-        costs="steps on the CPU and launches to the GPU wait for a processor: times spread",
-        remedy="end other work on this machine, or wait until it is done",
-    )
+    return row("load", found, "" if load < threads / 2 else "busy")
 
 
 def _terminal_size() -> tuple[int, int] | None:
@@ -137,21 +112,7 @@ def check_home(path: Path) -> Check:
     """Check that runs can be kept: a writable folder, and free space on its disk."""
     nearest = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        return Check(
-            name="home",
-            status="missing",
-            found=f"{path} cannot be written",
-            costs="no run can be kept, so none can start",
-            remedy=f"point {HOME_VARIABLE} to a folder that can be written",
-        )
+        return row("home", f"{path} cannot be written", "home not writable")
     free = shutil.disk_usage(nearest).free
     found = f"{path}, {format_bytes(free)} free"
-    if free >= LITTLE_DISK_BYTES:
-        return Check(name="home", status="ok", found=found)
-    return Check(
-        name="home",
-        status="warning",
-        found=found,
-        costs="a trace or a memory snapshot of a large model can fill the disk",
-        remedy=f"free some room, or point {HOME_VARIABLE} to another disk",
-    )
+    return row("home", found, "" if free >= LITTLE_DISK_BYTES else "little disk")

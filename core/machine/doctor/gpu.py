@@ -12,7 +12,7 @@ from ...formatting import format_bytes, percent
 from ..peaks import find_gpu
 from ..telemetry.nvml import MIN_GPM_NS, Nvml
 from ..telemetry.sample import DeviceSample
-from .check import Check
+from .check import Check, row
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 OWN_STATUS = Path("/proc/self/status")
@@ -55,15 +55,7 @@ def survey() -> Survey:
 def checks(survey: Survey) -> list[Check]:
     """GPU and driver; and if there is one, fields, activity, tenants and counters."""
     if survey.unavailable:
-        return [
-            Check(
-                name="GPU",
-                status="missing",
-                found=survey.unavailable,
-                costs="runs measure the CPU, with operators in place of kernels",
-                remedy="install NVIDIA's driver; for a container pass the GPU on (--gpus all)",
-            )
-        ]
+        return [row("GPU", survey.unavailable, "no driver")]
     answering = [device for device in survey.devices if not device.lost]
     return [
         _gpus(survey),
@@ -86,29 +78,16 @@ def _gpus(survey: Survey) -> Check:
         for device in survey.devices
     ]
     text = f"{', '.join(names)}; driver {survey.driver or 'n/a'}, CUDA up to {survey.cuda or 'n/a'}"
-    if any(device.lost for device in survey.devices):
-        return Check(
-            name="GPU",
-            status="warning",
-            found=text,
-            costs="a lost GPU runs nothing",
-            remedy="reboot; should it happen again, look for Xid errors in the kernel's log",
-        )
-    return Check(name="GPU", status="ok", found=text)
+    is_lost = any(device.lost for device in survey.devices)
+    return row("GPU", text, "lost GPU" if is_lost else "")
 
 
 def check_peaks(names: list[str]) -> Check:
     """Check that the peak rates of GPUs with these names are known."""
     unknown = sorted({name for name in names if find_gpu(name) is None})
-    if not unknown:
-        return Check(name="peak rates", status="ok", found="those of the data sheet are known")
-    return Check(
-        name="peak rates",
-        status="warning",
-        found=f"none known for {', '.join(unknown)}",
-        costs="MFU and roofs are n/a until they are measured",
-        remedy="`sysbench-tui doctor --measure` measures them; or give a run `--peak` in TFLOP/s",
-    )
+    if unknown:
+        return row("peak rates", f"none known for {', '.join(unknown)}", "unknown peaks")
+    return row("peak rates", "those of the data sheet are known")
 
 
 def _fields(devices: list[DeviceSample]) -> Check:
@@ -120,27 +99,15 @@ def _fields(devices: list[DeviceSample]) -> Check:
             if name not in ACTIVITY and getattr(device, name) is None
         }
     )
-    if not absent:
-        return Check(name="telemetry", status="ok", found="every field answers")
-    return Check(
-        name="telemetry",
-        status="warning",
-        found=f"n/a: {', '.join(absent)}",
-        costs="these stay n/a in the strip and in records",
-        remedy="a matter of the GPU, MIG mode or the driver; a newer driver may say more",
-    )
+    if absent:
+        return row("telemetry", f"n/a: {', '.join(absent)}", "absent fields")
+    return row("telemetry", "every field answers")
 
 
 def _activity(devices: list[DeviceSample]) -> Check:
     if any(getattr(device, name) is not None for device in devices for name in ACTIVITY):
-        return Check(name="activity counters", status="ok", found="SM, tensor cores, memory (GPM)")
-    return Check(
-        name="activity counters",
-        status="missing",
-        found="GPM does not answer",
-        costs="utilization says only that some kernel ran, not how full the GPU was",
-        remedy="Hopper or later, outside MIG, has them; on others the trace pass tells more",
-    )
+        return row("activity counters", "SM, tensor cores, memory (GPM)")
+    return row("activity counters", "GPM does not answer", "no GPM")
 
 
 def _tenants(devices: list[DeviceSample]) -> Check:
@@ -157,15 +124,9 @@ def _tenants(devices: list[DeviceSample]) -> Check:
         for device in devices
         if device.utilization and not device.processes
     ]
-    if not present and not unseen:
-        return Check(name="other tenants", status="ok", found="none in sight")
-    return Check(
-        name="other tenants",
-        status="warning",
-        found="; ".join(present + unseen),
-        costs="they take memory and time from what you measure",
-        remedy="end them, or choose another GPU with device=cuda:N",
-    )
+    if present or unseen:
+        return row("other tenants", "; ".join(present + unseen), "tenants")
+    return row("other tenants", "none in sight")
 
 
 def _text_of(path: Path) -> str:
@@ -192,21 +153,14 @@ def may_profile(status: str, driver: str | None) -> bool:
 
 def check_counters(parameters: str, *, is_admin: bool) -> Check:
     """Check that this process may read hardware counters, from the driver's parameter file."""
-    name = "hardware counters"
     rows = dict(line.split(":", 1) for line in parameters.splitlines() if ":" in line)
     restricted = rows.get("RmProfilingAdminOnly", "").strip()
     if restricted == "0" or is_admin:
-        return Check(name=name, status="ok", found="open to this user")
-    return Check(
-        name=name,
-        status="warning",
-        found="for administrators only (CAP_SYS_ADMIN)"
-        if restricted
-        else "the driver does not say who may read them",
-        costs="`nsys --gpu-metrics-devices` and Nsight Compute are refused; traces work",
-        remedy="load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run those as root, "
-        "in a container started with --cap-add=SYS_ADMIN",
-    )
+        return row("hardware counters", "open to this user")
+    found = "for administrators only (CAP_SYS_ADMIN)"
+    if not restricted:
+        found = "the driver does not say who may read them"
+    return row("hardware counters", found, "closed counters")
 
 
 def _shared_memory_bytes() -> int | None:
@@ -222,13 +176,6 @@ def check_shared_memory(total_bytes: int | None) -> Check:
     Args:
         total_bytes: Size of ``/dev/shm``; None where there is none.
     """
-    name = "shared memory"
-    if total_bytes is not None and total_bytes >= LEAST_SHARED_BYTES:
-        return Check(name=name, status="ok", found=f"{format_bytes(total_bytes)} in /dev/shm")
-    return Check(
-        name=name,
-        status="warning",
-        found="no /dev/shm" if total_bytes is None else f"{format_bytes(total_bytes)} in /dev/shm",
-        costs="runs on several GPUs can end in NCCL, by SIGBUS or with an unhandled system error",
-        remedy="give the container more: --shm-size=1g, or --ipc=host",
-    )
+    found = "no /dev/shm" if total_bytes is None else f"{format_bytes(total_bytes)} in /dev/shm"
+    is_enough = total_bytes is not None and total_bytes >= LEAST_SHARED_BYTES
+    return row("shared memory", found, "" if is_enough else "little shared memory")

@@ -14,7 +14,7 @@ from ...errors import InterpreterError
 from ..children import PYTHON_VARIABLE
 from ..environment import workers_package
 from ..interpreter import OPTION, chosen_python, probe_python, why_not_ready
-from .check import Check
+from .check import Check, row
 from .gpu import Survey
 
 BROKEN_NVTX = (0, 2, 12)
@@ -33,7 +33,7 @@ def check_python() -> Check | None:
             found = f"{python}: {why}"
             remedy = f"what it says, or {another}"
             return Check(name=name, status="missing", found=found, costs=costs, remedy=remedy)
-        return Check(name=name, status="ok", found=f"{python}, {probe_python(python).version}")
+        return row(name, f"{python}, {probe_python(python).version}")
     except InterpreterError as error:
         found = f"{error.value}: {error.allowed}"
         return Check(name=name, status="missing", found=found, costs=costs, remedy=another)
@@ -41,37 +41,18 @@ def check_python() -> Check | None:
 
 def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
     """Check that torch is installed and can use the GPU, if there is one."""
-    name, version, cuda = "torch", torch["version"], torch["cuda"]
+    version, cuda = torch["version"], torch["cuda"]
     if version is None:
-        return Check(
-            name=name,
-            status="missing",
-            found="not installed",
-            costs="nothing can be measured; estimates and old runs work",
-            remedy="install torch 2.9 or later into the environment of sysbench-tui, or name a "
-            f"Python that has it by {OPTION} or {PYTHON_VARIABLE}",
-        )
+        return row("torch", "not installed", "no torch")
     if cuda is None and gpu.unavailable:
-        return Check(name=name, status="ok", found=f"{version}, for the CPU")
+        return row("torch", f"{version}, for the CPU")
     if cuda is None:
-        return Check(
-            name=name,
-            status="warning",
-            found=f"{version}, built without CUDA",
-            costs="the GPU here is not used: runs measure the CPU",
-            remedy="install a build of torch with CUDA",
-        )
+        return row("torch", f"{version}, built without CUDA", "CPU build")
     found = f"{version}, for CUDA {cuda}"
     # A driver runs every minor version of the major CUDA versions that it supports.
     if gpu.cuda and int(gpu.cuda.split(".")[0]) < int(cuda.split(".")[0]):
-        return Check(
-            name=name,
-            status="warning",
-            found=f"{found}; the driver knows CUDA up to {gpu.cuda}",
-            costs="CUDA will not start: runs on the GPU fail",
-            remedy="update the driver, or install torch for an older CUDA",
-        )
-    return Check(name=name, status="ok", found=found)
+        return row("torch", f"{found}; the driver knows CUDA up to {gpu.cuda}", "old driver")
+    return row("torch", found)
 
 
 def nsys_version() -> str | None:
@@ -91,54 +72,25 @@ def nsys_version() -> str | None:
 
 def check_nsys(version: str | None) -> Check:
     """Check that NVIDIA's system profiler can be called; ``version`` is from `nsys_version`."""
-    if version:
-        return Check(name="nsys", status="ok", found=version)
     if version is None:
-        return Check(
-            name="nsys",
-            status="missing",
-            found="not on PATH",
-            costs="no timeline of the whole system; the trace pass works without it",
-            remedy="install nsight-systems-cli (NVIDIA) or nsight-systems (Debian non-free)",
-        )
-    return Check(
-        name="nsys",
-        status="warning",
-        found="on PATH, but it does not tell its version",
-        costs="the exported nsys command may not work",
-        remedy="run `nsys --version` and mend what it says",
-    )
+        return row("nsys", "not on PATH", "no nsys")
+    if not version:
+        return row("nsys", "on PATH, but it does not report its version", "silent nsys")
+    return row("nsys", version)
 
 
 def check_nvtx(nsys: str | None) -> Check:
     """Check that the nvtx package's ranges would reach a profiler."""
-    name, version = "nvtx", workers_package("nvtx")
+    version = workers_package("nvtx")
     if version is None:
-        return Check(
-            name=name,
-            status="missing",
-            found="not installed",
-            costs="ranges come from torch.cuda.nvtx, which CPU builds of torch lack",
-            remedy="install the nvtx package",
-        )
+        return row("nvtx", "not installed", "no nvtx")
     numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
     if nsys and nsys.startswith(("2022.", "2023.")) and numbers >= BROKEN_NVTX:
-        return Check(
-            name=name,
-            status="warning",
-            found=f"{version}, which nsys {nsys} cannot hear",
-            costs="ranges come from torch.cuda.nvtx instead",
-            remedy="install nsys 2025.3 or later, or nvtx 0.2.11",
-        )
+        return row("nvtx", f"{version}, which nsys {nsys} cannot record", "nvtx of old nsys")
     if "NVTX_INJECTION64_PATH" in os.environ and _is_silent():
-        return Check(
-            name=name,
-            status="warning",
-            found=f"{version}, but the profiler around this process does not hear it",
-            costs="ranges come from torch.cuda.nvtx instead",
-            remedy="install a newer nsys, or nvtx 0.2.11",
-        )
-    return Check(name=name, status="ok", found=version)
+        found = f"{version}, but the profiler around this process does not record it"
+        return row("nvtx", found, "silent nvtx")
+    return row("nvtx", version)
 
 
 def _is_silent() -> bool:
@@ -174,12 +126,6 @@ def check_compiler(environ: Mapping[str, str]) -> Check:
     absent = [kind for kind, command in present.items() if command is None]
     if not (Path(_headers()) / "Python.h").is_file():
         absent.append("Python.h")
-    if not absent:
-        return Check(name="compiler", status="ok", found=", ".join(map(str, present.values())))
-    return Check(
-        name="compiler",
-        status="missing",
-        found=f"no {', no '.join(absent)}",
-        costs="torch.compile with inductor fails; compile=off and the eager backends work",
-        remedy="install gcc, g++ and Python's development files",
-    )
+    if absent:
+        return row("compiler", f"no {', no '.join(absent)}", "no compiler")
+    return row("compiler", ", ".join(map(str, present.values())))

@@ -3,7 +3,8 @@
 ``python -m tests.validation.null_gpu.published_memory`` runs the program's memory pass for each
 cell and puts the table into ``null-gpu.md``. The published figures are those of
 TobinZuo/assignment2-systems, ``memory_profile_report.md`` at commit 71a7f59: H100 80GB HBM3, torch
-2.5.1, the "xl" of 2026, which is our 2.7B, batch 4, one warm-up step, ``expandable_segments:True``; forward is without a graph.
+2.5.1, the "xl" of 2026, which is our 2.7B, batch 4, one warm-up step, ``expandable_segments:True``;
+forward is without a graph.
 Model and optimizer are the author's own, so the figures are of other code for the same step.
 """
 
