@@ -52,21 +52,15 @@ class Stacks:
 
     A snapshot shares its frames: two equal stacks mostly hold the same objects, and comparing two
     such lists is fast.
-
-    Args:
-        recalled: Lists of frames, for which a number can stand: an index plus 1.
     """
 
-    def __init__(self, recalled: Sequence[Any] = ()) -> None:
-        self._recalled = recalled
+    def __init__(self) -> None:
         self.distinct: list[Stack] = []
         self._numbers: dict[Stack, int] = {}
         self._alike: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
 
     def number(self, frames: Any) -> int:
         """The number of a stack, -1 without one."""
-        if type(frames) is int and frames > 0:
-            frames = self._recalled[frames - 1]
         if not frames:
             return -1
         # One number is found faster than a tuple, and a key that stacks share is no error.
