@@ -53,6 +53,12 @@ class Args(msgspec.Struct, gc=False):
     group: Any = msgspec.field(name="Process Group Name", default="")
     ranks: Any = msgspec.field(name="Process Group Ranks", default="")
     position: Any = msgspec.field(name="Seq", default=NONE)
+    bytes: Any = msgspec.field(name="Bytes", default=0)
+    address: Any = msgspec.field(name="Addr", default=0)
+    device_type: Any = msgspec.field(name="Device Type", default=NONE)
+    device_id: Any = msgspec.field(name="Device Id", default=NONE)
+    allocated: Any = msgspec.field(name="Total Allocated", default=0)
+    reserved: Any = msgspec.field(name="Total Reserved", default=0)
 
 
 class JsonEvent(msgspec.Struct, gc=False):
@@ -73,6 +79,7 @@ class Document(msgspec.Struct, gc=False):
 
     events: list[JsonEvent] = msgspec.field(name="traceEvents", default_factory=list)
     devices: Any = msgspec.field(name="deviceProperties", default=None)
+    base_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
 
 
 # Called with the text of each number that has a fraction: str.strip returns it unchanged, at
@@ -87,10 +94,12 @@ class Text:
 
     Attributes:
         devices: Names of the devices by number, from the text decoded so far.
+        base_ns: The time that ``ts`` counts from, where that text has it, else 0.
     """
 
     def __init__(self, file: Readable) -> None:
         self.devices: dict[int, str] = {}
+        self.base_ns = 0
         self._file = file
         self._buffer = bytearray(CHUNK_BYTES)
         self._length = 0
@@ -101,6 +110,12 @@ class Text:
     def all(self) -> bytes:
         """The pending text."""
         return bytes(self._buffer[: self._length])
+
+    def note(self, document: Document) -> None:
+        """Keep what the object around the events says of them."""
+        self.devices |= _device_names(document.devices)
+        if isinstance(document.base_ns, int):
+            self.base_ns = document.base_ns
 
     def read_more(self) -> bool:
         """Read on; false at the end of the file."""
@@ -160,7 +175,7 @@ def read_events(text: Text) -> Iterator[list[JsonEvent]]:
     rest = text.all()
     if is_object:
         document = _OBJECT.decode(b'{"traceEvents":' + rest)
-        text.devices |= _device_names(document.devices)
+        text.note(document)
         yield document.events
     else:
         yield _decode_list(rest)
@@ -180,8 +195,7 @@ def _find_list(text: Text) -> bool:
             return False
         if key := EVENTS_KEY.search(plain):
             # Decodes only if the key is at the top, not nested.
-            document = _OBJECT.decode(plain[: key.end()] + b"]}")
-            text.devices |= _device_names(document.devices)
+            text.note(_OBJECT.decode(plain[: key.end()] + b"]}"))
             text.drop(len(begin) - len(plain) + key.end() - 1)
             return True
         if len(text) > LONGEST_PENDING_BYTES:
