@@ -101,9 +101,9 @@ def read_counted_allocations(path: Path, device: int | None) -> CountedHistory |
     chosen = device if device in counts else max(counts, key=counts.__getitem__)
     history, events = trace.history(chosen)
     allocated, reserved = trace.args["allocated"][events], trace.args["reserved"][events]
-    allocations = pair(history)
+    lifetimes = pair(history)
     before = int(allocated[0] - history.change[0])
-    before -= int(allocations.bytes[allocations.born < 0].sum())
+    before -= int(lifetimes.bytes[lifetimes.born == 0].sum())
     return CountedHistory(
         history=replace(history, survivors=[(NOWHERE, before)]) if before > 0 else history,
         peak_allocated=int(allocated.max()),
