@@ -186,7 +186,7 @@ def pair(history: History) -> Lifetimes:
     taken = history.change[order] > 0
     follows = np.zeros(len(history), dtype=np.bool_)  # same address as the event before it
     follows[1:] = np.diff(addresses) == 0
-    after_taken = np.zeros(len(history), dtype=np.bool_)
+    after_taken = np.zeros(len(history), dtype=np.bool_)  # the event before took memory
     after_taken[1:] = taken[:-1]
 
     # By event: the instant of the next event at its address, ``instants`` where none follows.
@@ -196,6 +196,7 @@ def pair(history: History) -> Lifetimes:
     # Frees whose predecessor at the address is no allocation: it was before the recording.
     orphans = order[~taken & ~(follows & after_taken)]
     survivors = np.array(history.survivors, dtype=np.int64).reshape(-1, 2)
+    # Of survivors only those that no event mentions: the events' own births are counted already.
     place = np.searchsorted(addresses, survivors[:, 0])
     # One more than addresses: a survivor beyond the largest finds -1, which none has.
     untouched = survivors[np.append(addresses, -1)[place] != survivors[:, 0]]

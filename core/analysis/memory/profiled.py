@@ -95,11 +95,12 @@ def read_counted_allocations(path: Path, device: int | None) -> CountedHistory |
         DamagedFileError: Not a chrome trace.
     """
     trace = _read(path)
-    counts = Counter(trace.device[trace.device > HOST].tolist())
+    counts: Counter[int] = Counter(trace.device[trace.device > HOST].tolist())
     if not counts:
         return None
-    chosen = device if device in counts else max(counts, key=counts.__getitem__)
-    history, events = trace.history(chosen)
+    if device is None or device not in counts:
+        device = max(counts, key=counts.__getitem__)
+    history, events = trace.history(device)
     allocated, reserved = trace.args["allocated"][events], trace.args["reserved"][events]
     lifetimes = pair(history)
     before = int(allocated[0] - history.change[0])

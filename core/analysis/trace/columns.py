@@ -69,7 +69,8 @@ class _Numbers(dict[Any, int]):
         return number
 
     def of(self, values: Sequence[Any]) -> NDArray[np.int64]:
-        """The numbers of values; of one that all are it is looked up once."""
+        """The number of each value."""
+        # Many chunks have one process, or one thread: comparing is quicker than looking up.
         if values and values.count(values[0]) == len(values):
             return np.full(len(values), self[values[0]])
         return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
@@ -144,7 +145,7 @@ class Collector:
         size = len(host)
         _, names, categories, processes, threads, times, lengths, all_args = _fields(host + device)
         args = [arg or NO_ARGS for arg in all_args]
-        of_host = args[:size]
+        of_host = args[:size]  # the host's events come first in every column
         if NAMELESS in names:
             names = tuple(map(named, names, categories, args))
         if any(map(KERNEL_NAME, of_host)):  # HIP's launches have it
@@ -158,6 +159,7 @@ class Collector:
         start = nanoseconds(times)
         end = start + durations(lengths)
         correlation = integers([arg.correlation for arg in args])
+        # A file's ids can be any JSON value: their numbers are small, and two fit in one integer.
         process, thread = self.processes.of(processes[:size]), self.threads.of(threads[:size])
         self.host.append(
             HostEvents(
