@@ -19,10 +19,10 @@ from .blocks import (
     Pool,
     could_have,
     join,
-    rounded,
-    splits,
+    round_size,
+    segment_bytes,
+    should_split,
 )
-from .segments import ExpandableSegments, Segments, Source
 
 
 class Refused(Exception):
@@ -66,11 +66,8 @@ class CachingAllocator:
         self.peak_allocated_bytes = self.peak_reserved_bytes = 0
         self._capacity = capacity_bytes
         self._collects = is_limited and self.settings.collect_above > 0
-        self._source: Source
-        if self.settings.expandable_segments:
-            self._source = ExpandableSegments(self)
-        else:
-            self._source = Segments(self)
+        is_expandable = self.settings.expandable_segments
+        self._source = ExpandableSegments(self) if is_expandable else Segments(self)
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._next_address = PAGE
         self._made = 0
@@ -84,7 +81,7 @@ class CachingAllocator:
         """
         if requested_bytes < 1:
             raise ValueError(f"no block has {requested_bytes} bytes")
-        size = rounded(requested_bytes, self.settings)
+        size = round_size(requested_bytes, self.settings)
         is_small = size <= SMALL_REQUEST
         pool = self._pools.get((stream, is_small))
         if pool is None:
@@ -103,7 +100,7 @@ class CachingAllocator:
             block = self._source.block_for(pool, size)
         if block is None:
             raise Refused(size, self.allocated_bytes, self.reserved_bytes)
-        if self._may_split(block, size):
+        if should_split(block.bytes, size, self.settings, is_small=block.pool.is_small):
             rest, block = block, self.cut_front(block, size)
             rest.pool.add(rest)
         block.is_free = False
@@ -131,7 +128,7 @@ class CachingAllocator:
             self._source.release(pool)
 
     def reset_peaks(self) -> None:
-        """Start the maxima anew from the present."""
+        """Start the maxima again from the present."""
         self.peak_allocated_bytes = self.allocated_bytes
         self.peak_reserved_bytes = self.reserved_bytes
 
@@ -153,7 +150,7 @@ class CachingAllocator:
         self.reserved_bytes -= count
 
     def address_space(self, count: int) -> int:
-        """Address of so many bytes that nothing else has: the device hands them out in order."""
+        """Address of a range of that many bytes: the device hands ranges out in order."""
         address = self._next_address
         self._next_address += -(-count // PAGE) * PAGE
         return address
@@ -209,11 +206,6 @@ class CachingAllocator:
         pool.remove(block)
         return block
 
-    def _may_split(self, block: Block, size: int) -> bool:
-        is_always = block.pool.is_small or self.settings.expandable_segments
-        limit = self.settings.max_split_bytes
-        return splits(block.bytes - size, size, is_always=is_always, largest=limit)
-
     def _release_for(self, pool: Pool, size: int) -> bool:
         """Give back blocks too large to be split, as many as the request needs."""
         limit = self.settings.max_split_bytes
@@ -258,3 +250,108 @@ class CachingAllocator:
         """Return a free segment to the device."""
         block.pool.remove(block)
         self.unreserve(block.bytes)
+
+
+class Segments:
+    """Source of memory with a segment of its own for each request that finds no block."""
+
+    def __init__(self, device: CachingAllocator) -> None:
+        self._device = device
+
+    def block_for(self, pool: Pool, size: int) -> Block | None:
+        """A block of at least that size with new memory, not in the pool; None without any."""
+        count = segment_bytes(size)
+        if not self._device.reserve(count):
+            return None
+        return self._device.new_block(self._device.address_space(count), count, pool)
+
+    def release(self, pool: Pool) -> None:
+        """Give the pool's unused memory back."""
+        for block in [pool.at[address] for *_, address in pool.free]:
+            if not block.is_split:
+                pool.remove(block)
+                self._device.unreserve(block.bytes)
+
+
+class ExpandableSegments:
+    """Source of memory with one segment a pool: address space for any card, and pages on demand."""
+
+    ADDRESS_SPACE = 2**16 * SHARED_SEGMENT
+
+    def __init__(self, device: CachingAllocator) -> None:
+        self._device = device
+
+    def block_for(self, pool: Pool, size: int) -> Block | None:
+        block = self._candidate(pool, size)
+        if not block.is_mapped:
+            mapped = self._map(block, min(block.bytes, size))
+            if mapped is None:
+                return None
+            block = mapped
+        while block.bytes < size:
+            assert block.after is not None
+            mapped = self._map(block.after, min(size - block.bytes, block.after.bytes))
+            if mapped is None:
+                return None
+            block = mapped
+        pool.remove(block)
+        return block
+
+    def release(self, pool: Pool) -> None:
+        for block in [pool.at[address] for *_, address in pool.free]:
+            self._unmap(block)
+
+    def _candidate(self, pool: Pool, size: int) -> Block:
+        """The lowest free or unmapped block that can grow to that size."""
+        for address in pool.unmapped:
+            block = pool.at[address]
+            if block.before is not None and block.before.is_free:
+                block = block.before
+            reach, reached = 0, block
+            while reach < size:
+                reach += reached.bytes
+                if reached.after is None or not reached.after.is_free:
+                    break
+                reached = reached.after
+            if reach >= size:
+                return block
+        space = self._device.address_space(self.ADDRESS_SPACE + SHARED_SEGMENT)
+        start = -(-space // SHARED_SEGMENT) * SHARED_SEGMENT  # pages are counted from address 0
+        block = self._device.new_block(start, self.ADDRESS_SPACE, pool)
+        block.is_mapped = False
+        pool.add(block)
+        return block
+
+    def _map(self, block: Block, count: int) -> Block | None:
+        """Put memory behind the front of an unmapped block, in whole pages; the free block there.
+
+        It is joined with a free block before it. None where the device has no more.
+        """
+        page = block.pool.segment_bytes
+        count = -(-count // page) * page
+        if not self._device.reserve(count):
+            return None
+        block.pool.remove(block)
+        if count < block.bytes:
+            block.pool.add(self._device.cut_back(block, count))
+        block.is_mapped = True
+        join(block)
+        block.pool.add(block)
+        return block
+
+    def _unmap(self, block: Block) -> None:
+        """Take the whole pages of a free block away."""
+        page = block.pool.segment_bytes
+        begin = -(-block.address // page) * page
+        end = (block.address + block.bytes) // page * page
+        if begin >= end:
+            return
+        block.pool.remove(block)
+        if begin > block.address:
+            block.pool.add(self._device.cut_front(block, begin - block.address))
+        if end < block.address + block.bytes:
+            block.pool.add(self._device.cut_back(block, end - block.address))
+        block.is_mapped = False
+        self._device.unreserve(block.bytes)
+        join(block)
+        block.pool.add(block)

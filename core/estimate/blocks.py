@@ -26,18 +26,15 @@ PAGE = 2 * MIB
 """Bytes: larger segments are a multiple of this (``kRoundLarge``)."""
 
 
-def splits(rest: int, size: int, *, is_always: bool, largest: int | None) -> bool:
-    """Whether the rest of a block is split off a request: ``should_split``.
-
-    Args:
-        rest: Bytes of the block beyond the request.
-        size: Bytes of the request, in granules.
-        is_always: Of a pool of small blocks, or an expandable segment: any granule is split off.
-        largest: Bytes from which blocks are not split; None without that limit.
-    """
-    if is_always:
+def should_split(
+    block_bytes: int, size: int, settings: AllocatorSettings, *, is_small: bool
+) -> bool:
+    """Whether the allocator splits off what a block has beyond a rounded request."""
+    rest = block_bytes - size
+    if is_small or settings.expandable_segments:
         return rest >= GRANULE
-    return (largest is None or size < largest) and rest > SMALL_REQUEST
+    limit = settings.max_split_bytes
+    return (limit is None or size < limit) and rest > SMALL_REQUEST
 
 
 @dataclass(slots=True, eq=False)
@@ -108,8 +105,8 @@ class Pool:
             del self.unmapped[bisect_left(self.unmapped, block.address)]
 
 
-def rounded(requested_bytes: int, settings: AllocatorSettings) -> int:
-    """Bytes of the block that a request asks for: ``round_size``."""
+def round_size(requested_bytes: int, settings: AllocatorSettings) -> int:
+    """Round a request up to the bytes of the block that it needs."""
     if requested_bytes < GRANULE:
         return GRANULE
     power = requested_bytes.bit_length() - 1

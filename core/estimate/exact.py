@@ -21,7 +21,7 @@ from ..record.record import LedgerRow
 from ..record.roof import Roof
 from ..spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
 from .closed_form import Prediction, why_not_predicted
-from .requests import Held, Requests
+from .requests import AllocatorPeak, Requests
 from .savings.variant import PLAIN, Variant
 
 TIMEOUT_SECONDS = 120.0
@@ -88,7 +88,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     phases: list[PhasePrediction]
     block_ledger: list[LedgerRow] | None
     requests: Requests | None = None
-    held: Held | None = None
+    held: AllocatorPeak | None = None
     trained_parameters: int = 0
     seconds: float = 0.0
     import_seconds: float = 0.0

@@ -17,7 +17,15 @@ from ..spec.spec import RunSpec
 from .allocator_settings import AllocatorSettings
 from .closed_form import Prediction
 from .exact import ExactPrediction, why_not_played
-from .room import ANY_CARD, Card, Room, Verdict, lacking_bytes, room_of, verdict_of
+from .room import (
+    ANY_CARD,
+    AvailableMemory,
+    Card,
+    Verdict,
+    available_memory,
+    missing_bytes,
+    verdict_of,
+)
 
 Predict = Callable[[RunSpec], Prediction]
 """The closed form, or `Estimator.predict`."""
@@ -49,7 +57,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         reserved_bytes: Of CUDA's allocator, in exact mode; else null.
         capacity_bytes: Capacity to compare with; null where not known.
         fits: Whether it is sure to fit; null where the peak or the capacity is.
-        verdict: The same with the doubt, see `room.Verdict`.
+        verdict: The same with its uncertainty, see `room.Verdict`.
     """
 
     settings: dict[str, Any]
@@ -69,9 +77,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
         largest: 0 where not even 1 fits.
         peak_bytes: At the largest; null where that is 0.
         next: The first that is not sure to fit; null where the key allows no more.
-        next_peak_bytes, over_bytes: Its peak, and how many bytes it lacks.
-        room_bytes: What of the capacity a step can count on.
-        doubt_bytes: What it may have on top.
+        next_peak_bytes, over_bytes: Its peak, and the bytes that are missing.
+        room_bytes: Memory that is sure to be available to the step.
+        doubt_bytes: Its uncertainty: what may be available on top.
         beyond: The first from which on none fits; null where the key allows no more.
         reserved_bytes: Of CUDA's allocator at the largest, in exact mode; else null.
         expandable_largest: The largest with ``expandable_segments:True``, in exact mode on CUDA;
@@ -99,7 +107,7 @@ def fit(
     predict: Predict,
     guess: int | None = None,
     settings: AllocatorSettings | None = None,
-    room: Room | None = None,
+    room: AvailableMemory | None = None,
 ) -> Fit:
     """The largest value of a key that fits, by bisection: peaks grow with batch and context.
 
@@ -109,7 +117,7 @@ def fit(
     Args:
         guess: First value to try; near the answer it saves predictions. Default: the spec's.
         settings: Of CUDA's allocator.
-        room: What of the capacity a step can have; default: `room_of` it.
+        room: Memory available to the step; default: by `available_memory`.
 
     Raises:
         SpecError: The memory of such a spec is not predicted.
@@ -117,7 +125,7 @@ def fit(
     why = why_not_played(spec)
     if why:
         raise SpecError("--fit", key, f"not for this spec: {why}")
-    search = _Search(spec, key, room or room_of(spec, capacity_bytes), predict)
+    search = _Search(spec, key, room or available_memory(spec, capacity_bytes), predict)
     found = search.largest(max(1, guess or value_of(spec, key)), settings)
     beyond = search.beyond(found, settings)
     following = search.predicted(found + 1)
@@ -130,9 +138,9 @@ def fit(
         peak_bytes=None if at_largest is None else at_largest.peak_bytes,
         next=None if following is None else found + 1,
         next_peak_bytes=None if following is None else following.peak_bytes,
-        over_bytes=None if following is None else lacking_bytes(following, search.room, settings),
+        over_bytes=None if following is None else missing_bytes(following, search.room, settings),
         room_bytes=search.room.least,
-        doubt_bytes=search.room.doubt,
+        doubt_bytes=search.room.uncertainty_bytes,
         beyond=beyond,
         reserved_bytes=None if at_largest is None else reserved_bytes(at_largest),
         expandable_largest=expandable if expandable > found else None,
@@ -169,9 +177,9 @@ def _layers_argument(spec: RunSpec) -> str:
 
 
 class _Search:
-    """Predictions of one spec by the value of a key, against a room."""
+    """Predictions of one spec by the value of a key, and the memory available to them."""
 
-    def __init__(self, spec: RunSpec, key: FitKey, room: Room, predict: Predict) -> None:
+    def __init__(self, spec: RunSpec, key: FitKey, room: AvailableMemory, predict: Predict) -> None:
         self.room = room
         self._spec, self._key, self._predict = spec, key, predict
         self._allowed = field_named(key).valid
@@ -321,7 +329,7 @@ def _cell(
     if why:
         return Cell(settings=settings, capacity_bytes=capacity, why=why)
     prediction = predict(changed)
-    room = None if capacity is None else room_of(changed, capacity, card)
+    room = None if capacity is None else available_memory(changed, capacity, card)
     verdict = None if room is None else verdict_of(prediction, room)
     return Cell(
         settings=settings,

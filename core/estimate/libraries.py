@@ -17,15 +17,15 @@ WORKSPACE = 2 * 4096 * 1024 + 8 * 16 * 1024
 
 CONTEXT_BYTES = 526 * MIB
 """Bytes of the CUDA context with torch's kernels and the libraries' handles, which no allocator
-counts. Not measured by this project: of the 0.3 to 0.6 GiB that are reported for torch, what a
-process on an 80 GB H100 holds beside its allocator. A published message of an H100 that ran out
-(79.11 GiB, 1.69 free, 76.75 reserved) leaves 0.67 GiB. `DOUBT_SHARE` covers the rest."""
+counts. Estimate for an 80 GB H100, not measured by this project. Published figures for torch
+range from 0.3 to 0.6 GiB; a published message of an H100 that ran out (79.11 GiB, 1.69 free, 76.75
+reserved) leaves 0.67 GiB. `UNCERTAINTY_SHARE` covers the rest."""
 
 DRIVER_BYTES = 550 * MIB
 """Bytes of a card's memory that NVML counts and CUDA does not have: 81,559 MiB by NVML are
 79.1 GiB in torch's messages of an H100, 24,564 MiB are 23.7 GiB of an RTX 4090."""
 
-DOUBT_SHARE = 0.01
+UNCERTAINTY_SHARE = 0.01
 """Share of a card's memory by which what driver and context take may differ from the above: on
 cards of 16 to 80 GB CUDA lacks 256 to 690 MiB of what NVML counts."""
 
@@ -41,7 +41,7 @@ def workspace_bytes(capability: str | None) -> int:
 def workspaces_bytes(spec: RunSpec, capability: str | None = None) -> int:
     """Bytes of all handles' workspaces in a step: a thread that multiplies has one; 0 on the CPU.
 
-    The thread that calls the model has one, and autograd's own another. They stay for good.
+    The calling thread and autograd's thread each keep one until the process exits.
     """
     if spec.device == "cpu" or not (
         spec.workload == "transformer" or spec.attention_row.writes_scores

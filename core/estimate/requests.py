@@ -1,4 +1,4 @@
-"""The requests of a step to an allocator, in order, and what an allocator makes of them."""
+"""The ordered allocation requests of a step, and their replay in a model of the allocator."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: int
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What an allocator held while the requests were played.
+class AllocatorPeak(msgspec.Struct, frozen=True, kw_only=True):
+    """Peaks of an allocator while requests were replayed.
 
     Attributes:
         first_step_bytes: Peak of its blocks in the first step.
@@ -81,7 +81,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     shortage: Shortage | None = None
 
 
-def held_by(
+def replay_requests(
     requests: Requests,
     workspace_bytes: int,
     settings: AllocatorSettings | None = None,
@@ -89,8 +89,8 @@ def held_by(
     *,
     is_limited: bool = False,
     leaves_nothing: bool = False,
-) -> Held:
-    """Play build, warm-up and a steady step to an allocator.
+) -> AllocatorPeak:
+    """Replay build, warm-up and a steady step in a model of the allocator.
 
     Args:
         workspace_bytes: Of the matrix library, for each thread that multiplies.
@@ -149,7 +149,7 @@ class _Player:
         self._step, self._phase = 0, "build"
         self._first_step = self._most_reserved = 0
 
-    def held(self) -> Held:
+    def held(self) -> AllocatorPeak:
         shortage = None
         try:
             self._play_all()
@@ -162,7 +162,7 @@ class _Player:
                 reserved_bytes=error.reserved_bytes,
             )
         allocator = self._allocator
-        return Held(
+        return AllocatorPeak(
             first_step_bytes=self._first_step or allocator.peak_allocated_bytes,
             allocated_bytes=allocator.peak_allocated_bytes,
             reserved_bytes=allocator.peak_reserved_bytes,
@@ -179,7 +179,7 @@ class _Player:
                 self._first_step = self._allocator.peak_allocated_bytes
 
     def _begin_step(self) -> None:
-        """Return what the step before has left, and start the peaks anew."""
+        """Return what the step before has left, and reset the peaks."""
         for number in [number for number in self._blocks if number >= self._step_from]:
             self._allocator.free(self._blocks.pop(number))
         self._most_reserved = max(self._most_reserved, self._allocator.peak_reserved_bytes)
@@ -195,7 +195,7 @@ class _Player:
         self._play(self._requests.step[begin:], number)
 
     def _pass(self, mark: str) -> None:
-        """Do what only the first step does at a mark: it stays for good."""
+        """Do what only the first step does at a mark: its blocks stay until the process exits."""
         is_product = mark in (PRODUCT, BACKWARD_PRODUCT)
         if not is_product:
             self._phase = mark

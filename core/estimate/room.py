@@ -1,4 +1,4 @@
-"""Whether a predicted step has room on a device, and how sure that is."""
+"""Whether a predicted step fits on a device, and how sure that is."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..spec.spec import RunSpec
 from .allocator_settings import MIB, AllocatorSettings
 from .closed_form import Prediction
 from .exact import ExactPrediction
-from .libraries import CONTEXT_BYTES, DOUBT_SHARE, DRIVER_BYTES, workspace_bytes
-from .requests import Requests, held_by
+from .libraries import CONTEXT_BYTES, DRIVER_BYTES, UNCERTAINTY_SHARE, workspace_bytes
+from .requests import Requests, replay_requests
 
 Verdict = Literal["fits", "close", "over"]
-"""``close``: within what is not known of the device, and in the closed form of the allocator."""
+"""``close``: within the uncertainty of the device and, in the closed form, of the allocator."""
 
 FRAGMENTS_SHARE, FRAGMENTS_BYTES = 0.07, 128 * MIB
 """What the closed form leaves to the caching allocator beside a step's peak: this share, at least
@@ -25,7 +25,7 @@ these bytes. By exact mode, which plays the allocator, steps of 4 to 80 GiB pres
 
 
 PLAYED = 5
-"""Capacities, from the least room to the most, at which an allocator plays requests."""
+"""Capacities, from the least to the most, at which requests are replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +70,16 @@ def spec_elsewhere(spec: RunSpec, known: KnownCard) -> RunSpec:
     unlimited = spec.changed(device=device, memory_limit=0)
     if not spec.memory_limit:
         return unlimited
-    room = room_of(unlimited, known.memory_bytes, card_elsewhere(known))
+    room = available_memory(unlimited, known.memory_bytes, card_elsewhere(known))
     return spec.changed(device=device) if spec.memory_limit < room.least else unlimited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Bytes of a device that a step can have.
+class AvailableMemory:
+    """Memory of a device that is available to a step.
 
     Attributes:
-        least, most: Without what driver and context take; they differ by what is not known of
+        least, most: Bytes without what driver and context take; they differ by the uncertainty of
             these.
         is_cuda: Whether a caching allocator hands them out, in segments.
         capability: The device's, by which the workspaces of libraries go.
@@ -91,13 +91,13 @@ class Room:
     capability: str | None = None
 
     @property
-    def doubt(self) -> int:
-        """Bytes that it may have on top of the least."""
+    def uncertainty_bytes(self) -> int:
+        """Width of what may be wrong: bytes that may be available on top of the least."""
         return self.most - self.least
 
 
-def room_of(spec: RunSpec, capacity_bytes: int, card: Card = ANY_CARD) -> Room:
-    """The room of a spec's device, or under its own limit.
+def available_memory(spec: RunSpec, capacity_bytes: int, card: Card = ANY_CARD) -> AvailableMemory:
+    """Memory available on a spec's device, or under its own limit.
 
     Args:
         capacity_bytes: The device's memory, or ``spec.memory_limit``, which is for the allocator
@@ -107,22 +107,22 @@ def room_of(spec: RunSpec, capacity_bytes: int, card: Card = ANY_CARD) -> Room:
     is_cuda = spec.device != "cpu"
     if is_cuda and not spec.memory_limit:
         left = max(0, capacity_bytes - CONTEXT_BYTES - card.driver_bytes)
-        doubt = int(DOUBT_SHARE * capacity_bytes)
-        least, most = max(0, left - doubt), left + doubt
-    return Room(least=least, most=most, is_cuda=is_cuda, capability=card.capability)
+        uncertainty = int(UNCERTAINTY_SHARE * capacity_bytes)
+        least, most = max(0, left - uncertainty), left + uncertainty
+    return AvailableMemory(least=least, most=most, is_cuda=is_cuda, capability=card.capability)
 
 
 def verdict_of(
-    prediction: Prediction, room: Room, settings: AllocatorSettings | None = None
+    prediction: Prediction, room: AvailableMemory, settings: AllocatorSettings | None = None
 ) -> Verdict:
     """Whether the step fits.
 
-    With requests it is sure to where none is refused, however much of the room there is and
-    whatever the build has left to the cache, and sure not to where one is refused in each case.
+    With requests it is sure to where none is refused at any capacity and with any cache that the
+    build leaves, and sure not to where one is refused in each case.
     """
     requests = _requests_of(prediction)
     if requests is None:
-        if not lacking_bytes(prediction, room, settings):
+        if not missing_bytes(prediction, room, settings):
             return "fits"
         return "over" if prediction.peak_bytes > room.most else "close"
     lacks = _lacks(prediction.peak_bytes, requests, room, settings)
@@ -132,10 +132,10 @@ def verdict_of(
     return "over" if is_first_refused else "fits"
 
 
-def lacking_bytes(
-    prediction: Prediction, room: Room, settings: AllocatorSettings | None = None
+def missing_bytes(
+    prediction: Prediction, room: AvailableMemory, settings: AllocatorSettings | None = None
 ) -> int:
-    """Bytes that the step may lack, and is sure to fit with; 0 where it is sure to fit.
+    """Bytes with which the step is sure to fit, on top of what it has; 0 where it fits as it is.
 
     In exact mode those of the first request that is refused, which may not be the last.
     """
@@ -145,10 +145,10 @@ def lacking_bytes(
     return max(_lacks(prediction.peak_bytes, requests, room, settings))
 
 
-def spare_bytes(prediction: Prediction, room: Room) -> int:
-    """Bytes of the room that nothing needs, of what a step can count on; negative for none.
+def spare_bytes(prediction: Prediction, room: AvailableMemory) -> int:
+    """Headroom: available bytes that the step does not need; negative for none.
 
-    In exact mode beside what the allocator reserves where it has room.
+    In exact mode the step needs what the allocator reserves on a device without end.
     """
     held = prediction.held if isinstance(prediction, ExactPrediction) else None
     if held is None:
@@ -156,12 +156,12 @@ def spare_bytes(prediction: Prediction, room: Room) -> int:
     return room.least - held.reserved_bytes
 
 
-def is_room(peak_bytes: int, room: Room) -> bool:
+def is_room(peak_bytes: int, room: AvailableMemory) -> bool:
     """Whether a closed form's peak is sure to fit."""
     return with_fragments(peak_bytes, room) <= room.least
 
 
-def with_fragments(peak_bytes: int, room: Room) -> int:
+def with_fragments(peak_bytes: int, room: AvailableMemory) -> int:
     """A closed form's peak and what the allocator may need on top of it."""
     if not room.is_cuda:
         return peak_bytes
@@ -173,24 +173,24 @@ def _requests_of(prediction: Prediction) -> Requests | None:
 
 
 def _lacks(
-    peak_bytes: int, requests: Requests, room: Room, settings: AllocatorSettings | None
+    peak_bytes: int, requests: Requests, room: AvailableMemory, settings: AllocatorSettings | None
 ) -> Iterator[int]:
     """Bytes that the first refused request lacks, 0 for none, at each capacity played.
 
     Twice where the build returns what it requested, also without that: how much of it there is
     goes by the values that are drawn, and where the step's blocks lie by what it leaves cached.
-    With more room an allocator can also refuse what it has served with less.
+    With more memory an allocator can also refuse what it has served with less.
     """
     workspace = workspace_bytes(room.capability)
     chances = (False, True) if any(entry < 0 for entry in requests.build) else (False,)
-    steps = range(PLAYED) if room.doubt else range(1)
+    steps = range(PLAYED) if room.uncertainty_bytes else range(1)
     for step in steps:
-        capacity = room.least + room.doubt * step // (PLAYED - 1)
+        capacity = room.least + room.uncertainty_bytes * step // (PLAYED - 1)
         if peak_bytes > capacity:  # the tensors alone are too many: spares the playing
             yield peak_bytes - capacity
             continue
         for leaves_nothing in chances:
-            shortage = held_by(
+            shortage = replay_requests(
                 requests, workspace, settings, capacity, leaves_nothing=leaves_nothing
             ).shortage
             if shortage is None:

@@ -17,7 +17,6 @@ from ..analysis.kernels.table import kernel_table
 from ..analysis.kernels.time_ledger import TimeLedger, chosen_device, time_ledger
 from ..analysis.memory.foreign import describe_counted, describe_profiled, describe_snapshot
 from ..analysis.memory.profiled import (
-    has_profiled_allocations,
     read_counted_allocations,
     read_profiled_allocations,
 )
@@ -132,7 +131,8 @@ def _read_trace(
     if steps is None:
         with suppress(DamagedFileError):  # too much to compare, yet the file's own tables stand
             rank = rank_trace(trace, ledger, read_origin(path))
-    memory = _profiled_memory(path) if ledger.source == "operators" else None
+    is_on_cpu = ledger.source == "operators" and trace.has_requests
+    memory = _profiled_memory(path) if is_on_cpu else None
     if memory:
         return Tables(_profiled(path, memory, kernels=folded), layers, rank)
     if not len(ledger.work):
@@ -216,8 +216,6 @@ def _profiled(
 
 def _profiled_memory(path: Path) -> Memory | None:
     """The memory block of the requests to the CPU's allocator; None if the file has none."""
-    if not has_profiled_allocations(path):
-        return None
     history = read_profiled_allocations(path)
     return describe_profiled(history) if len(history) else None
 

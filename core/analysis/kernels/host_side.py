@@ -106,6 +106,7 @@ def _work_of(trace: Trace, ledger: TimeLedger) -> Work:
         events = trace.host
         of_device = trace.device.take(trace.device.device == ledger.device)
         at = launches_of(of_device, events)[ledger.work.call]
+    # A call of several pieces counts once: at the first of them, which ``unique`` returns.
     calls = np.zeros(len(at), dtype=np.int64)
     calls[np.unique(ledger.work.call, return_index=True)[1]] = 1
     return Work(follow(at, events.thread), follow(at, events.start), ledger.exclusive, calls)
@@ -180,12 +181,14 @@ class _Launches:
         # One more than instants: a range may end behind the last, still in its group.
         self.length = len(self.instants) + 1
         size = len(ranges)
+        # One ``unique`` over all three, so that their ranks compare; here they come apart again.
         self.begin, self.end, launched = np.split(rank, [size, 2 * size])
         threads, thread = np.unique(np.r_[ranges.thread, work.thread], return_inverse=True)
         self.threads = len(threads)
         self.thread, of_work = np.split(thread, [size])
         linked = work.thread != NONE  # the launch of the others is not in the file
         self.any_thread = _Sums(launched[linked], work.own_ns[linked], work.calls[linked])
+        # Thread and instant in one integer: searching a thread's interval finds no other's work.
         keys = of_work * self.length + launched
         self.own_thread = _Sums(keys[linked], work.own_ns[linked], work.calls[linked])
 
@@ -222,6 +225,8 @@ class _Launches:
         return self.own_thread.within(offset + self.begin, offset + self.end)[1]
 
     def _covered(self, group: Index, chosen: Index) -> _Covered:
+        # Each group has a range of integers of its own, so that one cover merges the intervals of
+        # all groups, and never those of two.
         offset = group * self.length
         cover = Cover(offset + self.begin[chosen], offset + self.end[chosen])
         of = cover.start // self.length
@@ -240,6 +245,7 @@ class _Sums:
     """Sums of work between two instants."""
 
     def __init__(self, launched: Index, own_ns: Times, calls: Index) -> None:
+        # Sums of the first n in order of launch: a difference of two is the sum of an interval.
         order = np.argsort(launched, kind="stable")
         self._launched = launched[order]
         self._own_ns = np.r_[0, np.cumsum(own_ns[order])]
@@ -252,6 +258,7 @@ class _Sums:
 
 
 def _summed(index: Index, values: Times, count: int) -> Times:
+    # ``add.at`` and not ``+=``, which counts an index once. bincount would sum in floats.
     sums = np.zeros(count, dtype=np.int64)
     np.add.at(sums, index, values)
     return sums
@@ -286,7 +293,7 @@ def range_rows(
     pairs, pair = np.unique(
         label[kept] * launches.threads + launches.thread[kept], return_inverse=True
     )
-    label_of_pair = pairs // max(launches.threads, 1)
+    label_of_pair = pairs // max(launches.threads, 1)  # undoes the product above
     total, launched, host = (
         _summed(label_of_pair, values, count) for values in launches.in_own_thread(pair, kept)
     )

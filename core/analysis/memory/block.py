@@ -21,14 +21,14 @@ from ...record.memory import (
 )
 from ...record.record import LedgerRow, Memory
 from ..trace.names import LOSS
+from .allocations import HELD_BY_GRAPHS, AllocationHistory, replay
+from .allocations import UNSPLIT as UNSPLIT
 from .card import CardReading, Segments, card_rows
 from .clock_join import joined
 from .history import History, OomEvent
 from .lists import draw_timeline, largest_alive, module_table, origins_alive
 from .owners import Notes
 from .predicted import NOT_PREDICTED
-from .residents import HELD_BY_GRAPHS, Residents, replay
-from .residents import UNSPLIT as UNSPLIT
 
 LAST_READING = "steady end"
 """The reading that stands for instants without one, on a device: within a step only the bytes
@@ -43,51 +43,51 @@ class Columns(NamedTuple):
     pools: dict[str, list[Pool]]
 
 
-def instants_of(residents: Residents) -> dict[str, int]:
+def instants_of(allocations: AllocationHistory) -> dict[str, int]:
     """The instants with a column, in order of time; without steps the peak and the end alone."""
-    steps: list[int | None] = [*residents.notes.steps] or [None]
-    first, steady = residents.span(steps[0]), residents.span(steps[-1])
-    peak = residents.peak(*steady)
+    steps: list[int | None] = [*allocations.notes.steps] or [None]
+    first, steady = allocations.span(steps[0]), allocations.span(steps[-1])
+    peak = allocations.peak(*steady)
     if steps[-1] is None:
         return {"peak": peak, "end": steady[1]}
-    forward_end_ns = residents.notes.forward_end_ns(steps[-1])
+    forward_end_ns = allocations.notes.forward_end_ns(steps[-1])
+    forward_end = (
+        {}
+        if forward_end_ns is None
+        else {"end of forward": allocations.history.instant(forward_end_ns)}
+    )
     return {
         "after build": first[0],
-        "first step": residents.peak(*first),
+        "first step": allocations.peak(*first),
         "after warm-up": steady[0],
-        **({} if forward_end_ns is None else {"end of forward": residents.instant(forward_end_ns)}),
+        **forward_end,
         "peak": peak,
         "steady end": steady[1],
     }
 
 
-def columns_of(
-    residents: Residents,
-    readings: Mapping[str, CardReading],
-    blocks: Mapping[str, int],
-    segments: Segments | None,
-) -> Columns:
+def columns_of(allocations: AllocationHistory, recording: Recording) -> Columns:
     """The columns of every instant that the recording supports.
 
-    Args:
-        readings: Of the device or process, by column.
-        blocks: Bytes handed out by the allocator's counters, where they were read: what the
-            replayed events do not explain of them is the residual.
-        segments: Of the caching allocator, where there is one.
+    What the allocator had handed out by its counters, and the replayed events do not explain, is
+    the residual.
     """
     columns = Columns({}, {}, {})
-    for name, instant in instants_of(residents).items():
-        rows = residents.rows(instant)
-        if name in blocks:
-            handed_out = int(residents.live[instant]) - residents.held(instant)
-            rows.append(LedgerRow(RESIDUAL, blocks[name] - handed_out))
+    counted, segments, readings = recording.blocks(), recording.segments, recording.readings
+    for name, instant in instants_of(allocations).items():
+        rows = allocations.rows_at(instant)
+        if name in counted:
+            handed_out = int(allocations.live[instant]) - allocations.held_by_graphs(instant)
+            rows.append(LedgerRow(RESIDUAL, counted[name] - handed_out))
         columns.ledger[name] = rows
         reading = readings.get(name)
         if segments is not None:
-            columns.pools[name] = _pools(residents, instant, segments)
-            reserved_bytes = segments.reserved_bytes(residents.time_ns(instant))
+            time_ns, alive = allocations.time_ns(instant), allocations.alive_at(instant)
+            columns.pools[name] = segments.pools(
+                time_ns, allocations.address[alive], allocations.blocks[alive]
+            )
             reading = (reading or readings.get(LAST_READING, CardReading())).with_reserved(
-                reserved_bytes
+                segments.reserved_bytes(time_ns)
             )
         if reading is not None:
             total = sum(row.bytes for row in rows)
@@ -95,28 +95,6 @@ def columns_of(
             if card:
                 columns.card[name] = card
     return columns._replace(ledger=_without_empty_rows(columns.ledger))
-
-
-def _with_graphs(residents: Residents, segments: Segments) -> Residents:
-    """The residents with what the private pools of CUDA graphs reserve and do not hand out.
-
-    The allocator sees no event while a graph is replayed: without this, a step that only replays
-    would seem to need nothing.
-    """
-    allocations = residents.allocations
-    is_private = segments.is_private(allocations.address)
-    handed_out = allocations.curve(np.where(is_private, residents.blocks, 0))
-    times_ns = np.append(residents.time_ns(0), residents.history.time_ns)
-    held = np.maximum(segments.private_bytes(times_ns) - handed_out, 0)
-    return residents.with_graphs(held)
-
-
-def _pools(residents: Residents, instant: int, segments: Segments) -> list[Pool]:
-    allocations = residents.allocations
-    alive = allocations.alive_at(instant - 1)
-    return segments.pools(
-        residents.time_ns(instant), allocations.address[alive], residents.blocks[alive]
-    )
 
 
 def _without_empty_rows(columns: dict[str, list[LedgerRow]]) -> dict[str, list[LedgerRow]]:
@@ -190,75 +168,64 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     """
     counters = recording.counters
     clocks = joined(recording.history, notes)
-    history, notes = clocks.history, clocks.notes
-    residents = replay(history, notes)
-    if recording.segments is not None:
-        residents = _with_graphs(residents, recording.segments)
+    notes = clocks.notes
+    allocations = replay(clocks.history, notes, recording.segments)
     step = notes.steps[-1] if notes.steps else None
-    steady = residents.span(step)
-    instants = instants_of(residents)
+    first, last = allocations.span(step)
+    instants = instants_of(allocations)
     peak = instants["peak"]
-    columns = columns_of(residents, recording.readings, recording.blocks(), recording.segments)
+    columns = columns_of(allocations, recording)
     ledger, card = columns.ledger["peak"], columns.card.get("peak", [])
     peak_bytes = sum(row.bytes for row in ledger)
-    workspace_bytes = residents.added_by_library(*steady)
-    end_bytes = int(residents.live[steady[1]])
+    live, tensors = allocations.live, allocations.without_library
+    # Bytes by which the peak exceeds that of tensors; the two instants can differ.
+    workspace_bytes = int(live[first : last + 1].max() - tensors[first : last + 1].max())
+    peak_of_tensors = first + int(np.argmax(tensors[first : last + 1]))
+    end_bytes, residual = int(live[last]), None
     if counters.end_allocated is not None:
-        end_bytes = counters.end_allocated + residents.held(steady[1])
-    first_step_peak = int(residents.live[instants["first step"]]) if notes.steps else None
+        end_bytes = counters.end_allocated + allocations.held_by_graphs(last)
+    if counters.peak_allocated is not None:
+        residual = counters.peak_allocated - int(live[peak]) + allocations.held_by_graphs(peak)
     return Memory(
         source=recording.source,
         peak_allocated_bytes=peak_bytes,
         peak_reserved_bytes=counters.peak_reserved,
         end_allocated_bytes=end_bytes,
-        peak_requested_bytes=_requested(residents, peak),
-        end_requested_bytes=_requested(residents, steady[1]),
+        peak_requested_bytes=allocations.requested_at(peak),
+        end_requested_bytes=allocations.requested_at(last),
         driver_used_bytes=sum(row.bytes for row in card) if card else None,
-        baseline_bytes=int(residents.live[0]),
-        baseline_blocks=int(np.count_nonzero(residents.allocations.born < 0)),
-        peak_phase=residents.phase(peak, step),
-        peak_ms=residents.time_ms(peak),
-        first_step_peak_bytes=first_step_peak,
+        baseline_bytes=int(live[0]),
+        baseline_blocks=int(np.count_nonzero(allocations.born == 0)),
+        peak_phase=allocations.phase_at(peak, step),
+        peak_ms=allocations.time_ms(peak),
+        first_step_peak_bytes=int(live[instants["first step"]]) if notes.steps else None,
         ledger=ledger,
         card=card,
         columns=columns.ledger,
         card_columns=columns.card,
         pools=columns.pools,
         library_workspace_bytes=workspace_bytes,
-        residual_bytes=_residual(recording, residents, peak),
+        residual_bytes=residual,
         clock_offset_us=clocks.offset_us,
         peak_as_predicted=rows_as_predicted(
-            residents, residents.peak_of_tensors(*steady), peak_bytes - workspace_bytes
+            allocations, peak_of_tensors, peak_bytes - workspace_bytes
         ),
-        modules=module_table(residents, *steady),
-        largest=largest_alive(residents, peak, LARGEST),
-        origins=origins_alive(residents, peak, ORIGINS),
-        timeline=draw_timeline(residents, *steady),
-        events=len(history),
+        modules=module_table(allocations, first, last),
+        largest=largest_alive(allocations, peak, LARGEST),
+        origins=origins_alive(allocations, peak, ORIGINS),
+        timeline=draw_timeline(allocations, first, last),
+        events=len(allocations.history),
         events_dropped=recording.events_dropped,
         step_ms=step_ms,
-        missing=_missing(instants, residents)
+        missing=_missing(instants, allocations)
         | recording.missing
         | ({} if clocks.offsets else {"clock_offset_us": NOT_SOUNDED}),
     )
 
 
-def _requested(residents: Residents, instant: int) -> int:
-    allocations = residents.allocations
-    return int(allocations.bytes[allocations.alive_at(instant - 1)].sum())
-
-
-def _residual(recording: Recording, residents: Residents, peak: int) -> int | None:
-    """Bytes of the counted peak that the replayed events do not explain; None without a count."""
-    counted = recording.counters.peak_allocated
-    if counted is None:
-        return None
-    return counted - int(residents.live[peak]) + residents.held(peak)
-
-
-def _missing(instants: Mapping[str, int], residents: Residents) -> dict[str, str]:
+def _missing(instants: Mapping[str, int], allocations: AllocationHistory) -> dict[str, str]:
     missing = {}
-    if HELD_BY_GRAPHS in residents.categories:
+    if HELD_BY_GRAPHS in allocations.categories:
         missing[f"ledger.{HELD_BY_GRAPHS}"] = INSIDE_GRAPHS
     if "first step" not in instants:
         missing |= dict.fromkeys(("first_step_peak_bytes", "peak_phase"), NO_STEPS)
@@ -270,18 +237,16 @@ def _missing(instants: Mapping[str, int], residents: Residents) -> dict[str, str
 LOGITS, TEMPORARIES = "logits and loss", "temporaries"
 
 
-def rows_as_predicted(residents: Residents, instant: int, total: int) -> list[LedgerRow]:
+def rows_as_predicted(allocations: AllocationHistory, instant: int, total: int) -> list[LedgerRow]:
     """The bytes alive at an instant in the rows of a prediction, without library workspace.
 
     Bytes of no such row, such as a workspace kept between steps or the rounding of blocks, make
     the last row, so that all sum to ``total``.
     """
-    allocations, attribution = residents.allocations, residents.attribution
     amounts: Counter[str] = Counter()
-    # Instant i follows event i - 1, and `alive_at` counts events.
-    for index in np.flatnonzero(allocations.alive_at(instant - 1)).tolist():
-        if attribution.category[index] != LIBRARY_WORKSPACE:
-            name = _predicted_row(attribution.category[index], attribution.module[index])
+    for index in allocations.alive_at(instant).tolist():
+        if allocations.category[index] != LIBRARY_WORKSPACE:
+            name = _predicted_row(allocations.category[index], allocations.module[index])
             amounts[name] += int(allocations.bytes[index])
     amounts[NOT_PREDICTED] += total - amounts.total()
     return [LedgerRow(name, amounts[name]) for name in (*ROWS, NOT_PREDICTED) if amounts[name]]

@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 
 from ...errors import DamagedFileError
-from ...estimate.blocks import GRANULE, SMALL_REQUEST, splits
+from ...estimate.allocator_settings import AllocatorSettings
+from ...estimate.blocks import SMALL_REQUEST, round_size, should_split
 from .card import SIGNS, WHOLE
 from .history import Integers
 from .snapshot.contents import MOVES
@@ -72,7 +73,14 @@ def block_sizes(snapshot: Mapping[str, Any], device: int) -> BlockSizes:
     except (KeyError, msgspec.ValidationError) as error:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
     own = [segment for segment in segments if segment.device == device]
-    replay = _Replay(settings.max_split_size)
+    limit = settings.max_split_size
+    replay = _Replay(
+        AllocatorSettings(
+            # Expandable segments have one rule for all pools, and it holds for the whole process.
+            expandable_segments=any(row["action"] in SIGNS.keys() - set(WHOLE) for row in trace),
+            max_split_bytes=limit if limit > 0 else None,
+        )
+    )
     try:
         replay.begin(own, trace)
         found = [size for row in trace if (size := replay.follow(row)) is not None]
@@ -85,9 +93,8 @@ def block_sizes(snapshot: Mapping[str, Any], device: int) -> BlockSizes:
 class _Replay:
     """Free and taken blocks, event by event."""
 
-    def __init__(self, max_split_size: int) -> None:
-        self._largest_split = max_split_size if max_split_size > 0 else None
-        self._expands = False
+    def __init__(self, settings: AllocatorSettings) -> None:
+        self._settings = settings
         self._taken: dict[int, int] = {}
         self._free: dict[int, int] = {}  # address to size
         self._free_ends: dict[int, int] = {}  # end to address
@@ -99,8 +106,6 @@ class _Replay:
         Raises:
             _Unlike: Blocks in them were taken before the first event.
         """
-        # Expandable segments have one rule for all pools, and it holds for the whole process.
-        self._expands = any(row["action"] in SIGNS.keys() - set(WHOLE) for row in trace)
         made: set[int] = set()
         taken: set[int] = set()
         for row in trace:
@@ -113,7 +118,7 @@ class _Replay:
                 taken.add(address)
             elif action in MOVES and address not in taken:
                 raise _Unlike("a block is older than the recording, or its events were dropped")
-        if self._expands:
+        if self._settings.expandable_segments:
             return  # what was mapped before shows as an address that is not free
         for segment in segments:
             if segment.address not in made:
@@ -161,20 +166,16 @@ class _Replay:
 
     def _take(self, address: int, requested: int) -> int:
         free = self._free.get(address)
-        # ``-(-a // b)`` rounds up in integers.
-        rounded = -(-requested // GRANULE) * GRANULE
-        if free is None or free < rounded:
+        size = round_size(requested, self._settings)
+        if free is None or free < size:
             raise _Unlike("a block was taken where none was free")
         self._forget_free(address)
-        size = rounded if self._splits(free, rounded) else free
-        if size < free:
+        if should_split(free, size, self._settings, is_small=size <= SMALL_REQUEST):
             self._put_free(address + size, free - size)
+        else:
+            size = free
         self._taken[address] = size
         return size
-
-    def _splits(self, free: int, rounded: int) -> bool:
-        is_always = self._expands or rounded <= SMALL_REQUEST
-        return splits(free - rounded, rounded, is_always=is_always, largest=self._largest_split)
 
     def _reserve(self, address: int, size: int, *, is_whole: bool) -> None:
         if is_whole:

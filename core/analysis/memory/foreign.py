@@ -13,7 +13,6 @@ from .block import NO_COUNTER, Counters, Recording, describe_memory
 from .history import History, pair
 from .owners import Notes
 from .profiled import CountedHistory
-from .residents import block_bytes
 from .snapshot.contents import Snapshot
 
 FREED_BLOCKS = (
@@ -107,8 +106,8 @@ def describe_profiled(history: History) -> Memory:
 
 def _describe_device(snapshot: Snapshot, device: int, is_described: bool) -> DeviceMemory:
     history = snapshot.history(device)
-    allocations = pair(history)
-    live = allocations.curve(block_bytes(history, allocations))
+    lifetimes = pair(history)
+    live = lifetimes.curve(lifetimes.blocks)
     end_allocated = snapshot.end_allocated_bytes(device)
     return DeviceMemory(
         device=device,
@@ -117,6 +116,6 @@ def _describe_device(snapshot: Snapshot, device: int, is_described: bool) -> Dev
         peak_reserved_bytes=snapshot.peak_reserved_bytes(device),
         end_allocated_bytes=int(live[-1]) if end_allocated is None else end_allocated,
         baseline_bytes=int(live[0]),
-        baseline_blocks=int(np.count_nonzero(allocations.born < 0)),
+        baseline_blocks=int(np.count_nonzero(lifetimes.born == 0)),
         is_described=is_described,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -52,21 +51,15 @@ class Stacks:
 
     A snapshot shares its frames: two equal stacks mostly hold the same objects, and comparing two
     such lists is fast.
-
-    Args:
-        recalled: Lists of frames, for which a number can stand: an index plus 1.
     """
 
-    def __init__(self, recalled: Sequence[Any] = ()) -> None:
-        self._recalled = recalled
+    def __init__(self) -> None:
         self.distinct: list[Stack] = []
         self._numbers: dict[Stack, int] = {}
         self._alike: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
 
     def number(self, frames: Any) -> int:
         """The number of a stack, -1 without one."""
-        if type(frames) is int and frames > 0:
-            frames = self._recalled[frames - 1]
         if not frames:
             return -1
         # One number is found faster than a tuple, and a key that stacks share is no error.
@@ -129,104 +122,119 @@ class History:
     def __len__(self) -> int:
         return len(self.change)
 
-    def last_before(self, time_ns: int) -> int:
-        """Index of the last event at or before that time; -1 when there is none."""
-        return int(np.searchsorted(self.time_ns, time_ns, side="right")) - 1
+    def instant(self, time_ns: int) -> int:
+        """Number of events at or before that time: 0 is before the first event."""
+        return int(np.searchsorted(self.time_ns, time_ns, side="right"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocations:
+class Lifetimes:
     """Every allocation of a history, oldest first; arrays have one element an allocation.
+
+    An allocation lives from one instant to another: 0 is before the first event, i is just after
+    the i-th.
 
     Attributes:
         address: Start of the block.
         bytes: As requested.
-        born: Index of its first event, -1 if it was there before the history began.
-        died: Index of the event that freed it; the number of events if none did.
+        rounded: The request, rounded up to the allocator's granule.
+        blocks: Bytes of the block, where the history or the state at its end has them; else as
+            ``rounded``.
+        born: First instant at which it is alive; 0 if it was there before the history began.
+        died: First instant at which it no longer is; ``instants`` if no event freed it.
         stack: Index into the history's stacks, -1 when unknown.
-        events: Number of events of the history.
+        instants: One more than the history has events.
     """
 
     address: Integers
     bytes: Integers
+    rounded: Integers
+    blocks: Integers
     born: Integers
     died: Integers
     stack: Integers
-    events: int
+    instants: int
 
     def __len__(self) -> int:
         return len(self.address)
 
-    def rounded(self, granule: int) -> Integers:
-        """Bytes of each allocation, rounded up to the allocator's granule."""
-        return -(-self.bytes // granule) * granule
-
-    def alive_at(self, event: int) -> NDArray[np.bool_]:
-        """A mask of the allocations alive just after that event; -1 is before the first.
-
-        A life is half open: the event that frees an allocation no longer finds it alive.
-        """
-        return (self.born <= event) & (event < self.died)
+    def alive_at(self, instant: int) -> Integers:
+        """Indices of the allocations alive at an instant."""
+        return np.flatnonzero((self.born <= instant) & (instant < self.died))
 
     def curve(self, weights: Integers) -> Integers:
-        """Sum of the weights of what is alive, from before the first event to after the last.
-
-        Element 0 is before the first event, element i + 1 after event i.
-        """
+        """Sum of the weights of what is alive, one element an instant."""
         # int64: the weights are bytes, and their sum exceeds 2**31. One element more than the
-        # result takes the deaths at ``events``, of allocations that nothing freed.
-        curve = np.zeros(self.events + 2, dtype=np.int64)
-        # ``add.at`` and not ``+=``: several allocations can share an index.
-        np.add.at(curve, self.born + 1, weights)
-        np.subtract.at(curve, self.died + 1, weights)
-        return np.cumsum(curve)[:-1]
+        # result takes the deaths of allocations that nothing freed.
+        change = np.zeros(self.instants + 1, dtype=np.int64)
+        # ``add.at`` and not ``+=``: several allocations can share an instant.
+        np.add.at(change, self.born, weights)
+        np.subtract.at(change, self.died, weights)
+        return np.cumsum(change)[:-1]
 
 
-def pair(history: History) -> Allocations:
+def pair(history: History) -> Lifetimes:
     """Join each event that takes memory with the one that gives it back.
 
     Exact also when the ring buffer has dropped the beginning: an address freed without having
     been taken, and a survivor that no event mentions, was alive before the first event.
     """
-    count = len(history)
+    instants = len(history) + 1
     # A stable sort keeps the events of one address in order of time, so that neighbours pair.
     order = np.argsort(history.address, kind="stable")
+    addresses = history.address[order]
     taken = history.change[order] > 0
-    follows = np.zeros(count, dtype=np.bool_)  # same address as the event before, in this order
-    follows[1:] = np.diff(history.address[order]) == 0
-    after_taken = np.zeros(count, dtype=np.bool_)
+    follows = np.zeros(len(history), dtype=np.bool_)  # same address as the event before it
+    follows[1:] = np.diff(addresses) == 0
+    after_taken = np.zeros(len(history), dtype=np.bool_)  # the event before took memory
     after_taken[1:] = taken[:-1]
 
-    # By event: the next event at the same address; ``count`` where none follows.
-    ends = np.full(count, count, dtype=np.int64)
-    ends[order[:-1]] = np.where(follows[1:], order[1:], count)
+    # By event: the instant of the next event at its address, ``instants`` where none follows.
+    ends = np.full(len(history), instants, dtype=np.int64)
+    ends[order[:-1]] = np.where(follows[1:], order[1:] + 1, instants)
     births = np.flatnonzero(history.change > 0)
     # Frees whose predecessor at the address is no allocation: it was before the recording.
     orphans = order[~taken & ~(follows & after_taken)]
-    addresses = history.address[order]
-    survivors = np.array([block[0] for block in history.survivors], dtype=np.int64)
-    place = np.searchsorted(addresses, survivors)
+    survivors = np.array(history.survivors, dtype=np.int64).reshape(-1, 2)
+    # Of survivors only those that no event mentions: the events' own births are counted already.
+    place = np.searchsorted(addresses, survivors[:, 0])
     # One more than addresses: a survivor beyond the largest finds -1, which none has.
-    is_untouched = np.append(addresses, -1)[place] != survivors
-    untouched = list(compress(history.survivors, is_untouched.tolist()))
+    untouched = survivors[np.append(addresses, -1)[place] != survivors[:, 0]]
+    stacks = [history.survivor_stacks.get(address, -1) for address in untouched[:, 0].tolist()]
 
-    stacks = [history.survivor_stacks.get(block[0], -1) for block in untouched]
-    early = len(orphans) + len(untouched)
-    return Allocations(
-        address=_join(
-            history.address[orphans], [block[0] for block in untouched], history.address[births]
-        ),
-        bytes=_join(
-            -history.change[orphans], [block[1] for block in untouched], history.change[births]
-        ),
-        born=_join(np.full(early, -1), births),
-        died=_join(orphans, np.full(len(untouched), count), ends[births]),
+    size = _join(-history.change[orphans], untouched[:, 1], history.change[births])
+    born = _join(np.zeros(len(orphans) + len(untouched)), births + 1)
+    died = _join(orphans + 1, np.full(len(untouched), instants), ends[births])
+    address = _join(history.address[orphans], untouched[:, 0], history.address[births])
+    rounded = -(-size // history.granule) * history.granule  # rounds up in integers
+    return Lifetimes(
+        address=address,
+        bytes=size,
+        rounded=rounded,
+        blocks=_blocks(history, address, rounded, born, died),
+        born=born,
+        died=died,
         stack=_join(np.full(len(orphans), -1), stacks, history.stack[births]),
-        events=count,
+        instants=instants,
     )
 
 
-def _join(*parts: Integers | list[int]) -> Integers:
+def _blocks(
+    history: History, address: Integers, rounded: Integers, born: Integers, died: Integers
+) -> Integers:
+    blocks = rounded
+    if len(history.block):
+        # An event has the block that it handed out; of births before the first none is known.
+        blocks = np.maximum(blocks, np.append(0, history.block)[born])
+    if history.end_blocks:
+        at_end = np.flatnonzero(died > len(history))
+        sizes = [history.end_blocks.get(one, 0) for one in address[at_end].tolist()]
+        blocks = blocks.copy()
+        blocks[at_end] = np.maximum(blocks[at_end], sizes)
+    return blocks
+
+
+def _join(*parts: NDArray[Any] | list[int]) -> Integers:
     return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
@@ -14,8 +14,8 @@ from ...formatting import short_path, slashed
 from ...record.memory import Origin
 from ...record.record import Allocation, ModuleMemory, Timeline
 from ..trace.names import WHOLE_MODEL
+from .allocations import AllocationHistory
 from .history import Frame, Stack, is_python
-from .residents import Residents
 
 STACK_DEPTH = 16
 RECORDING_MODULES = (
@@ -33,29 +33,31 @@ LIBRARY_FILE = re.compile(r"<|((.*/)?(site|dist)-packages/)?torch/")
 OPTIMIZER_FILE = re.compile(r"(^|/)torch/optim/(?!optimizer|lr_scheduler|_|swa)")
 
 
-def largest_alive(residents: Residents, instant: int, count: int) -> list[Allocation]:
+def largest_alive(allocations: AllocationHistory, instant: int, count: int) -> list[Allocation]:
     """The largest allocations alive at an instant; of equals the older first."""
-    allocations = residents.allocations
-    alive = np.flatnonzero(allocations.alive_at(instant - 1))
+    alive = allocations.alive_at(instant)
     # The last key sorts first: by bytes, then by birth.
     order = np.lexsort((allocations.born[alive], -allocations.bytes[alive]))
-    return [_describe(residents, index) for index in alive[order][:count].tolist()]
+    return [_describe(allocations, index) for index in alive[order][:count].tolist()]
 
 
-def _describe(residents: Residents, index: int) -> Allocation:
-    history, allocations = residents.history, residents.allocations
-    born, died = int(allocations.born[index]), int(allocations.died[index])
-    stack = int(allocations.stack[index])
+def _describe(allocations: AllocationHistory, index: int) -> Allocation:
+    died = int(allocations.died[index])
+    blocks = allocations.shown_blocks
     return Allocation(
         bytes=int(allocations.bytes[index]),
-        category=residents.attribution.category[index],
-        phase=residents.attribution.phase[index],
-        module=residents.attribution.module[index],
-        born_ms=residents.time_ms(born + 1),
-        died_ms=residents.time_ms(died + 1) if died < len(history) else None,
-        stack=readable(history.stacks[stack]) if stack >= 0 else [],
-        block_bytes=residents.block_bytes(index),
+        category=allocations.category[index],
+        phase=allocations.phase[index],
+        module=allocations.module[index],
+        born_ms=allocations.time_ms(int(allocations.born[index])),
+        died_ms=allocations.time_ms(died) if died < allocations.instants else None,
+        stack=list(_text(allocations, int(allocations.stack[index]))),
+        block_bytes=None if blocks is None else int(blocks[index]),
     )
+
+
+def _text(allocations: AllocationHistory, stack: int) -> tuple[str, ...]:
+    return tuple(readable(allocations.history.stacks[stack])) if stack >= 0 else ()
 
 
 MOST_KNOWN = 2**14
@@ -66,9 +68,9 @@ def readable(stack: Stack) -> list[str]:
     """A stack as text, innermost first: Python alone where there is any, without torch's own
     frames unless there is no other, but with the optimizers', which tell their states apart."""
     python = [frame for frame in stack if not frame.file or is_python(frame.file)]
-    told = python if any(frame.file for frame in python) else stack
-    own = [frame for frame in told if not _is_internal(frame.file)]
-    shown = own if any(frame.file for frame in own) else told
+    frames = python if any(frame.file for frame in python) else stack
+    own = [frame for frame in frames if not _is_internal(frame.file)]
+    shown = own if any(frame.file for frame in own) else frames
     return [_line(frame) for frame in shown[:STACK_DEPTH]]
 
 
@@ -90,21 +92,19 @@ OWNED = ("parameters", "gradients", "optimizer state", "activations")
 """Categories whose allocations belong to modules."""
 
 
-def module_table(residents: Residents, first: int, last: int) -> list[ModuleMemory]:
+def module_table(allocations: AllocationHistory, first: int, last: int) -> list[ModuleMemory]:
     """Bytes of what was alive at some time between two instants, by module.
 
     A module's figures include its children's; the first row is the whole model. Activations
     are all that its forward saved for backward, whether or not they live at the peak.
     """
-    allocations, attribution = residents.allocations, residents.attribution
-    # Instant i follows event i - 1: a birth at event ``last`` comes after it.
-    during = (allocations.born < last) & (allocations.died >= first)
+    during = (allocations.born <= last) & (allocations.died > first)
     totals: dict[str, Counter[str]] = {}
-    owned = [name for name in OWNED if name in residents.categories]
+    owned = [name for name in OWNED if name in allocations.categories]
     for index in np.flatnonzero(during).tolist() if owned else ():
-        category = attribution.category[index]
+        category = allocations.category[index]
         if category in owned:
-            for path in _with_parents(attribution.module[index]):
+            for path in _with_parents(allocations.module[index]):
                 totals.setdefault(path, Counter())[category] += int(allocations.bytes[index])
     return [
         ModuleMemory(
@@ -128,101 +128,77 @@ def _with_parents(path: str) -> Iterable[str]:
 POINTS = 400
 
 
-def draw_timeline(residents: Residents, first: int, last: int) -> Timeline:
+def draw_timeline(allocations: AllocationHistory, first: int, last: int) -> Timeline:
     """At most POINTS instants, half of them between the two given ones.
 
     Each equal part of the events keeps its instant of the most live bytes, so that no peak is
     lost. Parts are of events, not of time: a model takes longer to build than to step.
     """
-    end = len(residents.history)
-    instants = np.concatenate(
-        [
-            _maxima(residents, 0, first, POINTS // 4),
-            _maxima(residents, first, last + 1, POINTS // 2),
-            _maxima(residents, last + 1, end + 1, POINTS // 4),
-        ]
+    # Half open ranges, and the number of points in each.
+    ranges = (
+        (0, first, POINTS // 4),
+        (first, last + 1, POINTS // 2),
+        (last + 1, allocations.instants, POINTS // 4),
     )
-    return Timeline(
-        t_ms=[residents.time_ms(instant) for instant in instants.tolist()],
-        live_bytes=residents.live[instants].tolist(),
-        categories={
-            name: live_bytes[instants].tolist() for name, live_bytes in residents.categories.items()
-        },
-        phases=_phase_spans(residents),
-    )
-
-
-def _maxima(residents: Residents, first: int, stop: int, parts: int) -> np.ndarray:
-    """The instant of the most live bytes in each of at most ``parts`` equal parts.
-
-    ``stop`` is excluded.
-    """
-    # ``unique``: where there are fewer instants than parts, edges coincide.
-    edges = np.unique(np.linspace(first, stop, parts + 1).astype(np.int64))
-    peaks = [residents.peak(begin, end - 1) for begin, end in pairwise(edges.tolist())]
-    return np.array(peaks, dtype=np.int64)
-
-
-def _phase_spans(residents: Residents) -> list[tuple[str, float, float]]:
-    marks = residents.notes.phases
-    return [
-        (
-            mark.phase,
-            residents.since_start_ms(mark.time_ns),
-            residents.since_start_ms(after.time_ns),
+    instants = [
+        allocations.peak(begin, end - 1)
+        for start, stop, points in ranges
+        # ``unique``: where there are fewer instants than points, edges coincide.
+        for begin, end in pairwise(
+            np.unique(np.linspace(start, stop, points + 1).astype(np.int64)).tolist()
         )
-        for mark, after in pairwise(marks)
-        if mark.phase
     ]
+    return Timeline(
+        t_ms=[allocations.time_ms(instant) for instant in instants],
+        live_bytes=allocations.live[instants].tolist(),
+        categories={
+            name: curve[instants].tolist() for name, curve in allocations.categories.items()
+        },
+        phases=[
+            (
+                mark.phase,
+                allocations.since_start_ms(mark.time_ns),
+                allocations.since_start_ms(after.time_ns),
+            )
+            for mark, after in pairwise(allocations.notes.phases)
+            if mark.phase
+        ],
+    )
 
 
 SMALLER = "smaller"
 
 
-def origins_alive(residents: Residents, instant: int, keep: int) -> list[Origin]:
+def origins_alive(allocations: AllocationHistory, instant: int, keep: int) -> list[Origin]:
     """The ``keep`` largest origins at an instant, and the rest as one: they sum to its bytes.
 
     Bytes are as requested. Stacks that read alike are one.
     """
-    allocations, attribution = residents.allocations, residents.attribution
-    totals: defaultdict[tuple[str, str, int], _Sum] = defaultdict(_Sum)
-    for index in np.flatnonzero(allocations.alive_at(instant - 1)).tolist():
-        key = attribution.category[index], attribution.phase[index], int(allocations.stack[index])
-        totals[key].add(int(allocations.bytes[index]), 1, residents.block_bytes(index))
-    texts = {number: _text(residents, number) for _, _, number in totals}
-    merged: defaultdict[tuple[str, str, tuple[str, ...]], _Sum] = defaultdict(_Sum)
-    for (category, phase, number), total in totals.items():
-        merged[category, phase, texts[number]].add(*total.parts)
-    origins = [
-        Origin(category, phase, size, blocks, list(stack), block_bytes)
-        for (category, phase, stack), total in merged.items()
-        for size, blocks, block_bytes in [total.parts]
+    alive = allocations.alive_at(instant)
+    blocks = allocations.shown_blocks
+    texts = {
+        number: _text(allocations, number) for number in set(allocations.stack[alive].tolist())
+    }
+    keys = [
+        (allocations.category[index], allocations.phase[index], texts[stack])
+        for index, stack in zip(alive.tolist(), allocations.stack[alive].tolist(), strict=True)
     ]
-    origins.sort(key=lambda origin: (-origin.bytes, origin.category, origin.phase, origin.stack))
-    rest = origins[keep:]
-    if rest:
-        smaller = _Sum()
-        for origin in rest:
-            smaller.add(origin.bytes, origin.blocks, origin.block_bytes)
-        size, blocks, block_bytes = smaller.parts
-        origins[keep:] = [Origin(SMALLER, "", size, blocks, [], block_bytes)]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    # One row an origin: bytes as requested, count, bytes of blocks.
+    sums = np.zeros((len(numbers), 3), dtype=np.int64)
+    of_blocks = allocations.rounded if blocks is None else blocks
+    amounts = (allocations.bytes[alive], np.ones(len(alive), dtype=np.int64), of_blocks[alive])
+    rows_of = np.array([numbers[key] for key in keys], dtype=np.int64)
+    # ``add.at`` and not ``+=``: several allocations share a row.
+    np.add.at(sums, rows_of, np.stack(amounts, axis=1))
+
+    def origin(key: tuple[str, str, tuple[str, ...]], parts: list[int]) -> Origin:
+        block_bytes = None if blocks is None else parts[2]
+        return Origin(key[0], key[1], parts[0], parts[1], list(key[2]), block_bytes)
+
+    rows = sorted(zip(numbers, sums.tolist(), strict=True), key=lambda row: (-row[1][0], row[0]))
+    origins = [origin(key, parts) for key, parts in rows[:keep]]
+    if rows[keep:]:
+        smaller = [sum(column) for column in zip(*(parts for _, parts in rows[keep:]), strict=True)]
+        origins.append(origin((SMALLER, "", ()), smaller))
     return origins
-
-
-class _Sum:
-    """Bytes as requested, how many blocks, and their bytes where the allocator has granules."""
-
-    def __init__(self) -> None:
-        self.parts: tuple[int, int, int | None] = 0, 0, None
-
-    def add(self, size: int, blocks: int, block_bytes: int | None) -> None:
-        parts = self.parts
-        self.parts = (
-            parts[0] + size,
-            parts[1] + blocks,
-            parts[2] if block_bytes is None else (parts[2] or 0) + block_bytes,
-        )
-
-
-def _text(residents: Residents, stack: int) -> tuple[str, ...]:
-    return tuple(readable(residents.history.stacks[stack])) if stack >= 0 else ()

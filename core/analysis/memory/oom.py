@@ -9,7 +9,7 @@ import msgspec
 
 from ...estimate.closed_form import predict, why_not_predicted
 from ...estimate.grid import FitKey, fit
-from ...estimate.room import Room
+from ...estimate.room import AvailableMemory
 from ...formatting import format_bytes
 from ...record.events import OutOfMemory
 from ...record.memory import Oom, OomSnapshot, WouldFit
@@ -53,7 +53,7 @@ def _would_fit(spec: RunSpec, capacity_bytes: int | None, capability: str | None
     if capacity_bytes is None:
         return []
     # The process knows what it could have had: driver and context are not in it.
-    room = Room(
+    room = AvailableMemory(
         least=capacity_bytes, most=capacity_bytes, is_cuda=spec.on_cuda, capability=capability
     )
     told = partial(predict, capability=capability)

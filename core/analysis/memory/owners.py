@@ -5,9 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...record.memory import LIBRARY_WORKSPACE
 from ..trace.names import WHOLE_MODEL
-from .history import Allocations, History
+from .history import History, Lifetimes
 
 Owner = Literal[
     "parameters",
@@ -127,12 +126,11 @@ UNKNOWN = "not attributed"
 CLOCK_SLACK_NS = 100_000
 """Largest difference between the allocator's time and a tag's; both read the host's clock."""
 
-NEVER = int(np.iinfo(np.int64).max)
+ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attribution:
-    """One element an allocation, in the order of `Allocations`.
+class Attribution(NamedTuple):
+    """One element an allocation, in the order of `Lifetimes`.
 
     Attributes:
         category: An `Owner`, ``temporaries (<phase>)``, or one of LIBRARY_WORKSPACE, WORKSPACES,
@@ -147,7 +145,7 @@ class Attribution:
     module: list[str]
 
 
-def attribute(history: History, allocations: Allocations, notes: Notes) -> Attribution:
+def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attribution:
     """Find the owner of each allocation from the worker's notes.
 
     A tag counts when its time lies within the allocation's life. An allocation without a tag is
@@ -156,32 +154,39 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
     workspace in any case. An allocation that lived within one matrix product belongs to the
     library, whatever tag its address has.
     """
-    is_workspace = library_workspace(history, allocations)
+    is_workspace = _library_workspace(history, lifetimes)
     if not (notes.phases or notes.modules or notes.tags or notes.workspaces):
-        return _without_notes(allocations, is_workspace)
-    births, deaths = _lives(history, allocations)
-    tags = _tags_by_allocation(allocations, births, deaths, notes.tags)
+        # A foreign file can be large: no loop over its allocations.
+        names = (UNKNOWN, BEFORE, LIBRARY_WORKSPACE)
+        which = np.where(is_workspace, 2, lifetimes.born == 0).tolist()
+        unknown = [""] * len(lifetimes)
+        return Attribution([names[number] for number in which], unknown, unknown)
+    # By instant: instant i begins with event i - 1. Before the first event it is always, and
+    # what no event frees dies NEVER.
+    times = np.concatenate([[ALWAYS], history.time_ns, [NEVER]])
+    births, deaths = times[lifetimes.born].tolist(), times[lifetimes.died].tolist()
+    tags = _tags_by_allocation(lifetimes, births, deaths, notes.tags)
     phase_at = _latest(notes.phases, births)
     module_at = _latest(notes.modules, births)
-    step_ends = _step_ends(notes.phases)
+    last_ns = {mark.step: mark.time_ns for mark in notes.phases}  # a step's last mark ends it
     released_ns = NEVER if notes.released_ns is None else notes.released_ns - CLOCK_SLACK_NS
-    freed_later = _alive_at(allocations, deaths, notes.workspaces)
+    freed_later = np.isin(lifetimes.address, notes.workspaces).tolist()
 
     def category_of(index: int) -> str:
-        mark = phase_at[index]
+        mark = notes.phases[phase_at[index]] if phase_at[index] >= 0 else None
         if is_workspace[index]:
             return LIBRARY_WORKSPACE
         if index in tags:
             return tags[index].owner
-        if index in freed_later:
+        if freed_later[index] and deaths[index] == NEVER:
             return WORKSPACES
-        if allocations.born[index] < 0:
+        if births[index] == ALWAYS:
             return BEFORE
-        if mark < 0:
+        if mark is None:
             return UNKNOWN
-        if deaths[index] > step_ends[mark]:
+        if deaths[index] > last_ns[mark.step]:
             return WORKSPACES if released_ns <= deaths[index] < NEVER else KEPT
-        return f"temporaries ({notes.phases[mark].phase})"
+        return f"temporaries ({mark.phase})"
 
     def module_of(index: int) -> str:
         if index in tags:
@@ -191,7 +196,7 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
             return notes.modules[mark].module
         return WHOLE_MODEL if notes.phases else ""
 
-    everything = range(len(allocations))
+    everything = range(len(lifetimes))
     return Attribution(
         category=[category_of(index) for index in everything],
         phase=[notes.phases[mark].phase if mark >= 0 else "" for mark in phase_at],
@@ -199,54 +204,27 @@ def attribute(history: History, allocations: Allocations, notes: Notes) -> Attri
     )
 
 
-def _without_notes(allocations: Allocations, is_workspace: NDArray[np.bool_]) -> Attribution:
-    """The owners in a foreign file, which can be large, as far as its events alone tell them."""
-    names = (UNKNOWN, BEFORE, LIBRARY_WORKSPACE)
-    which = np.where(is_workspace, 2, allocations.born < 0).tolist()
-    unknown = [""] * len(allocations)
-    return Attribution(category=[names[number] for number in which], phase=unknown, module=unknown)
-
-
-def _alive_at(
-    allocations: Allocations, deaths: Sequence[int], addresses: Sequence[int]
-) -> set[int]:
-    """Indices of the allocations at these addresses that nothing in the history frees."""
-    if not addresses:
-        return set()
-    found = np.flatnonzero(np.isin(allocations.address, addresses)).tolist()
-    return {index for index in found if deaths[index] == NEVER}
-
-
-def library_workspace(history: History, allocations: Allocations) -> NDArray[np.bool_]:
+def _library_workspace(history: History, lifetimes: Lifetimes) -> NDArray[np.bool_]:
     """A mask of the allocations that one matrix product took and freed before it returned.
 
     Libraries pack operands or accumulate in them, depending on the CPU's instructions. None is
     a tensor of the step: a product's result outlives the product.
     """
     if not len(history.product):
-        return np.zeros(len(allocations), dtype=np.bool_)
-    # The index -1 of an unrecorded birth and ``len(history)`` of no death both reach this last -1.
-    product = np.append(history.product, -1)
-    born, died = product[allocations.born], product[allocations.died]
+        return np.zeros(len(lifetimes), dtype=np.bool_)
+    # By instant, as above: outside of the recording no product is under way.
+    product = np.concatenate([[-1], history.product, [-1]])
+    born, died = product[lifetimes.born], product[lifetimes.died]
     is_within_one: NDArray[np.bool_] = (born >= 0) & (born == died)
     return is_within_one
 
 
-def _lives(history: History, allocations: Allocations) -> tuple[list[int], list[int]]:
-    """Times of birth and death, in nanoseconds; the extremes of int64 where there is no event."""
-    # A death at ``len(history)`` reads NEVER; a birth at -1 wraps to the last, the minimum.
-    times = np.concatenate([history.time_ns, [NEVER, np.iinfo(np.int64).min]])
-    return times[allocations.born].tolist(), times[allocations.died].tolist()
-
-
 def _tags_by_allocation(
-    allocations: Allocations, births: list[int], deaths: list[int], tags: Sequence[Tag]
+    lifetimes: Lifetimes, births: list[int], deaths: list[int], tags: Sequence[Tag]
 ) -> dict[int, Tag]:
     """Index of an allocation to its tag, for those that have one."""
-    if not tags:  # a foreign snapshot, which can be large
-        return {}
     at_address: defaultdict[int, list[int]] = defaultdict(list)
-    for index, address in enumerate(allocations.address.tolist()):
+    for index, address in enumerate(lifetimes.address.tolist()):
         at_address[address].append(index)
     chosen: dict[int, Tag] = {}
     for tag in tags:
@@ -271,9 +249,3 @@ def _latest(notes: Sequence[Note], times: list[int]) -> list[int]:
     noted_ns = np.array([note.time_ns for note in notes], dtype=np.int64)
     positions: list[int] = (np.searchsorted(noted_ns, times, side="right") - 1).tolist()
     return positions
-
-
-def _step_ends(marks: Sequence[PhaseMark]) -> list[int]:
-    """The end of each phase mark's step, in nanoseconds: the last mark of the same step."""
-    last = {mark.step: mark.time_ns for mark in marks}
-    return [last[mark.step] for mark in marks]

@@ -10,29 +10,36 @@ import gzip
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
+from io import BytesIO
 from operator import attrgetter
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import DamagedFileError
-from .history import Frame, History, OomEvent, Stack, pair
+from ..trace.json import Args, JsonEvent, Text, read_events
+from ..trace.numbers import durations, nanoseconds
+from .history import Frame, History, Integers, OomEvent, Stack, pair
 
 GZIP_MAGIC = b"\x1f\x8b"
-CHUNK_BYTES = 2**20
 MEMORY, REFUSED = "[memory]", "[OutOfMemory]"
 CPU = 0
 """``Device Type`` of the host; a GPU's is larger."""
+HOST, NOT_A_MOVE = -2, -3
+"""In the column of devices: the host, and an event that changes no memory."""
+UNNUMBERED = -1
 NOWHERE = -1
 """Address of the block that stands for all that was there before."""
 FUNCTIONS_KEPT = 4096
-PYTHON = "python_function"
-OPERATOR = "cpu_op"
+PYTHON, OPERATOR = "python_function", "cpu_op"
+CALLS, REQUESTS = (PYTHON, OPERATOR), (MEMORY, REFUSED)
+ARGUMENTS = ("bytes", "address", "device_type", "device_id", "allocated", "reserved")
+NO_ARGS = Args()
 BACKWARD_NODE = "autograd::engine::evaluate_function: "
 FUNCTION = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)", re.DOTALL)
 """The profiler's name of a Python function: ``models/attention.py(51): forward``."""
@@ -52,73 +59,6 @@ NAME = re.compile(r'(?<="name": ").*?(?=",\n    "pid": )', re.DOTALL)
 NOT_IN_A_NAME = re.compile(r'["\\\x00-\x1f]')
 
 
-class _Args(msgspec.Struct, gc=False):
-    bytes: int = msgspec.field(name="Bytes", default=0)
-    address: int = msgspec.field(name="Addr", default=0)
-    device_type: int = msgspec.field(name="Device Type", default=-1)
-    device: int = msgspec.field(name="Device Id", default=-1)
-    allocated: int = msgspec.field(name="Total Allocated", default=0)
-    reserved: int = msgspec.field(name="Total Reserved", default=0)
-
-
-class _Event(msgspec.Struct, gc=False):
-    name: str = ""
-    cat: str = ""
-    tid: int | str = 0
-    ts: float = 0.0
-    dur: float = 0.0
-    args: _Args = msgspec.field(default_factory=_Args)
-
-
-class _Trace(msgspec.Struct):
-    events: list[_Event] = msgspec.field(name="traceEvents")
-    base_ns: int = msgspec.field(name="baseTimeNanoseconds", default=0)
-
-
-def has_profiled_allocations(path: Path) -> bool:
-    """Search the text of a chrome trace for a memory event, in chunks and without decoding.
-
-    Raises:
-        DamagedFileError: It cannot be read.
-    """
-    word = f'"{MEMORY}"'.encode()
-    try:
-        with path.open("rb") as file:
-            packed = file.peek()[:2] == GZIP_MAGIC
-            text = gzip.GzipFile(fileobj=file) if packed else file
-            before = b""
-            while chunk := text.read(CHUNK_BYTES):
-                if word in before + chunk:
-                    return True
-                before = chunk[-len(word) :]
-    except (OSError, EOFError, zlib.error) as error:
-        raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
-    return False
-
-
-def read_profiled_allocations(path: Path) -> History:
-    """The CPU allocator's history in a chrome trace, gzip'd or plain.
-
-    A stack has Python functions with the line where each begins, and first the outermost
-    operator that the innermost of them called.
-
-    Raises:
-        DamagedFileError: Not a chrome trace.
-    """
-    try:
-        return decode_profiled_allocations(_unpacked(path))
-    except (msgspec.DecodeError, OverflowError) as error:
-        raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
-
-
-def _unpacked(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedHistory:
     """The history of a GPU's allocator, and its counters over the same time, in bytes."""
@@ -129,8 +69,20 @@ class CountedHistory:
     end_allocated: int
 
 
+def read_profiled_allocations(path: Path) -> History:
+    """Read the CPU allocator's history from a chrome trace, gzip'd or plain.
+
+    A stack has Python functions with the line where each begins, and first the outermost
+    operator that the innermost of them called.
+
+    Raises:
+        DamagedFileError: Not a chrome trace.
+    """
+    return _read(path).history(HOST)[0]
+
+
 def read_counted_allocations(path: Path, device: int | None) -> CountedHistory | None:
-    """The allocator of a GPU in a chrome trace, gzip'd or plain; None where the trace has none.
+    """Read the allocator of a GPU from a chrome trace, gzip'd or plain; None without any.
 
     Each event has the allocator's counters. What they have before the first event, and no event
     gives back, is one block that was there before.
@@ -142,139 +94,168 @@ def read_counted_allocations(path: Path, device: int | None) -> CountedHistory |
     Raises:
         DamagedFileError: Not a chrome trace.
     """
-    try:
-        trace = _decode(_unpacked(path).decode("utf-8", "replace"))
-        return _counted(trace, device)
-    except (msgspec.DecodeError, OverflowError) as error:
-        raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
-
-
-def _counted(trace: _Trace, device: int | None) -> CountedHistory | None:
-    counts = Counter(event.args.device for event in trace.events if _is_on_gpu(event))
+    trace = _read(path)
+    counts: Counter[int] = Counter(trace.device[trace.device > HOST].tolist())
     if not counts:
         return None
-    chosen = device if device in counts else max(counts, key=counts.__getitem__)
-
-    def is_wanted(event: _Event) -> bool:
-        return _is_on_gpu(event) and event.args.device == chosen
-
-    readings = sorted(filter(is_wanted, trace.events), key=attrgetter("ts"))
-    history = _history(trace, is_wanted)
-    before = readings[0].args.allocated - readings[0].args.bytes
-    allocations = pair(history)
-    before -= int(allocations.bytes[allocations.born < 0].sum())
+    if device is None or device not in counts:
+        device = max(counts, key=counts.__getitem__)
+    history, events = trace.history(device)
+    allocated, reserved = trace.args["allocated"][events], trace.args["reserved"][events]
+    lifetimes = pair(history)
+    before = int(allocated[0] - history.change[0])
+    before -= int(lifetimes.bytes[lifetimes.born == 0].sum())
     return CountedHistory(
         history=replace(history, survivors=[(NOWHERE, before)]) if before > 0 else history,
-        peak_allocated=max(event.args.allocated for event in readings),
-        peak_reserved=max(event.args.reserved for event in readings),
-        end_allocated=readings[-1].args.allocated,
+        peak_allocated=int(allocated.max()),
+        peak_reserved=int(reserved.max()),
+        end_allocated=int(allocated[-1]),
     )
 
 
 def decode_profiled_allocations(data: bytes) -> History:
-    """The same from the JSON text.
+    """Read the CPU allocator's history from the JSON text.
 
     Raises:
         msgspec.DecodeError: Not a chrome trace.
+        ValueError: A time in it is out of range.
     """
-    return _history(_decode(data.decode("utf-8", "replace")), _is_move)
-
-
-def _history(trace: _Trace, is_wanted: Callable[[_Event], bool]) -> History:
-    """The memory events that are wanted, with their stacks."""
-    stacks: dict[Stack, int] = {}
-    products: dict[int, int] = {}
-    moves: list[tuple[int, int, int, int, int]] = []
-    relevant = [
-        event for event in trace.events if event.cat in (PYTHON, OPERATOR) or is_wanted(event)
-    ]
-    relevant.sort(key=lambda event: (str(event.tid), event.ts, -event.dur))
-    for _, thread in groupby(relevant, key=attrgetter("tid")):
-        for event, opened in _with_open(thread):
-            stack = stacks.setdefault(_stack(opened), len(stacks))
-            time_ns = trace.base_ns + round(event.ts * 1000)
-            product = _product(opened, products)
-            moves.append((time_ns, event.args.address, event.args.bytes, stack, product))
-    moves.sort(key=lambda move: move[0])
-    columns = np.array(moves, dtype=np.int64).reshape(-1, 5).T
-    return History(
-        time_ns=columns[0],
-        address=columns[1],
-        change=columns[2],
-        stack=columns[3],
-        stacks=list(stacks),
-        product=columns[4],
-    )
+    return _Trace(data).history(HOST)[0]
 
 
 def decode_refusal(data: bytes) -> OomEvent | None:
-    """The last request for which the allocator had no memory, from the same text; None without any.
+    """Read the last request for which the allocator had no memory from the JSON text, if any.
 
     Raises:
-        msgspec.DecodeError: Not a chrome trace.
+        msgspec.DecodeError, ValueError: As above.
     """
     if REFUSED.encode() not in data:
         return None
-    trace = _decode(data.decode("utf-8", "replace"))
-    relevant = [
-        event for event in trace.events if event.cat in (PYTHON, OPERATOR) or event.name == REFUSED
-    ]
-    relevant.sort(key=lambda event: (str(event.tid), event.ts, -event.dur))
+    trace = _Trace(data)
+    is_refusal = np.array([event.name == REFUSED for event in trace.events])
     refusals = [
         OomEvent(
-            time_ns=trace.base_ns + round(event.ts * 1000),
-            bytes=event.args.bytes,
+            time_ns=trace.base_ns + int(trace.start[index]),
+            bytes=int(trace.args["bytes"][index]),
             stack=_stack(opened),
             op=_innermost_operator(opened),
         )
-        for _, thread in groupby(relevant, key=attrgetter("tid"))
-        for event, opened in _with_open(thread)
+        for index, opened in trace.open_around(is_refusal)
     ]
     return max(refusals, key=attrgetter("time_ns"), default=None)
 
 
-def _innermost_operator(opened: list[_Event]) -> str | None:
+def _read(path: Path) -> _Trace:
+    try:
+        data = path.read_bytes()
+        return _Trace(gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data)
+    except (
+        *(OSError, EOFError, zlib.error, msgspec.DecodeError),
+        *(TypeError, ValueError, OverflowError, RecursionError),
+    ) as error:
+        raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
+
+
+class _Trace:
+    """Calls of functions and operators, and requests for memory; arrays have one element an event.
+
+    Attributes:
+        start, end: Nanoseconds since ``base_ns``.
+        args: The arguments of requests, by name; of calls the defaults.
+        device: Whose memory a request changed: HOST, or the number of a GPU; NOT_A_MOVE else.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.events, self.base_ns = _decode(data)
+        self.start = nanoseconds([event.ts for event in self.events])
+        self.end = self.start + durations([event.dur for event in self.events])
+        requests = [
+            event.args if event.args and event.name in REQUESTS else NO_ARGS
+            for event in self.events
+        ]
+        self.args = {
+            name: np.fromiter((getattr(args, name) for args in requests), np.int64, len(requests))
+            for name in ARGUMENTS
+        }
+        kind = self.args["device_type"]
+        is_move = np.array([event.name == MEMORY for event in self.events], dtype=np.bool_)
+        is_move &= (self.args["bytes"] != 0) & (kind >= CPU)
+        number = np.where(kind == CPU, HOST, np.maximum(self.args["device_id"], UNNUMBERED))
+        self.device = np.where(is_move, number, NOT_A_MOVE)
+
+    def history(self, device: int) -> tuple[History, Integers]:
+        """The history of one device's allocator, and the index of each of its events."""
+        stacks: dict[Stack, int] = {}
+        products: dict[int, int] = {}
+        rows = [
+            (index, stacks.setdefault(_stack(opened), len(stacks)), _product(opened, products))
+            for index, opened in self.open_around(self.device == device)
+        ]
+        rows.sort(key=lambda row: self.start[row[0]])
+        events, stack, product = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        history = History(
+            time_ns=self.base_ns + self.start[events],
+            address=self.args["address"][events],
+            change=self.args["bytes"][events],
+            stack=stack,
+            stacks=list(stacks),
+            product=product,
+        )
+        return history, events
+
+    def open_around(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, list[JsonEvent]]]:
+        """The index of each wanted event, and the calls open around it, outermost first."""
+        threads = np.unique([str(event.tid) for event in self.events], return_inverse=True)[1]
+        # Each thread's events by start; of equal starts the longest encloses the others.
+        order = np.lexsort((-self.end, self.start, threads)).tolist()
+        thread, start, end = threads.tolist(), self.start.tolist(), self.end.tolist()
+        opened: list[int] = []
+        for index in order:
+            while opened and (
+                thread[opened[-1]] != thread[index] or end[opened[-1]] < start[index]
+            ):
+                opened.pop()
+            if wanted[index]:
+                yield index, [self.events[one] for one in opened]
+            elif self.events[index].cat in CALLS:
+                opened.append(index)
+
+
+def _decode(data: bytes) -> tuple[list[JsonEvent], int]:
+    """The events and what their times count from, also where a name breaks the JSON.
+
+    The profiler reads some functions' names from memory that was freed, and they can then hold
+    any byte.
+    """
+    try:
+        return _relevant(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = data.decode("utf-8", "replace")
+        cleaned = NAME.sub(
+            lambda match: NOT_IN_A_NAME.sub("\N{REPLACEMENT CHARACTER}", match[0]), text
+        )
+        return _relevant(cleaned.encode())
+
+
+def _relevant(data: bytes) -> tuple[list[JsonEvent], int]:
+    text = Text(BytesIO(data))
+    events = [
+        event
+        for events in read_events(text)
+        for event in events
+        if event.cat in CALLS or event.name in REQUESTS
+    ]
+    return events, text.base_ns
+
+
+def _innermost_operator(opened: list[JsonEvent]) -> str | None:
     """The operator that requested memory; those that only allocate do so for another."""
     operators = [event.name for event in opened if event.cat == OPERATOR]
     asking = [name for name in operators if not ONLY_ALLOCATES.fullmatch(name)]
     return next(reversed(asking or operators), None)
 
 
-def _decode(text: str) -> _Trace:
-    """The events, also where the profiler wrote a function's name that breaks the JSON.
-
-    It reads some names from memory that was freed, and they can then hold any byte.
-    """
-    try:
-        return msgspec.json.decode(text, type=_Trace)
-    except msgspec.DecodeError:
-        cleaned = NAME.sub(
-            lambda match: NOT_IN_A_NAME.sub("\N{REPLACEMENT CHARACTER}", match[0]), text
-        )
-        return msgspec.json.decode(cleaned, type=_Trace)
-
-
-def _is_move(event: _Event) -> bool:
-    return event.name == MEMORY and event.args.device_type == CPU and event.args.bytes != 0
-
-
-def _is_on_gpu(event: _Event) -> bool:
-    return event.name == MEMORY and event.args.device_type > CPU and event.args.bytes != 0
-
-
-def _with_open(thread: Iterator[_Event]) -> Iterator[tuple[_Event, list[_Event]]]:
-    """Each memory event of a thread with the events open around it, outermost first."""
-    opened: list[_Event] = []
-    for event in thread:
-        while opened and opened[-1].ts + opened[-1].dur < event.ts:
-            opened.pop()
-        if event.name in (MEMORY, REFUSED):
-            yield event, opened
-        else:
-            opened.append(event)
-
-
-def _product(opened: list[_Event], numbers: dict[int, int]) -> int:
+def _product(opened: list[JsonEvent], numbers: dict[int, int]) -> int:
     """The number of the outermost product that is open, a new one at first sight; -1 without."""
     for event in opened:
         if event.cat == OPERATOR and _is_product(event.name):
@@ -287,7 +268,7 @@ def _is_product(operator: str) -> bool:
     return PRODUCT.fullmatch(operator) is not None
 
 
-def _stack(opened: list[_Event]) -> Stack:
+def _stack(opened: list[JsonEvent]) -> Stack:
     """Python frames, innermost first, under the operator that the innermost called."""
     called: list[Frame] = []
     frames: list[Frame] = []

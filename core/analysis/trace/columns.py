@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from ..costs.operands import operands_text
 from .events import (
     MODULE_PREFIX,
-    CollectiveCall,
     DeviceEvents,
     HostEvents,
     NumberedCall,
@@ -60,26 +58,6 @@ MOST_NUMBERED = 2**20
 """A real trace stays far below these; a file that was packed to be huge does not."""
 
 
-class PackedColumns(msgspec.Struct, frozen=True):
-    """The events of a file's part on their way between processes; columns of 64-bit integers."""
-
-    seen: int
-    names: list[str]
-    processes: list[Any]
-    threads: list[Any]
-    operands: list[bytes]
-    devices: dict[int, str]
-    unread: dict[str, int]
-    has_requests: bool
-    collectives: list[CollectiveCall]
-    kernel_names: dict[int, int]
-    numbered: list[NumberedCall]
-    host: dict[str, bytes]
-    device: dict[str, bytes]
-    functions: dict[str, bytes]
-    projected: dict[str, bytes]
-
-
 class _Numbers(dict[Any, int]):
     """Numbers values in the order in which they appear; ``characters`` is their total length."""
 
@@ -91,7 +69,8 @@ class _Numbers(dict[Any, int]):
         return number
 
     def of(self, values: Sequence[Any]) -> NDArray[np.int64]:
-        """The numbers of values; of one that all are it is looked up once."""
+        """The number of each value."""
+        # Many chunks have one process, or one thread: comparing is quicker than looking up.
         if values and values.count(values[0]) == len(values):
             return np.full(len(values), self[values[0]])
         return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
@@ -154,69 +133,6 @@ class Collector:
             self._add_projected([event for event in timed if event.cat == PROJECTED])
         self._check_size()
 
-    def packed(self) -> bytes:
-        """All events added so far, for `add_packed` in another process."""
-        columns = [
-            {name: getattr(events, name).tobytes() for name in events.__slots__}
-            for events in (
-                *(_joined(self.host), _joined(self.device)),
-                *(_joined(self.functions), _joined(self.projected)),
-            )
-        ]
-        return msgspec.msgpack.encode(
-            PackedColumns(
-                self.seen,
-                list(self.names),
-                list(self.processes),
-                list(self.threads),
-                list(self.operands),
-                self.devices,
-                self.unread,
-                self.has_requests,
-                list(self.collectives),
-                self.kernel_names,
-                self.numbered,
-                *columns,
-            )
-        )
-
-    def add_packed(self, packed: bytes) -> None:
-        """Add what another process collected.
-
-        Raises:
-            ValueError: The bytes are incomplete, or there is too much.
-        """
-        part = msgspec.msgpack.decode(packed, type=PackedColumns)
-        host, device, functions, projected = (
-            {name: np.frombuffer(values, dtype=np.int64) for name, values in columns.items()}
-            for columns in (part.host, part.device, part.functions, part.projected)
-        )
-        # The part numbered its values from 0: index its columns by the numbers given here.
-        names = self.names.of(part.names)
-        process, thread = self.processes.of(part.processes), self.threads.of(part.threads)
-        for columns in (host, functions):
-            columns["thread"] = (
-                process[columns["thread"] >> THREAD_BITS] << THREAD_BITS
-                | thread[columns["thread"] % 2**THREAD_BITS]
-            )
-        self.functions.append(Ranges(**functions | {"name": names[functions["name"]]}))
-        self.projected.append(Ranges(**projected | {"name": names[projected["name"]]}))
-        self.kept += len(self.functions[-1]) + len(self.projected[-1])
-        operands = np.r_[self.operands.of(part.operands), NONE]  # index -1 reads the last
-        host |= {"name": names[host["name"]], "operands": operands[host["operands"]]}
-        self.host.append(HostEvents(**host))
-        # Index -1 reads the last, as above.
-        collectives = np.r_[self.collectives.of(part.collectives), NONE][device["collective"]]
-        columns = {"name": names[device["name"]], "collective": collectives}
-        self.device.append(DeviceEvents(**device | columns))
-        self.kernel_names |= {call: int(names[name]) for call, name in part.kernel_names.items()}
-        self.numbered += part.numbered
-        self.devices |= part.devices
-        self.unread.update(part.unread)
-        self.has_requests |= part.has_requests
-        self.seen += part.seen
-        self._check_size()
-
     def _check_size(self) -> None:
         self.kept += len(self.host[-1]) + len(self.device[-1])
         if self.kept > MOST_EVENTS:
@@ -229,7 +145,7 @@ class Collector:
         size = len(host)
         _, names, categories, processes, threads, times, lengths, all_args = _fields(host + device)
         args = [arg or NO_ARGS for arg in all_args]
-        of_host = args[:size]
+        of_host = args[:size]  # the host's events come first in every column
         if NAMELESS in names:
             names = tuple(map(named, names, categories, args))
         if any(map(KERNEL_NAME, of_host)):  # HIP's launches have it
@@ -243,6 +159,7 @@ class Collector:
         start = nanoseconds(times)
         end = start + durations(lengths)
         correlation = integers([arg.correlation for arg in args])
+        # A file's ids can be any JSON value: their numbers are small, and two fit in one integer.
         process, thread = self.processes.of(processes[:size]), self.threads.of(threads[:size])
         self.host.append(
             HostEvents(

@@ -7,10 +7,8 @@ closing bracket may be missing). Memory grows with the longest event, not with t
 from __future__ import annotations
 
 import re
-import sys
 from collections import deque
 from collections.abc import Iterator
-from enum import Enum
 from typing import Any, Protocol
 
 import msgspec
@@ -55,6 +53,12 @@ class Args(msgspec.Struct, gc=False):
     group: Any = msgspec.field(name="Process Group Name", default="")
     ranks: Any = msgspec.field(name="Process Group Ranks", default="")
     position: Any = msgspec.field(name="Seq", default=NONE)
+    bytes: Any = msgspec.field(name="Bytes", default=0)
+    address: Any = msgspec.field(name="Addr", default=0)
+    device_type: Any = msgspec.field(name="Device Type", default=NONE)
+    device_id: Any = msgspec.field(name="Device Id", default=NONE)
+    allocated: Any = msgspec.field(name="Total Allocated", default=0)
+    reserved: Any = msgspec.field(name="Total Reserved", default=0)
 
 
 class JsonEvent(msgspec.Struct, gc=False):
@@ -75,6 +79,7 @@ class Document(msgspec.Struct, gc=False):
 
     events: list[JsonEvent] = msgspec.field(name="traceEvents", default_factory=list)
     devices: Any = msgspec.field(name="deviceProperties", default=None)
+    base_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
 
 
 # Called with the text of each number that has a fraction: str.strip returns it unchanged, at
@@ -84,35 +89,18 @@ _LIST = msgspec.json.Decoder(list[JsonEvent], float_hook=_TEXT)
 _OBJECT = msgspec.json.Decoder(Document, float_hook=_TEXT)
 
 
-class Ending(Enum):
-    """The text after the last event: of a file in the object or the list form, or of a part."""
-
-    OBJECT = "object"
-    LIST = "list"
-    BORDER = "border"
-
-
-def read_events(text: Text) -> Iterator[list[JsonEvent]]:
-    """The events in order, in lists of some thousand.
-
-    Raises:
-        msgspec.DecodeError: Not a chrome trace, or cut off.
-    """
-    ending = find_list(text)
-    yield from take_events(text, ending)
-
-
 class Text:
-    """The part of a file that is read but not decoded yet, at the start of a reused buffer.
+    """The text that is read but not decoded yet, at the start of a reused buffer.
 
     Attributes:
         devices: Names of the devices by number, from the text decoded so far.
+        base_ns: The time that ``ts`` counts from, where that text has it, else 0.
     """
 
-    def __init__(self, file: Readable, length: int = sys.maxsize) -> None:
+    def __init__(self, file: Readable) -> None:
         self.devices: dict[int, str] = {}
+        self.base_ns = 0
         self._file = file
-        self._left = length
         self._buffer = bytearray(CHUNK_BYTES)
         self._length = 0
 
@@ -123,25 +111,25 @@ class Text:
         """The pending text."""
         return bytes(self._buffer[: self._length])
 
+    def note(self, document: Document) -> None:
+        """Keep what the object around the events says of them."""
+        self.devices |= _device_names(document.devices)
+        if isinstance(document.base_ns, int):
+            self.base_ns = document.base_ns
+
     def read_more(self) -> bool:
-        """Read on; false at the end of the file or part."""
+        """Read on; false at the end of the file."""
         if self._length == len(self._buffer):
             self._buffer *= 2
-        end = min(len(self._buffer), self._length + self._left)
-        with memoryview(self._buffer) as view, view[self._length : end] as free:
+        with memoryview(self._buffer) as view, view[self._length :] as free:
             count = self._file.readinto(free) or 0
         self._length += count
-        self._left -= count
         return count > 0
 
     def drop(self, count: int) -> None:
         """Drop this many bytes and move the rest to the start."""
         self._buffer[: self._length - count] = self._buffer[count : self._length]
         self._length -= count
-
-    def open_list(self) -> None:
-        """Turn the comma before the next event into a list's opening bracket."""
-        self._buffer[0] = OPEN
 
     def take_front(self) -> list[JsonEvent]:
         """Decode all but the last events and drop their text; none if that fails.
@@ -162,7 +150,7 @@ class Text:
                 self._buffer[border] = COMMA
                 continue
             self.drop(border)
-            self.open_list()
+            self._buffer[0] = OPEN
             return events
         return []
 
@@ -172,8 +160,29 @@ class Text:
         return [match.start(1) for match in deque(matches, CUTS_TRIED)][::-1]
 
 
-def find_list(text: Text) -> Ending:
-    """Drop the text before the list's bracket and return the file's form.
+def read_events(text: Text) -> Iterator[list[JsonEvent]]:
+    """Yield the events in order, in lists of some thousand.
+
+    Raises:
+        msgspec.DecodeError: Not a chrome trace, or cut off.
+    """
+    is_object = _find_list(text)
+    while text.read_more():
+        if events := text.take_front():
+            yield events
+        elif len(text) > LONGEST_PENDING_BYTES:
+            break
+    rest = text.all()
+    if is_object:
+        document = _OBJECT.decode(b'{"traceEvents":' + rest)
+        text.note(document)
+        yield document.events
+    else:
+        yield _decode_list(rest)
+
+
+def _find_list(text: Text) -> bool:
+    """Drop the text before the list's bracket; return whether an object holds the list.
 
     Raises:
         msgspec.DecodeError: There is no list of events.
@@ -183,38 +192,15 @@ def find_list(text: Text) -> Ending:
         plain = begin.removeprefix(b"\xef\xbb\xbf").lstrip()
         if plain.startswith(b"["):
             text.drop(len(begin) - len(plain))
-            return Ending.LIST
+            return False
         if key := EVENTS_KEY.search(plain):
             # Decodes only if the key is at the top, not nested.
-            document = _OBJECT.decode(plain[: key.end()] + b"]}")
-            text.devices |= _device_names(document.devices)
+            text.note(_OBJECT.decode(plain[: key.end()] + b"]}"))
             text.drop(len(begin) - len(plain) + key.end() - 1)
-            return Ending.OBJECT
+            return True
         if len(text) > LONGEST_PENDING_BYTES:
             break
     raise msgspec.DecodeError("there is no list of traceEvents in it")
-
-
-def take_events(text: Text, ending: Ending) -> Iterator[list[JsonEvent]]:
-    """The events of a text that begins with the list's bracket.
-
-    Raises:
-        msgspec.DecodeError: The text is damaged, or has another ending.
-    """
-    while text.read_more():
-        if events := text.take_front():
-            yield events
-        elif len(text) > LONGEST_PENDING_BYTES:
-            break
-    rest = text.all()
-    if ending == Ending.OBJECT:
-        document = _OBJECT.decode(b'{"traceEvents":' + rest)
-        text.devices |= _device_names(document.devices)
-        yield document.events
-    elif ending == Ending.LIST:
-        yield _decode_list(rest)
-    else:
-        yield _LIST.decode(rest + b"]")
 
 
 def _device_names(properties: Any) -> dict[int, str]:

@@ -16,7 +16,6 @@ from ...errors import DamagedFileError, NotFoundError
 from .columns import Collector
 from .events import Trace
 from .json import Readable, Text, read_events
-from .parts import read_in_parts
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -39,8 +38,6 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
             plain: Readable = file
             if file.peek()[:2] == GZIP_MAGIC:
                 plain = gzip.GzipFile(fileobj=file)
-            elif parts := read_in_parts(path, report):
-                return parts.finished()
             size = path.stat().st_size
             text = Text(plain)
             for events in read_events(text):
@@ -67,7 +64,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         # The decoder counts bytes from the start of the last chunk, not of the file.
         reason = re.sub(r" \(byte \d+\)$", "", str(error))
         if isinstance(error, EOFError) or "truncated" in reason:
-            reason = "it is cut off (copy it again, or record it anew)"
+            reason = "it is cut off (copy or record it again)"
         where = f", after {collector.seen:,} events" if collector.seen else ""
         raise DamagedFileError(f"{path} is not a whole chrome trace: {reason}{where}") from error
 

@@ -226,6 +226,7 @@ def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Ind
 def _phases_by_range(events: HostEvents, ranges: PhaseRanges) -> tuple[list[str], Index]:
     """Phases by time alone, as the autograd engine's threads have no ranges."""
     # Ranges are half-open and do not overlap. Index -1 reads the last end; the mask drops it.
+    # "right": an event that begins with a range lies in it.
     index = np.searchsorted(ranges.start, events.start, side="right") - 1
     inside = (index >= 0) & (events.start < ranges.end[index])
     phase = np.where(inside, ranges.phase[index], len(ranges.names))
@@ -250,10 +251,12 @@ def _phases_by_scope(
     named = follow(told, names.phase_told[events.name], 0)
     has_places = bool((module != NONE).any() or ((told != NONE) & (named == FORWARD)).any())
     by_operator = (operator >= 0) & (not has_places)
+    # The first that holds decides: what the engine runs is backward, whatever range is around it.
     conditions = [engine >= 0, optimizer, zeroing, told != NONE, module >= 0, served, by_operator]
     phases += [name for name in TOLD if name not in phases]
     numbers = np.array([phases.index(name) for name in TOLD])
     choice = np.select(conditions, [1, 2, 3, numbers[named], 0, 0, 0], phases.index(OTHER_PHASE))
+    # A phase that nothing is in must not make a module: `host_scopes` makes one for the loss.
     used = set(occurring(choice).tolist())
     return _without_unused(phases, choice.astype(np.int64), used)
 
@@ -280,7 +283,7 @@ def _modules(
     path_of: dict[int, int] = {NONE: NONE}
     ids: dict[str, int] = {}
     paths: list[str] = []
-    for index in np.flatnonzero(is_module).tolist():
+    for index in np.flatnonzero(is_module).tolist():  # an outer module before those inside it
         name = trace.names[events.name[index]]
         if name.startswith(MODULE_RANGE):
             path = name.removeprefix(MODULE_RANGE)
@@ -307,6 +310,7 @@ def _backward_modules(
     # that would come next, and created none. Reversed, unique's first is that last one.
     forward = forward[::-1]
     numbers, last = np.unique(events.sequence[forward], return_index=True)
+    # For every event the place of its number among the forward's, if it is there at all.
     position = np.searchsorted(numbers, events.sequence)
     position[position == len(numbers)] = NONE  # beyond the largest number
     matches = follow(position, numbers) == events.sequence

@@ -1,8 +1,9 @@
-"""What would save memory: the same spec with one key changed, each predicted as it is."""
+"""Predict what single changes of a spec would save."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,39 +14,39 @@ from ...spec.spec import RunSpec
 from ..closed_form import Prediction
 from ..exact import ExactPrediction, why_not_played
 from ..grid import Predict, reserved_bytes
-from .variant import Variant
+from .variant import PLAIN, Variant
 
 Play = Callable[[RunSpec, Variant], ExactPrediction]
 """`Estimator.predict` with a variant."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A key that can save memory, its value, and what it costs instead."""
+    """What can save memory: a key with its value, or a variant; and what it costs instead."""
 
-    key: str
-    value: Any
-    price: str
+    settings: dict[str, Any]
+    price: str = ""
+    variant: Variant = PLAIN
 
 
 CHANGES = (
-    *(Change("checkpoint", blocks, "blocks are computed twice") for blocks in (1, 2, 4, 8)),
-    Change("attention", "sdpa", "rounding"),
-    Change("optimizer", "adamw-fused", "rounding"),
-    Change("optimizer", "adamw-loop", "more launches"),
-    Change("optimizer", "sgd", "another optimizer"),
-    Change("precision", "bf16", "digits of products"),
-    Change("precision", "bf16-pure", "digits of weights too"),
+    *(Change({"checkpoint": blocks}, "blocks are computed twice") for blocks in (1, 2, 4, 8)),
+    Change({"attention": "sdpa"}, "rounding"),
+    Change({"optimizer": "adamw-fused"}, "rounding"),
+    Change({"optimizer": "adamw-loop"}, "more launches"),
+    Change({"optimizer": "sgd"}, "another optimizer"),
+    Change({"precision": "bf16"}, "digits of products"),
+    Change({"precision": "bf16-pure"}, "digits of weights too"),
 )
-"""What is tried beside half of the batch."""
+"""What is tried with half of the batch."""
 
 RANK = 16
 """Of the adapters that are tried."""
 
-VARIANTS: tuple[tuple[dict[str, Any], Variant], ...] = (
-    ({"lora_rank": RANK}, Variant(lora_rank=RANK)),
-    *(({"parallel": "fsdp2", "ranks": ranks}, Variant(shards=ranks)) for ranks in (2, 8)),
+VARIANTS = (
+    Change({"lora_rank": RANK}, variant=Variant(lora_rank=RANK)),
+    *(Change({"parallel": "fsdp2", "ranks": n}, variant=Variant(shards=n)) for n in (2, 8)),
 )
-"""What is tried besides by playing it: the words for it, and what is played."""
+"""What only the dry run predicts, with the words for it."""
 
 LEAST_SHARE = 1e-3
 """Share of the peak from which on a saving is one."""
@@ -73,7 +74,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Savings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one change each would save, the most first.
+    """Memory saved by each single change, largest first.
 
     Attributes:
         peak_bytes: Of the spec as it is.
@@ -118,59 +119,48 @@ def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Sav
     why = why_not_played(spec)
     if why:
         raise SpecError("--savings", True, f"not for this spec: {why}")
-    now, found, unknown = predict(spec), list[Saving](), dict[str, str]()
-    for change in _changes(spec):
-        settings = {change.key: change.value}
+    now, savings, unknown = predict(spec), list[Saving](), dict[str, str]()
+    variants = VARIANTS if play is not None and _is_trained(spec) else ()
+    for change in (*_changes(spec), *variants):
         try:
-            changed = spec.changed(**settings)
-        except SpecError:  # the spec cannot have it
-            continue
-        if (why := why_not_played(changed)) is not None:
-            unknown[change.key] = why
-            continue
-        try:
-            then = predict(changed)
+            saving = _saving(now, _predicted(spec, change, predict, play), change)
         except (SpecError, WorkerFailed) as error:
-            unknown[change.key] = str(error)
+            unknown[next(iter(change.settings))] = str(error)
             continue
-        found += _saving(now, then, settings, change.price)
-    if play is not None and _is_trained(spec):
-        for settings, variant in VARIANTS:
-            try:
-                varied = play(spec, variant)
-            except (SpecError, WorkerFailed) as error:
-                unknown[next(iter(settings))] = str(error)
-                continue
-            found += _saving(now, varied, settings, *_price(varied, variant))
-    found.sort(key=lambda saving: -saving.saved_bytes)
-    checkpoints = [saving for saving in found if "checkpoint" in saving.settings]
+        if saving.saved_bytes >= LEAST_SHARE * now.peak_bytes:
+            savings.append(saving)
+    savings.sort(key=lambda saving: -saving.saved_bytes)
+    checkpoints = [saving for saving in savings if "checkpoint" in saving.settings]
     return Savings(
         peak_bytes=now.peak_bytes,
         peak_phase=now.peak_phase,
-        savings=[saving for saving in found if saving not in checkpoints[1:]],
+        savings=[saving for saving in savings if saving not in checkpoints[1:]],
         unknown=unknown,
     )
 
 
-def _saving(
-    now: Prediction,
-    then: Prediction,
-    settings: dict[str, Any],
-    price: str,
-    trained_parameters: int | None = None,
-) -> Iterator[Saving]:
-    """The change, if it saves enough."""
-    saved = now.peak_bytes - then.peak_bytes
-    if saved >= LEAST_SHARE * now.peak_bytes:
-        yield Saving(
-            settings=settings,
-            peak_bytes=then.peak_bytes,
-            peak_phase=then.peak_phase,
-            saved_bytes=saved,
-            reserved_bytes=reserved_bytes(then),
-            price=price,
-            trained_parameters=trained_parameters,
-        )
+def _predicted(spec: RunSpec, change: Change, predict: Predict, play: Play | None) -> Prediction:
+    if play is not None and change.variant != PLAIN:
+        return play(spec, change.variant)
+    changed = spec.changed(**change.settings)
+    if (why := why_not_played(changed)) is not None:
+        raise WorkerFailed(why)
+    return predict(changed)
+
+
+def _saving(now: Prediction, then: Prediction, change: Change) -> Saving:
+    price, trained_parameters = change.price, None
+    if isinstance(then, ExactPrediction) and change.variant != PLAIN:
+        price, trained_parameters = _price(then, change.variant)
+    return Saving(
+        settings=change.settings,
+        peak_bytes=then.peak_bytes,
+        peak_phase=then.peak_phase,
+        saved_bytes=now.peak_bytes - then.peak_bytes,
+        reserved_bytes=reserved_bytes(then),
+        price=price,
+        trained_parameters=trained_parameters,
+    )
 
 
 def _price(varied: ExactPrediction, variant: Variant) -> tuple[str, int | None]:
@@ -186,12 +176,14 @@ def _is_trained(spec: RunSpec) -> bool:
 
 
 def _changes(spec: RunSpec) -> Iterator[Change]:
+    """The changes of one key that the spec allows and does not have."""
     if spec.batch > 1:
-        yield Change("batch", spec.batch // 2, "fewer rows a step")
+        yield Change({"batch": spec.batch // 2}, "fewer rows a step")
     for change in CHANGES:
-        if change.key == "optimizer" and not _is_trained(spec):
+        ((key, value),) = change.settings.items()
+        is_idle = key == "optimizer" and not _is_trained(spec)
+        if is_idle or (key == "checkpoint" and spec.checkpoint) or getattr(spec, key) == value:
             continue
-        if change.key == "checkpoint" and spec.checkpoint:
-            continue
-        if getattr(spec, change.key) != change.value:
+        with suppress(SpecError):  # the spec cannot have it
+            spec.changed(**change.settings)
             yield change

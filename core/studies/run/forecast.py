@@ -15,7 +15,7 @@ import msgspec
 
 from ...errors import DamagedFileError
 from ...estimate.closed_form import predict, why_not_predicted
-from ...estimate.room import Room, card_here, is_room, room_of
+from ...estimate.room import AvailableMemory, available_memory, card_here, is_room
 from ...machine.devices import DeviceCapacity, device_capacity
 from ...spec.spec import RunSpec
 from ..report.details import score_matrices_bytes
@@ -60,7 +60,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None = None
     is_least: bool = False
     capacity_bytes: int | None = None
-    room: Room | None = None
+    room: AvailableMemory | None = None
     seconds: float = 0.0
     is_timed: bool = False
     is_run: bool = True
@@ -112,7 +112,7 @@ class Forecaster:
             peak_bytes=facts.peak_bytes,
             is_least=facts.is_least,
             capacity_bytes=capacity,
-            room=None if capacity is None else room_of(spec, capacity, card),
+            room=None if capacity is None else available_memory(spec, capacity, card),
             seconds=start * len(cell.passes),
             is_timed=True,
         )

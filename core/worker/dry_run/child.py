@@ -26,7 +26,7 @@ from ...estimate.closed_form import ROWS, predict
 from ...estimate.exact import Answer, ExactPrediction, PhasePrediction, ProductCount, Question
 from ...estimate.extend import Amounts, Moment, Played, extended
 from ...estimate.libraries import workspace_bytes
-from ...estimate.requests import held_by
+from ...estimate.requests import replay_requests
 from ...estimate.savings.variant import PLAIN, Variant
 from ...estimate.trace import SHALLOW, Trace, extended_trace
 from ...machine.processes import die_with_parent
@@ -136,7 +136,7 @@ def _added_up(
     ]
     held = None
     if requests is not None:
-        held = held_by(requests, workspace_bytes(capability), settings_of(os.environ))
+        held = replay_requests(requests, workspace_bytes(capability), settings_of(os.environ))
     peak = max(played.moments, key=lambda moment: sum(moment.requested))
     flops = {phase.phase: phase.flops for phase in phases}
     return ExactPrediction(

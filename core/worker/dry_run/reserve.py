@@ -13,7 +13,7 @@ from ...estimate.allocator_settings import settings_of
 from ...estimate.closed_form import why_not_predicted
 from ...estimate.exact import ExactPrediction, canonical_spec, why_not_played
 from ...estimate.libraries import workspace_bytes
-from ...estimate.requests import Shortage, held_by
+from ...estimate.requests import Shortage, replay_requests
 from ...formatting import format_bytes
 from ...record.record import Memory
 from ...spec.spec import RunSpec
@@ -90,7 +90,7 @@ def _held(prediction: ExactPrediction, spec: RunSpec) -> int:
     workspace = workspace_bytes(f"{properties.major}.{properties.minor}")
     requests = prediction.requests
     assert requests is not None
-    held = held_by(
+    held = replay_requests(
         requests,
         workspace,
         settings_of(os.environ),

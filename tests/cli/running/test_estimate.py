@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.exact import Estimator
-from sysbench.core.estimate.room import card_elsewhere, is_room, room_of, with_fragments
+from sysbench.core.estimate.room import available_memory, card_elsewhere, is_room, with_fragments
 from sysbench.core.machine.cards import find_card
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
@@ -143,12 +143,12 @@ def test_fit_names_the_largest_and_what_the_next_lacks(
 ) -> None:
     found = document(capsys, *CUDA, "--fit", key, "--capacity", "24GiB")
     spec = RunSpec(model="cs336-2025/large", device="cuda:0")
-    room = room_of(spec, 24 * 2**30)
+    room = available_memory(spec, 24 * 2**30)
     assert is_room(predict(spec.changed(**{key: found["largest"]})).peak_bytes, room)
     assert found["next"] == found["largest"] + 1
     assert predict(spec.changed(**{key: found["next"]})).peak_bytes == found["next_peak_bytes"]
     assert found["over_bytes"] == with_fragments(found["next_peak_bytes"], room) - room.least > 0
-    assert (found["room_bytes"], found["doubt_bytes"]) == (room.least, room.doubt)
+    assert (found["room_bytes"], found["doubt_bytes"]) == (room.least, room.uncertainty_bytes)
     assert found["beyond"] > found["next"]
     text = " ".join(printed(capsys, *CUDA, "--fit", key, "--capacity", "24GiB").split())
     assert f"The largest {key} that fits in 24.0 GiB is {found['largest']:,}" in text
@@ -250,13 +250,13 @@ def test_a_card_that_is_not_here_is_one_word(capsys: pytest.CaptureFixture[str])
     spec = RunSpec(
         model="cs336-2025/2.7B", context=2048, precision="bf16", attention="sdpa", device="cuda:0"
     )
-    room = room_of(spec, h100.memory_bytes, card_elsewhere(h100))
+    room = available_memory(spec, h100.memory_bytes, card_elsewhere(h100))
     peaks = [
         predict(spec.changed(batch=found["largest"] + more), "9.0").peak_bytes for more in (0, 1)
     ]
     assert [is_room(peak, room) for peak in peaks] == [True, False]
     assert (found["card"], found["capacity_bytes"]) == (h100.name, h100.memory_bytes)
-    assert (found["room_bytes"], found["doubt_bytes"]) == (room.least, room.doubt)
+    assert (found["room_bytes"], found["doubt_bytes"]) == (room.least, room.uncertainty_bytes)
     largest = found["largest"]
     answer = f"The largest batch that fits in 79.6 GiB (H100 80GB HBM3) is {largest}; batch"
     assert any(line.startswith(answer) for line in printed(capsys, *sdpa).splitlines())

@@ -11,14 +11,13 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd.profiler import profile, record_function
 
-from sysbench.core.analysis.memory.history import pair
-from sysbench.core.analysis.memory.owners import library_workspace
+from sysbench.core.analysis.memory.allocations import replay
+from sysbench.core.analysis.memory.owners import Notes
 from sysbench.core.analysis.memory.profiled import decode_profiled_allocations
 from sysbench.core.worker.workloads.base import SteppedWorkload
 from sysbench.core.worker.workloads.transformer import Workload
@@ -73,12 +72,10 @@ def _resident_bytes(workload: Workload) -> int:
 def _peaks(trace: Path, resident: int) -> dict[str, int]:
     text = trace.read_bytes()
     history = decode_profiled_allocations(text)
-    allocations = pair(history)
-    is_workspace = library_workspace(history, allocations)
-    live = allocations.curve(np.where(is_workspace, 0, allocations.bytes))
+    live = replay(history, Notes()).without_library
     live += resident - live[0]
     marks = _phases(text)
-    begins = [history.last_before(time_ns) + 1 for _, time_ns in marks]
+    begins = [history.instant(time_ns) for _, time_ns in marks]
     return {
         phase: int(live[begin : end + 1].max())
         for (phase, _), begin, end in zip(marks, begins, [*begins[1:], len(history)], strict=True)

@@ -12,7 +12,7 @@ import pytest
 
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.libraries import HOPPER_WORKSPACE
-from sysbench.core.estimate.requests import held_by
+from sysbench.core.estimate.requests import replay_requests
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run import building
 from sysbench.core.worker.dry_run.child import quick_prediction
@@ -53,7 +53,7 @@ def test_the_peak_has_what_the_kernels_take(
     spec = RunSpec(**MODEL, batch=2, device="cuda:0", **{"attention": "sdpa-math", **settings})
     prediction = quick_prediction(spec)
     assert prediction.requests is not None
-    held = held_by(prediction.requests, HOPPER_WORKSPACE)
+    held = replay_requests(prediction.requests, HOPPER_WORKSPACE)
     assert (held.allocated_bytes, held.reserved_bytes) == (allocated, reserved)
     assert prediction.peak_bytes == requested
     assert predict(spec).peak_bytes == pytest.approx(requested, rel=0.002)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.estimate.closed_form import predict, why_not_predicted
 from sysbench.core.estimate.grid import fit
-from sysbench.core.estimate.room import room_of, with_fragments
+from sysbench.core.estimate.room import available_memory, with_fragments
 from sysbench.core.estimate.step.step import attention_memory
 from sysbench.core.spec.spec import RunSpec, parse_spec
 
@@ -42,7 +42,7 @@ def test_arithmetic_is_that_of_two_products_whatever_the_heads(
 
 def test_the_largest_batch_is_of_attention_too() -> None:
     spec = bare(context=1024)
-    found, room = fit(spec, "batch", 2**33, predict), room_of(spec, 2**33)
+    found, room = fit(spec, "batch", 2**33, predict), available_memory(spec, 2**33)
     here, next_one = (
         with_fragments(predict(spec.changed(batch=batch)).peak_bytes, room)
         for batch in (found.largest, found.largest + 1)

@@ -20,7 +20,7 @@ from sysbench.core.estimate.exact import (
 )
 from sysbench.core.estimate.grid import cells_of, fit, largest, parse_axes, value_of, with_value
 from sysbench.core.estimate.requests import Requests
-from sysbench.core.estimate.room import is_room, room_of, with_fragments
+from sysbench.core.estimate.room import available_memory, is_room, with_fragments
 from sysbench.core.record.roof import Roof
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate import fit_table, grid_table
@@ -76,7 +76,7 @@ def test_what_fits_fits_and_one_more_does_not(
         step=step,  # type: ignore[arg-type]
         device="cuda:0",
     )
-    found, room = fit(spec, key, capacity, predict), room_of(spec, capacity)
+    found, room = fit(spec, key, capacity, predict), available_memory(spec, capacity)
     assert room.least < room.most <= capacity
     if found.largest:
         assert predict(spec.changed(**{key: found.largest})).peak_bytes == found.peak_bytes

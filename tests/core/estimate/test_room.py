@@ -8,14 +8,14 @@ from sysbench.core.errors import SpecError
 from sysbench.core.estimate.allocator_settings import MIB
 from sysbench.core.estimate.closed_form import predict
 from sysbench.core.estimate.libraries import HOPPER_WORKSPACE, WORKSPACE, workspace_bytes
-from sysbench.core.estimate.requests import held_by
+from sysbench.core.estimate.requests import replay_requests
 from sysbench.core.estimate.room import (
     ANY_CARD,
     Card,
+    available_memory,
     card_elsewhere,
     card_here,
-    lacking_bytes,
-    room_of,
+    missing_bytes,
     spare_bytes,
     spec_elsewhere,
     verdict_of,
@@ -38,14 +38,14 @@ CARDS = {
 @pytest.mark.parametrize("card", [ANY_CARD, card_here("9.0")], ids=["quoted", "here"])
 def test_the_room_of_a_card_is_between_its_bounds(name: str, card: Card) -> None:
     quoted, total, context = CARDS[name]
-    room = room_of(SPEC, (quoted if card is ANY_CARD else total) * MIB, card)
+    room = available_memory(SPEC, (quoted if card is ANY_CARD else total) * MIB, card)
     assert room.least < (total - context) * MIB < room.most
 
 
 @pytest.mark.parametrize(("key", "name"), [("h100", "H100"), ("a100-40gb", "A100")])
 def test_the_room_of_a_card_by_name_is_that_of_its_figures(key: str, name: str) -> None:
     known, (_, total, context) = find_card(key), CARDS[name]
-    room = room_of(SPEC, known.memory_bytes, card_elsewhere(known))
+    room = available_memory(SPEC, known.memory_bytes, card_elsewhere(known))
     assert room.least < (total - context) * MIB < room.most
     assert room.capability == known.capability
 
@@ -65,7 +65,7 @@ def test_a_spec_on_a_card_is_on_cuda_and_under_its_own_limit_where_that_is_less(
 def test_what_is_to_spare_has_the_sign_of_what_fits(layers: int) -> None:
     h100 = find_card("h100")
     spec = RunSpec(vocab=100, d_model=2048, d_ff=8192, layers=layers, heads=8, device="cuda:0")
-    room = room_of(spec, h100.memory_bytes, card_elsewhere(h100))
+    room = available_memory(spec, h100.memory_bytes, card_elsewhere(h100))
     prediction = predict(spec, h100.capability)
     fits = verdict_of(prediction, room) == "fits"
     assert (spare_bytes(prediction, room) >= 0) == fits == (layers == 20)
@@ -73,7 +73,7 @@ def test_what_is_to_spare_has_the_sign_of_what_fits(layers: int) -> None:
 
 def test_a_limit_is_for_the_allocator_alone() -> None:
     spec = SPEC.changed(memory_limit=2**30)
-    room = room_of(spec, 2**30, card_here("8.0"))
+    room = available_memory(spec, 2**30, card_here("8.0"))
     assert (room.least, room.most, room.capability) == (2**30, 2**30, "8.0")
 
 
@@ -87,11 +87,13 @@ def test_workspaces_go_by_the_capability() -> None:
     assert exact.requests is not None
     # A limit that the smaller workspaces just leave room for, whatever the build leaves cached.
     limit = max(
-        held_by(exact.requests, WORKSPACE, leaves_nothing=nothing).most_reserved_bytes
+        replay_requests(exact.requests, WORKSPACE, leaves_nothing=nothing).most_reserved_bytes
         for nothing in (False, True)
     )
     limited = spec.changed(memory_limit=limit)
-    told = [verdict_of(exact, room_of(limited, limit, card_here(c))) for c in ("8.0", "9.0")]
+    told = [
+        verdict_of(exact, available_memory(limited, limit, card_here(c))) for c in ("8.0", "9.0")
+    ]
     assert told == ["fits", "over"]
 
 
@@ -101,10 +103,10 @@ def test_what_fits_by_chance_is_not_sure_to_fit() -> None:
     spec = RunSpec(
         model="cs336-2025/small", batch=8, context=1363, precision="bf16", device="cuda:0"
     )
-    room = room_of(spec, 24_082 * MIB, card_here("8.9"))
+    room = available_memory(spec, 24_082 * MIB, card_here("8.9"))
     prediction = quick_prediction(spec, "8.9")
     assert prediction.requests is not None
     workspace = workspace_bytes("8.9")
-    assert held_by(prediction.requests, workspace, None, room.least).shortage is None
+    assert replay_requests(prediction.requests, workspace, None, room.least).shortage is None
     assert verdict_of(prediction, room) == "close"
-    assert lacking_bytes(prediction, room) > 0
+    assert missing_bytes(prediction, room) > 0

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.estimate.writeups import Resident, writeup_peak_bytes, writeup_saved_bytes
 from sysbench.core.spec.spec import RunSpec
+from tests.core.estimate.writeups import Resident, writeup_peak_bytes, writeup_saved_bytes
 
 GIB, GB = 2**30, 10**9
 

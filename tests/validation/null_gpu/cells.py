@@ -179,14 +179,14 @@ def predicted(spec: RunSpec) -> dict[str, Any]:
     """What the model of the allocator holds for its dry run, by the names of a `Cell`."""
     from sysbench.core.estimate.exact import canonical_spec
     from sysbench.core.estimate.libraries import workspace_bytes
-    from sysbench.core.estimate.requests import held_by
+    from sysbench.core.estimate.requests import replay_requests
     from sysbench.core.worker.dry_run.child import quick_prediction
 
     gc.collect()
     gc.disable()  # a collection would free storages where a step frees none
     requests = quick_prediction(canonical_spec(spec)).requests
     assert requests is not None
-    held = held_by(requests, workspace_bytes("9.0"), capacity_bytes=CAPACITY)
+    held = replay_requests(requests, workspace_bytes("9.0"), capacity_bytes=CAPACITY)
     return {
         "told_allocated_bytes": held.allocated_bytes,
         "told_reserved_bytes": held.reserved_bytes,

@@ -15,11 +15,11 @@ from ....core.estimate.grid import EXPANDABLE, Cell, Fit, reserved_bytes, with_v
 from ....core.estimate.room import (
     FRAGMENTS_BYTES,
     FRAGMENTS_SHARE,
+    AvailableMemory,
     Card,
-    Room,
     Verdict,
-    lacking_bytes,
-    room_of,
+    available_memory,
+    missing_bytes,
     spare_bytes,
     verdict_of,
 )
@@ -68,11 +68,11 @@ class Estimate:
     why_no_workspace: str = ""
 
     @property
-    def room(self) -> Room | None:
+    def room(self) -> AvailableMemory | None:
         """What of the capacity a step can have; None where it is not known."""
         if self.capacity_bytes is None:
             return None
-        return room_of(self.spec, self.capacity_bytes, self.card)
+        return available_memory(self.spec, self.capacity_bytes, self.card)
 
     @cached_property
     def closed_form(self) -> Prediction:
@@ -267,7 +267,7 @@ def _margin(estimate: Estimate) -> str:
     assert room is not None
     if estimate.verdict == "fits":
         return f"{format_bytes(spare_bytes(prediction, room))} to spare"
-    lacked = format_bytes(lacking_bytes(prediction, room, estimate.settings))
+    lacked = format_bytes(missing_bytes(prediction, room, estimate.settings))
     return f"it may lack {lacked}" if estimate.verdict == "close" else f"it needs {lacked} more"
 
 
@@ -359,7 +359,7 @@ def _room_remarks(estimate: Estimate) -> Iterator[str]:
         return
     yield (
         f"a step can count on {format_bytes(room.least)}, and may have "
-        f"{format_bytes(room.doubt)} more: {_taken(spec)}"
+        f"{format_bytes(room.uncertainty_bytes)} more: {_taken(spec)}"
     )
     if estimate.reserved_bytes is None:
         yield _closed_form_keeps_away()

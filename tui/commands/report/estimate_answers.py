@@ -21,9 +21,9 @@ from ....core.estimate.grid import Predict, cells_of, fit, parse_axes
 from ....core.estimate.room import (
     ANY_CARD,
     Card,
+    available_memory,
     card_elsewhere,
     card_here,
-    room_of,
     spec_elsewhere,
 )
 from ....core.estimate.savings.savings import Play, savings_of
@@ -190,7 +190,7 @@ def _fit(
     if capacity is None:
         raise SpecError("--capacity", None, f"say how much memory {spec.device} has, such as 24GiB")
     settings = settings_of(os.environ)
-    room = room_of(spec, capacity, target.card)
+    room = available_memory(spec, capacity, target.card)
     guess = None
     if not spec.is_own:
         closed = partial(predict, capability=target.card.capability)
@@ -302,7 +302,7 @@ def _allocator_json(estimate: Estimate) -> dict[str, Any]:
         "compute_capability": estimate.card.capability,
         "reserved_bytes": estimate.reserved_bytes,
         "room_bytes": None if room is None else room.least,
-        "doubt_bytes": None if room is None else room.doubt,
+        "doubt_bytes": None if room is None else room.uncertainty_bytes,
         "verdict": estimate.verdict,
         "fits_expandable": estimate.fits_expandable,
     }

@@ -15,10 +15,10 @@ from ....core.estimate.closed_form import (
 )
 from ....core.estimate.grid import Fit, fit
 from ....core.estimate.room import (
-    Room,
+    AvailableMemory,
+    available_memory,
     card_elsewhere,
     card_here,
-    room_of,
     spec_elsewhere,
 )
 from ....core.machine.cards import KnownCard, find_card
@@ -64,7 +64,7 @@ class DevicePrediction:
     prediction: Prediction
     device: str
     capacity_bytes: int | None
-    room: Room | None
+    room: AvailableMemory | None
     capability: str | None
     batches: Fit | None
     why_unknown: str
@@ -98,7 +98,7 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
     why_unknown = why_not_predicted(spec) or ""
     capability = memory.capability
     capacity = (spec.memory_limit or memory.capacity_bytes) if device else None
-    room = room_of(spec, capacity, card_here(capability)) if capacity else None
+    room = available_memory(spec, capacity, card_here(capability)) if capacity else None
     return DevicePrediction(
         spec=spec,
         prediction=predict_once(spec, capability=capability),
@@ -119,7 +119,7 @@ def _predict_elsewhere(spec: RunSpec, known: KnownCard) -> DevicePrediction:
     on_card = spec_elsewhere(spec.changed(device="auto"), known)
     why_unknown = why_not_predicted(on_card) or ""
     capacity = on_card.memory_limit or known.memory_bytes
-    room = room_of(on_card, capacity, card_elsewhere(known))
+    room = available_memory(on_card, capacity, card_elsewhere(known))
     capability = known.capability
     return DevicePrediction(
         spec=on_card,
@@ -137,7 +137,7 @@ def _predict_elsewhere(spec: RunSpec, known: KnownCard) -> DevicePrediction:
     )
 
 
-def _batches(spec: RunSpec, capacity: int | None, room: Room | None) -> Fit | None:
+def _batches(spec: RunSpec, capacity: int | None, room: AvailableMemory | None) -> Fit | None:
     """The answer of ``estimate --fit batch``; None where the capacity is not known."""
     if capacity is None or room is None:
         return None

@@ -10,10 +10,10 @@ import gc
 import gzip
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import BufferedReader, FileIO
 from itertools import compress, repeat
-from operator import eq, itemgetter
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
@@ -33,7 +33,6 @@ from .contents import (
     Segment,
     Snapshot,
 )
-from .shortening import ShortenedFile, ShortEvents
 
 ACTIONS = {action: number for number, action in enumerate((*MOVES, *RESERVING))}
 OTHER = len(ACTIONS)
@@ -56,7 +55,7 @@ Progress = Callable[[int, int], None]
 
 
 def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
-    """A snapshot from an untrusted file.
+    """Read a snapshot from an untrusted file.
 
     No global is ever looked up, so that nothing in the file can run. Memory is not limited
     here: a caller with an untrusted file sets a limit for its process.
@@ -65,46 +64,33 @@ def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
         DamagedFileError: Absent, truncated, hostile, or not a snapshot.
     """
     with _collector_off():
-        # What the short way cannot take, the plain one reads or refuses.
-        with suppress(DamagedFileError):
-            return _read(path, progress, is_short=True)
-        return _read(path, progress, is_short=False)
-
-
-def _read(path: Path, progress: Progress | None, *, is_short: bool) -> Snapshot:
-    shorts = None
-    try:
-        with BufferedReader(_WatchedFile(path, progress), READ_BYTES) as file:
-            packed = file.peek(len(GZIP))[: len(GZIP)] == GZIP
-            content = cast(BinaryIO, gzip.GzipFile(fileobj=file) if packed else file)
-            if is_short:
-                short = ShortenedFile(content)
-                value = _PlainUnpickler(BufferedReader(short, READ_BYTES)).load()
-                raw, shorts = short.unpickled(value)
-            else:
+        try:
+            with BufferedReader(_WatchedFile(path, progress), READ_BYTES) as file:
+                is_packed = file.peek(len(GZIP))[: len(GZIP)] == GZIP
+                content = cast(BinaryIO, gzip.GzipFile(fileobj=file) if is_packed else file)
                 raw = _PlainUnpickler(content).load()
-    except Exception as error:  # A foreign pickle can raise anything.
-        raise DamagedFileError(f"{path} is not a memory snapshot: {error}") from error
-    return _converted(raw, shorts, consume=True)
+        except Exception as error:  # A foreign pickle can raise anything.
+            raise DamagedFileError(f"{path} is not a memory snapshot: {error}") from error
+        return _converted(raw, consume=True)
 
 
 def snapshot_from(raw: object) -> Snapshot:
-    """The same from torch's own structure.
+    """Convert torch's own structure, which stays as it is.
 
     Raises:
         DamagedFileError: Not a snapshot.
     """
     with _collector_off():
-        return _converted(raw, None, consume=False)
+        return _converted(raw, consume=False)
 
 
-def _converted(raw: Any, shorts: ShortEvents | None, *, consume: bool) -> Snapshot:
+def _converted(raw: Any, *, consume: bool) -> Snapshot:
     """Columns from dictionaries; with ``consume`` each chunk of them is freed once it is read."""
     try:
         _check_form(raw)
-        stacks = Stacks(recalled=shorts.lasts if shorts else ())
+        stacks = Stacks()
         segments = msgspec.convert(raw["segments"], list[Segment])
-        traces = _whole_traces(raw["device_traces"], shorts, stacks, consume=consume)
+        traces = [_events(trace, stacks, consume=consume) for trace in raw["device_traces"]]
         in_use = _in_use(segments, stacks)
         return Snapshot(segments=segments, events=traces, stacks=stacks.distinct, in_use=in_use)
     except (
@@ -137,52 +123,7 @@ def _in_use(segments: list[Segment], stacks: Stacks) -> dict[int, list[InUse]]:
     return found
 
 
-def _whole_traces(
-    traces: list[list[dict[str, Any]]],
-    shorts: ShortEvents | None,
-    stacks: Stacks,
-    *,
-    consume: bool,
-) -> list[Events]:
-    """Each trace as columns; the events that were taken out of the file are put back in."""
-    if shorts is None:
-        return [Events(**_events(trace, stacks, consume=consume)) for trace in traces]
-    columns = _short_columns(shorts, stacks)
-    found, taken = [], 0
-    for trace in traces:
-        is_short = np.fromiter(map(eq, trace, repeat(())), np.bool_, len(trace))
-        others = _events(list(compress(trace, (~is_short).tolist())), stacks, consume=consume)
-        begin, taken = taken, taken + int(is_short.sum())
-        whole = {name: np.zeros(len(trace), dtype=np.int64) for name in others}
-        for name, column in whole.items():
-            column[~is_short], column[is_short] = others[name], columns[name][begin:taken]
-        found.append(Events(**whole))
-    if taken != len(shorts):
-        raise ValueError(f"{len(shorts)} events outside of the traces, {taken} in them")
-    return found
-
-
-def _short_columns(events: ShortEvents, stacks: Stacks) -> dict[str, Integers]:
-    known = np.array([ACTIONS.get(action, OTHER) for action in events.actions])[events.action]
-    columns = {"move": MOVE_OF[known], "reserve": RESERVE_OF[known]}
-    for name, key, largest in BOUNDED:
-        if key in events.keys and key not in events.numbers:
-            raise TypeError(f"{key} is not a whole number")
-        column = events.numbers.get(key, np.zeros(len(events), dtype=np.int64))
-        columns[name] = np.where(known != OTHER, column, 0)
-        _check_bounds(key, columns[name], largest)
-    if "frames" in events.keys[:-1]:
-        raise TypeError("frames are not the last of an event")
-    numbers = np.full(len(events.lasts), -1)
-    is_taken = columns["move"] > 0
-    if events.keys[-1] == "frames":
-        for last in np.unique(events.last[is_taken]).tolist():
-            numbers[last] = stacks.number(events.lasts[last])
-    columns["stack"] = np.where(is_taken, numbers[events.last], -1)
-    return columns
-
-
-def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> dict[str, Integers]:
+def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> Events:
     """One trace as columns, chunk by chunk: a million dictionaries take half a GiB."""
     chunks = []
     for begin in range(0, len(trace), CHUNK):
@@ -191,8 +132,10 @@ def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> di
             trace[begin : begin + CHUNK] = [{}] * len(chunk)
         chunks.append(_columns(chunk, stacks))
     if not chunks:
-        return {name: getattr(NO_EVENTS, name) for name in Events.__slots__}
-    return {name: np.concatenate([columns[name] for columns in chunks]) for name in chunks[0]}
+        return NO_EVENTS
+    return Events(
+        **{name: np.concatenate([columns[name] for columns in chunks]) for name in chunks[0]}
+    )
 
 
 def _columns(events: list[dict[str, Any]], stacks: Stacks) -> dict[str, Integers]:
@@ -224,13 +167,9 @@ def _bounded(name: str, values: list[Any], largest: int) -> Integers:
     if set(map(type, values)) - {int}:
         raise TypeError(f"{name} is not a whole number")
     column = np.fromiter(values, np.int64, len(values))
-    _check_bounds(name, column, largest)
-    return column
-
-
-def _check_bounds(name: str, column: Integers, largest: int) -> None:
     if column.min(initial=0) < 0 or column.max(initial=0) > largest:
         raise ValueError(f"{name} is out of range")
+    return column
 
 
 def _check_form(raw: Any) -> None:

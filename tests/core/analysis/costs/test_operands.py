@@ -39,15 +39,6 @@ def test_equal_inputs_are_kept_once() -> None:
     assert len(collector.operands) == 2
 
 
-def test_parts_that_other_processes_read_keep_their_shapes() -> None:
-    whole, first, other = Collector(), Collector(), Collector()
-    first.add(events([1], None))
-    other.add(events([2, 2], [1], None))
-    for collector in (first, other):
-        whole.add_packed(collector.packed())
-    assert shapes(whole) == [(1,), None, (2, 2), (1,), None]
-
-
 def test_a_trace_without_shapes_has_none() -> None:
     collector = Collector()
     collector.add(events(None, None))

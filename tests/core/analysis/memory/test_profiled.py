@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.memory.history import Frame, pair
-from sysbench.core.analysis.memory.owners import library_workspace
+from sysbench.core.analysis.memory.allocations import replay
+from sysbench.core.analysis.memory.history import Frame
+from sysbench.core.analysis.memory.owners import Notes
 from sysbench.core.analysis.memory.profiled import (
     decode_profiled_allocations,
     read_profiled_allocations,
 )
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.record.memory import LIBRARY_WORKSPACE
 
 BASE_NS = 1_790_857_026_000_000_000
 
@@ -86,9 +88,9 @@ def test_threads_have_stacks_of_their_own() -> None:
 
 def workspaces_in(*events: dict[str, Any]) -> list[int]:
     """Bytes of each allocation that a product took for itself."""
-    history = decode_profiled_allocations(encode(*events))
-    allocations = pair(history)
-    found: list[int] = allocations.bytes[library_workspace(history, allocations)].tolist()
+    allocations = replay(decode_profiled_allocations(encode(*events)), Notes())
+    is_workspace = [category == LIBRARY_WORKSPACE for category in allocations.category]
+    found: list[int] = allocations.bytes[is_workspace].tolist()
     return found
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sysbench.core.analysis.memory.predicted import resident_set
-from sysbench.core.estimate.writeups import Resident, writeup_peak_bytes, writeup_saved_bytes
 from sysbench.core.record.record import LedgerRow, Memory, ModuleMemory, Timeline
 from sysbench.core.spec.spec import RunSpec, StepKind
+from tests.core.estimate.writeups import Resident, writeup_peak_bytes, writeup_saved_bytes
 
 SPEC = RunSpec(model="2.7B", device="cuda:0")
 P = 4 * SPEC.dimensions.parameters

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sysbench.core.analysis.memory.allocations import replay
 from sysbench.core.analysis.memory.block import Counters, Recording, describe_memory
 from sysbench.core.analysis.memory.history import Frame, History
 from sysbench.core.analysis.memory.lists import readable
 from sysbench.core.analysis.memory.owners import CLOCK_SLACK_NS, ModuleMark, Notes, PhaseMark, Tag
-from sysbench.core.analysis.memory.residents import replay
 from sysbench.core.record.record import LedgerRow, Memory
 
 START_NS = 1_800_000_000_000_000_000
@@ -250,7 +250,7 @@ class TestOwners:
             Tag(at(40), WEIGHT, "outputs", "model"),
         ]
         residents = replay(history, Notes(phases=phases(0, 0), tags=tags))
-        assert rows(residents.rows(1)) == {"buffers": 8}
+        assert rows(residents.rows_at(1)) == {"buffers": 8}
 
     def test_a_tag_marks_the_life_it_falls_into(self) -> None:
         history = history_of(
@@ -258,7 +258,7 @@ class TestOwners:
         )
         tags = [Tag(at(35), SAVED, "activations", "blocks.0")]
         residents = replay(history, Notes(phases=phases(0, 0), tags=tags))
-        assert [rows(residents.rows(instant)) for instant in (1, 3, 5)] == [
+        assert [rows(residents.rows_at(instant)) for instant in (1, 3, 5)] == [
             {"temporaries (forward)": 8},
             {"activations": 16},
             {"kept between steps": 32},
@@ -271,13 +271,13 @@ class TestOwners:
         history = history_of((500, SAVED, 8))
         tags = [Tag(at(500) - late_ns, SAVED, "activations", "blocks.0")]
         residents = replay(history, Notes(phases=phases(0, 450), tags=tags))
-        assert ("activations" in rows(residents.rows(1))) is owned
+        assert ("activations" in rows(residents.rows_at(1))) is owned
 
     def test_what_was_there_before_the_recording_can_have_an_owner(self) -> None:
         history = history_of((10, WEIGHT, -8), (20, STATE, -16))
         tags = [Tag(at(5), WEIGHT, "parameters", "head")]
         residents = replay(history, Notes(phases=phases(0, 0), tags=tags))
-        assert rows(residents.rows(0)) == {"parameters": 8, "there before the recording": 16}
+        assert rows(residents.rows_at(0)) == {"parameters": 8, "there before the recording": 16}
 
 
 class TestStacks:

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sysbench.core.analysis.memory.allocations import replay
 from sysbench.core.analysis.memory.history import History, pair
 from sysbench.core.analysis.memory.owners import Notes, PhaseMark, Tag
-from sysbench.core.analysis.memory.residents import replay
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def test_live_bytes_equal_the_truth_from_any_cut(truth: Truth, data: st.DataObje
 def test_alive_blocks_equal_the_truth_from_any_cut(truth: Truth, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(truth.moves)))
     allocations = pair(history_of(truth.moves[cut:], truth.alive[-1], 1))
-    for event, live in enumerate(truth.alive[cut:], start=-1):
-        found = allocations.alive_at(event)
+    for instant, live in enumerate(truth.alive[cut:]):
+        found = allocations.alive_at(instant)
         pairs = zip(
             allocations.address[found].tolist(), allocations.bytes[found].tolist(), strict=True
         )
@@ -91,7 +91,7 @@ def test_ledger_sums_to_the_live_blocks_at_every_instant(truth: Truth, data: st.
     for instant, live in enumerate(truth.alive[cut:]):
         blocks = sum(-(-size // granule) * granule for size in live.values())
         assert residents.live[instant] == blocks
-        assert sum(row.bytes for row in residents.rows(instant)) == blocks
+        assert sum(row.bytes for row in residents.rows_at(instant)) == blocks
 
 
 @given(truths(), st.data())

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 
 from sysbench.core.analysis.trace import columns as trace_columns
 from sysbench.core.analysis.trace import json as chrome_json
-from sysbench.core.analysis.trace import parts as trace_parts
-from sysbench.core.analysis.trace.events import DeviceEvents, HostEvents, Kind, Trace
+from sysbench.core.analysis.trace.events import Kind, Trace
 from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.errors import DamagedFileError, NotFoundError
 
@@ -101,85 +99,6 @@ def test_all_forms_and_chunk_sizes_give_the_same_events(
     monkeypatch.setattr(chrome_json, "CHUNK_BYTES", chunk_bytes)
     writer.path.write_bytes(FORMS[form](writer.text()))
     assert _named(read_trace(writer.path)) == expected
-
-
-def _columns(trace: Trace) -> dict[str, Any]:
-    """Everything that is in a trace, without the numbers that depend on how it was read."""
-    columns = {
-        f"{kind.__name__}.{name}": getattr(events, name).tolist()
-        for kind, events in ((HostEvents, trace.host), (DeviceEvents, trace.device))
-        for name in kind.__slots__
-    }
-    for key in ("HostEvents.name", "DeviceEvents.name"):
-        columns[key] = [trace.names[number] for number in columns[key]]
-    key = "HostEvents.operands"
-    columns[key] = [trace.operands[one] if one >= 0 else b"" for one in columns[key]]
-    key = "HostEvents.thread"
-    numbers: dict[int, int] = {}
-    columns[key] = [numbers.setdefault(one, len(numbers)) for one in columns[key]]
-    return columns | {"base": trace.base_ns}
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of a few kilobytes are read in parts, on any machine."""
-    monkeypatch.setattr(trace_parts, "SMALLEST_PART_BYTES", 4000)
-    monkeypatch.setattr(trace_parts, "TAIL_BYTES", 1000)
-    monkeypatch.setattr(trace_parts, "processes", lambda: 3)
-
-
-@pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("form", ["object", "indented", "list", "open list", "keys around"])
-def test_a_file_read_in_parts_gives_the_same_columns(form: str, writer: Any) -> None:
-    _fill(writer)
-    for thread in (7, "seven", 2**40):
-        shapes = {"Input Dims": [[4, thread]], "Input type": ["float"]} if thread == 7 else {}
-        writer.add("cpu_op", f"aten::op{thread}", 50, 5, tid=json.dumps(thread), **shapes)
-    writer.path.write_bytes(FORMS[form](writer.text()))
-    told: list[tuple[int, int]] = []
-    parts = trace_parts.read_in_parts(writer.path, lambda *progress: told.append(progress))
-    size = writer.path.stat().st_size
-    assert told[-1] == (size, size)
-    assert parts is not None
-    assert len(parts.host) > 1
-    assert _columns(parts.finished()) == _columns(_read_whole(writer.path))
-
-
-def _read_whole(path: Path) -> Trace:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trace_parts, "processes", lambda: 1)
-        return read_trace(path)
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_cuts_that_fall_inside_an_event_are_noticed(writer: Any) -> None:
-    """Names and arguments full of what looks like borders of events."""
-    for number in range(20):
-        writer.op("}, {" * 100, number * 40, 30, sequence=number)
-        writer.op("aten::op", number * 40, 30, nested=[{"a": 1}] * 60)
-    path = writer.write()
-    assert trace_parts.read_in_parts(path, lambda done, size: None) is None
-    assert len(read_trace(path).host) == 40
-
-
-@pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("helper", ["/bin/false", "/bin/echo", "/no/such/program"])
-def test_without_its_helpers_a_file_is_read_all_the_same(
-    helper: str, writer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _fill(writer)
-    path = writer.write()
-    monkeypatch.setattr(sys, "executable", helper)
-    assert trace_parts.read_in_parts(path, lambda done, size: None) is None
-    assert _columns(read_trace(path)) == _columns(_read_whole(path))
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_a_big_damaged_file_is_refused_by_name(writer: Any) -> None:
-    _fill(writer)
-    writer.path.write_text(writer.text()[:-400])
-    with pytest.raises(DamagedFileError, match="not a whole chrome trace"):
-        read_trace(writer.path)
 
 
 def test_progress_reaches_the_end_of_the_file(writer: Any) -> None:

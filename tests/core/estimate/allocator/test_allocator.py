@@ -16,7 +16,7 @@ from sysbench.core.estimate.allocator_settings import (
     parse_settings,
     settings_of,
 )
-from sysbench.core.estimate.blocks import Block, rounded
+from sysbench.core.estimate.blocks import Block, round_size
 
 KIB = 1024
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
@@ -164,7 +164,7 @@ def test_long_unused_segments_are_collected_under_a_limit() -> None:
 def test_requests_are_rounded_as_the_settings_say(
     text: str, request_bytes: int, block_bytes: int
 ) -> None:
-    assert rounded(request_bytes, parse_settings(text)) == block_bytes
+    assert round_size(request_bytes, parse_settings(text)) == block_bytes
 
 
 def test_the_environment_gives_the_settings_and_its_mistakes_are_named() -> None:

@@ -14,7 +14,7 @@ from sysbench.core.estimate.requests import (
     OPTIMIZER,
     PRODUCT,
     Requests,
-    held_by,
+    replay_requests,
 )
 from sysbench.core.estimate.trace import SHALLOW, STATE, STEP, Trace, extended_trace
 from sysbench.core.spec.spec import RunSpec
@@ -117,7 +117,7 @@ def a_step(**changes: Any) -> Requests:
 
 
 def test_state_and_workspaces_come_in_the_first_step_and_stay() -> None:
-    held = held_by(a_step(), WORKSPACE)
+    held = replay_requests(a_step(), WORKSPACE)
     assert held.first_step_bytes == (10 + 30 + 32 + 40) * MIB
     assert held.allocated_bytes == (10 + 20 + 32 + 30 + 40) * MIB
     assert held.reserved_bytes >= held.allocated_bytes
@@ -125,20 +125,20 @@ def test_state_and_workspaces_come_in_the_first_step_and_stay() -> None:
 
 
 def test_the_request_that_is_refused_is_told_with_its_place() -> None:
-    needed = held_by(a_step(), WORKSPACE).reserved_bytes
-    assert held_by(a_step(), WORKSPACE, capacity_bytes=needed).shortage is None
-    shortage = held_by(a_step(), WORKSPACE, capacity_bytes=60 * MIB).shortage
+    needed = replay_requests(a_step(), WORKSPACE).reserved_bytes
+    assert replay_requests(a_step(), WORKSPACE, capacity_bytes=needed).shortage is None
+    shortage = replay_requests(a_step(), WORKSPACE, capacity_bytes=60 * MIB).shortage
     assert shortage is not None
     assert (shortage.step, shortage.phase, shortage.requested_bytes) == (1, "forward", WORKSPACE)
-    in_build = held_by(a_step(), WORKSPACE, capacity_bytes=MIB).shortage
+    in_build = replay_requests(a_step(), WORKSPACE, capacity_bytes=MIB).shortage
     assert in_build is not None and (in_build.step, in_build.phase) == (0, "build")
 
 
 def test_expandable_segments_need_less_where_sizes_change_between_steps() -> None:
     step = [size * MIB for size in (30, 50, 70)]
     grows = a_step(step=[*step, ~2, ~3, ~4, 150 * MIB, ~5], marks=[("forward", 0)])
-    plain = held_by(grows, WORKSPACE)
-    expandable = held_by(grows, WORKSPACE, AllocatorSettings(expandable_segments=True))
+    plain = replay_requests(grows, WORKSPACE)
+    expandable = replay_requests(grows, WORKSPACE, AllocatorSettings(expandable_segments=True))
     assert expandable.reserved_bytes < plain.reserved_bytes
     assert expandable.allocated_bytes == plain.allocated_bytes
 
@@ -152,8 +152,8 @@ def test_what_the_build_returns_itself_can_be_left_out() -> None:
         step=[30 * MIB, 40 * MIB, ~2, ~3],
         marks=[("forward", 0)],
     )
-    drawing, bare = held_by(built, 0), held_by(built, 0, leaves_nothing=True)
-    assert bare == held_by(
+    drawing, bare = replay_requests(built, 0), replay_requests(built, 0, leaves_nothing=True)
+    assert bare == replay_requests(
         a_step(
             build=[weights],
             state=[],

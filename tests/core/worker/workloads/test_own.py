@@ -13,7 +13,7 @@ import torch
 
 from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.estimate.exact import canonical_spec
-from sysbench.core.estimate.requests import Held, held_by
+from sysbench.core.estimate.requests import AllocatorPeak, replay_requests
 from sysbench.core.record.events import AnyEvent, DeviceDescribed, ResultReported, WorkerFailed
 from sysbench.core.record.record import Kernels, Memory
 from sysbench.core.runs.job import Job
@@ -106,11 +106,11 @@ def test_tensors_that_a_step_makes_without_a_device_are_played(
 def test_a_parameter_that_no_gradient_reaches_has_no_state(own: Callable[..., RunSpec]) -> None:
     """On CUDA the optimizer makes state in its first step, for parameters with a gradient."""
 
-    def predicted(frozen: bool) -> tuple[int, Held]:
+    def predicted(frozen: bool) -> tuple[int, AllocatorPeak]:
         spec = own("idle", **{"model.frozen": frozen}).changed(device="cuda:0")
         prediction = exact_prediction(canonical_spec(spec))
         assert prediction.requests is not None
-        return prediction.peak_bytes, held_by(prediction.requests, 0)
+        return prediction.peak_bytes, replay_requests(prediction.requests, 0)
 
     assert predicted(frozen=False) == predicted(frozen=True)
 

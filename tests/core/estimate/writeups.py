@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from ..errors import SpecError
-from ..spec.spec import RunSpec
+from sysbench.core.errors import SpecError
+from sysbench.core.spec.spec import RunSpec
 
 Resident = Literal["P", "P+t", "P+C+t", "P+A", "P+2A", "3P+A", "max(4P, P+A)", "max(4P, 3P+A)"]
 """Tensors live at the peak, in parameter sets P, saved graphs A, autocast's copies C = P/2 and
