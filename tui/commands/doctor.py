@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = examples(
         ("sysbench-tui doctor", ""),
         ("sysbench-tui doctor --noise", "3 minutes, on an otherwise idle machine"),
-        ("sysbench-tui doctor --noise --remedies", "also try what may lower it"),
         ("sysbench-tui doctor --measure", "roofs and MFU then rest on it"),
     )
     add_noise_arguments(parser)

@@ -28,23 +28,13 @@ def add_noise_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes",
         type=_minutes,
         metavar="M",
-        help=f"time of the measurement, and of each remedy (default: {MINUTES:g})",
+        help=f"time of the measurement (default: {MINUTES:g})",
     )
     meaning = (
         "measure another spec (default: tiny on a CPU, cs336-2025/small on a GPU, "
         "2 seconds a process)"
     )
     add_settings(group, "--set", meaning)
-    group.add_argument(
-        "--remedies",
-        action="store_true",
-        help="then try what may lower the noise, each in turn with rounds without it",
-    )
-    group.add_argument(
-        "--lock-clocks",
-        action="store_true",
-        help="one remedy: lock the GPU's SM clock, freed after every round; needs root",
-    )
 
 
 def mistake(arguments: argparse.Namespace) -> str:
@@ -52,14 +42,10 @@ def mistake(arguments: argparse.Namespace) -> str:
     given = {
         "--minutes": arguments.minutes is not None,
         "--set": bool(arguments.settings),
-        "--remedies": arguments.remedies,
-        "--lock-clocks": arguments.lock_clocks,
     }
     lonely = [name for name, is_given in given.items() if is_given]
     if lonely and not arguments.noise:
         return f"{', '.join(lonely)}: only with --noise"
-    if arguments.lock_clocks and not arguments.remedies:
-        return "--lock-clocks: only with --remedies"
     return ""
 
 
@@ -78,13 +64,7 @@ def measure_noise(arguments: argparse.Namespace) -> int:
     progress.start(spec, minutes)
     result: Examined | None = None
     with cancelled_by_signals(cancel):
-        for item in examine_noise(
-            spec,
-            minutes=minutes,
-            remedies=arguments.remedies,
-            lock_clocks=arguments.lock_clocks,
-            cancel=cancel,
-        ):
+        for item in examine_noise(spec, minutes=minutes, cancel=cancel):
             if isinstance(item, Examined):
                 result = item
             else:
@@ -93,7 +73,7 @@ def measure_noise(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result)
     else:
-        print_lines(examined_lines(result, page_width(), tried=arguments.remedies))
+        print_lines(examined_lines(result, page_width()))
     if result.ending == "cancelled":
         return 130
     return 0 if result.floor is not None else 1
@@ -106,7 +86,7 @@ def _spec(settings: list[str]) -> RunSpec:
         SpecError: Naming the key at fault.
     """
     from ....core.machine.devices import resolve_device
-    from ....core.runs.ab.noise_floor import ROUND_SECONDS, default_model
+    from ....core.runs.ab.noise_doctor import ROUND_SECONDS, default_model
     from ....core.spec.resolve import resolved
     from ....core.spec.spec import DIMENSION_NAMES, parse_spec
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from ....core.record.events import Noticed
-from ....core.runs.ab.noise_doctor import Trying
-from ....core.runs.ab.noise_floor import Taken
+from ....core.record.events import AnyEvent, Noticed
 from ....core.runs.ab.runner import RoundFinished, RoundStarting
 from ....core.spec.spec import RunSpec
 from ....core.tables.cells import literal
@@ -19,8 +17,7 @@ class RoundProgress:
 
     def __init__(self, *, json: bool) -> None:
         self._lines = ProgressLines.beside(json=json)
-        self._medians: dict[str, list[float]] = {"A": [], "B": []}
-        self._trying = False
+        self._medians: list[float] = []
 
     def start(self, spec: RunSpec, minutes: float) -> None:
         """Say what is going to happen."""
@@ -29,15 +26,9 @@ class RoundProgress:
             "Ctrl+C ends it, and 8 rounds are enough to keep"
         )
 
-    def show(self, item: Taken | Trying) -> None:
+    def show(self, item: RoundStarting | RoundFinished | AnyEvent) -> None:
         """Write a line if the item is worth one."""
         match item:
-            case Trying():
-                self._medians = {"A": [], "B": []}
-                self._trying = True
-                self._lines.say(
-                    f"remedy {item.number} of {item.trials}: {item.name} (B), without (A)"
-                )
             case RoundStarting(again=again) if again:
                 self._lines.say(f"again: {literal(again)}")
             case RoundFinished():
@@ -46,15 +37,13 @@ class RoundProgress:
                 self._lines.say(literal(item.message))
 
     def _round(self, finished: RoundFinished) -> str:
-        row, medians = finished.round, self._medians[finished.side]
+        row, medians = finished.round, self._medians
         if not row.counts or row.median_ms is None:
             return f"round of {finished.side} does not count: {row.disturbed or row.outcome}"
         medians.append(row.median_ms)
-        every = medians if self._trying else [*self._medians["A"], *self._medians["B"]]
-        number = sum(map(len, self._medians.values()))
-        text = f"round {number:>3} {finished.side}  {milliseconds(row.median_ms)}"
+        text = f"round {len(medians):>3} {finished.side}  {milliseconds(row.median_ms)}"
         text += f"  {interval(row.half_width)} inside" if row.half_width else ""
-        if len(every) < 3:
+        if len(medians) < 3:
             return text
-        spread = statistics.stdev(every) / statistics.fmean(every)
-        return f"{text}, {interval(spread)} between {len(every)}"
+        spread = statistics.stdev(medians) / statistics.fmean(medians)
+        return f"{text}, {interval(spread)} between {len(medians)}"

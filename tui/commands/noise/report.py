@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ....core.analysis.verdict.noise import Source
 from ....core.analysis.verdict.verdict import headline
 from ....core.formatting import counted, milliseconds, percent, signed_percent
-from ....core.runs.ab.noise import NoiseFloor, Remedy
+from ....core.runs.ab.noise import NoiseFloor
 from ....core.runs.ab.noise_doctor import Examined
 from ....core.tables.cells import literal
 from ..report import layout
@@ -19,19 +19,18 @@ _GLUE = "\N{NO-BREAK SPACE}%"
 _CHANGES = ("drift", "order", "clock", "neighbours", "first touch")
 
 
-def examined_lines(result: Examined, width: int, *, tried: bool) -> Iterator[Line]:
+def examined_lines(result: Examined, width: int) -> Iterator[Line]:
     """All lines of a result; no line ends between a number and its percent sign.
 
     Args:
         result: What was measured.
         width: Columns to fill.
-        tried: Whether remedies were tried.
     """
-    for line in _lines(result, width, tried=tried):
+    for line in _lines(result, width):
         yield [(text.replace(_GLUE, " %"), style) for text, style in line]
 
 
-def _lines(result: Examined, width: int, *, tried: bool) -> Iterator[Line]:
+def _lines(result: Examined, width: int) -> Iterator[Line]:
     floor = result.floor
     if floor is None:
         yield from prose(result.detail, width)
@@ -43,7 +42,7 @@ def _lines(result: Examined, width: int, *, tried: bool) -> Iterator[Line]:
     yield from prose(_summary(floor, result), width)
     yield from titled("What this machine can tell", _finds(result, floor, width))
     yield from titled("Where the noise comes from", _sources(floor, width))
-    yield from titled("What to do", _remedies(floor, width, tried=tried))
+    yield from titled("What to do", _remedies(floor, width))
     yield blank()
     kept = "kept for this device: compare, ab and gate use it; docs/noise.md explains each line"
     yield from prose(kept, width, style="dim")
@@ -132,22 +131,9 @@ def _decimals(share: float) -> int:
     return min(5, max(0, 2 - size))
 
 
-def _remedies(floor: NoiseFloor, width: int, *, tried: bool) -> Iterator[Line]:
+def _remedies(floor: NoiseFloor, width: int) -> Iterator[Line]:
     for remedy in floor.remedies:
         yield from _labelled(remedy.name, "", width, label_style="bold")
-        text = f"{_effect(remedy)}{literal(remedy.detail)}"
-        yield from _labelled("", text, width, column=2)
+        yield from _labelled("", literal(remedy.detail), width, column=2)
     if not floor.remedies:
         yield from prose("  nothing stands out", width)
-    if not tried:
-        text = "`doctor --noise --remedies` tries others, each with its measured effect"
-        yield from prose(f"  {text}", width, hang=2, style="dim")
-
-
-def _effect(remedy: Remedy) -> str:
-    if remedy.before is None or remedy.after is None:
-        return ""
-    text = f"spread {_share(remedy.before)} without, {_share(remedy.after)} with it"
-    if remedy.ratio is not None and remedy.low is not None and remedy.high is not None:
-        text += f", × {remedy.ratio:.2f} ({remedy.low:.2f} to {remedy.high:.2f})"
-    return f"{text}; "
