@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from ...core.record.events import AnyEvent, RunEnded
 from ...core.runs.directory import RunDirectory, find_run
-from ...core.runs.launch import is_beginning
 from .arguments import add_run_argument, examples
 from .report.output import say
 
@@ -52,7 +51,7 @@ def follow(run: RunDirectory) -> Iterator[AnyEvent]:
     tail = run.tail()
     while True:
         # Read before the events: a supervisor that was alive may have written more since.
-        alive = is_beginning(run) or run.is_live()
+        alive = run.is_beginning() or run.is_live()
         ended = False
         for event in tail.read():
             yield event

@@ -18,7 +18,7 @@ from .report.output import write as print_text
 from .spec_arguments import parse_settings
 
 if TYPE_CHECKING:
-    from ...core.runs.supervisor import Cancellation
+    from ...core.runs.job_directory import Cancellation
     from ...core.studies.file.study import Study
     from ...core.studies.run.grid import Cell
     from ...core.studies.run.runner import StudyEvent
@@ -171,7 +171,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fill the cells, or with ``--dry-run`` forecast them."""
-    from ...core.runs.supervisor import Cancellation
+    from ...core.runs.job_directory import Cancellation
     from ...core.studies.cluster.slurm import parse_options, placed
     from ...core.studies.file.schema import load_study
     from ...core.studies.report.files import study_as_json

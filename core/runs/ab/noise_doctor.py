@@ -1,8 +1,7 @@
 """The noise doctor: measures a spec against itself, keeps the noise floor, and gives advice.
 
-`runner` stops as soon as the medians are decided. A spread needs every round that the time gives,
-so the rounds are measured here, with the same blocks, fresh processes and repeats of disturbed
-rounds.
+An experiment stops as soon as the medians are decided. A spread needs every round that the time
+gives, so this one goes on until then.
 """
 
 from __future__ import annotations
@@ -18,24 +17,20 @@ import msgspec
 from ...analysis.verdict.conditions import others_load
 from ...analysis.verdict.noise import LEAST_ROUNDS, Noise, Observed, noise_of
 from ...analysis.verdict.power import ROUNDS_A_BLOCK, smallest_difference
-from ...analysis.verdict.records import verdict_of
 from ...analysis.verdict.verdict import Verdict
 from ...errors import WorkerFailed
 from ...formatting import counted, percent, signed_percent
 from ...machine.clocks import host_tick_ns, processor_mhz
 from ...machine.neighbours import Neighbour, Neighbours
 from ...record.environment import device_name, torch_version
-from ...record.events import AnyEvent, StageEntered, TelemetrySampled
+from ...record.events import StageEntered, TelemetrySampled
 from ...record.record import Record
 from ...spec.models import CUSTOM
 from ...spec.spec import RunSpec
-from ...storage import locked
-from ..records import load_record
-from ..supervisor import Cancellation, add_round, disturb_round
-from .disturbance import MOST_REPEATS, disturbance
-from .experiment import Ended, Ending, ExperimentDirectory, Side, create_experiment
+from ..job_directory import Cancellation
+from .experiment import Ending, ExperimentDirectory, Side, create_experiment
 from .noise import NoiseFloor, Remedy, keep_noise_floor
-from .runner import RoundFinished, RoundStarting
+from .runner import ExperimentEvent, ExperimentRun, RoundFinished, Stopped
 
 ROUND_SECONDS = 2.0
 """Longest measurement of a round: a floor needs many processes rather than long ones."""
@@ -83,7 +78,7 @@ def examine_noise(
     wait: bool = True,
     cancel: Cancellation | None = None,
     root: Path | None = None,
-) -> Iterator[RoundStarting | RoundFinished | AnyEvent | Examined]:
+) -> Iterator[ExperimentEvent | Examined]:
     """Measure the noise of a spec here and keep it as the device's floor; Examined comes last.
 
     Fewer than 8 rounds are no floor. What was measured until a cancellation counts.
@@ -95,33 +90,32 @@ def examine_noise(
         cancel: Ends it when set.
         root: Home (default: the user's).
     """
-    cancel = cancel or Cancellation()
     directory = create_experiment(spec, spec, max_minutes=minutes, purpose="noise", root=root)
     others = Neighbours()
-    measurement = Measurement(directory, wait=wait, cancel=cancel)
-    for item in measurement.rounds():
-        if isinstance(item, RoundFinished):
-            others.look()  # between two rounds, where it disturbs none
-        yield item
+    with directory.hold():
+        measurement = NoiseMeasurement(directory, wait, cancel or Cancellation())
+        for item in measurement.blocks():
+            if isinstance(item, RoundFinished):
+                others.look()  # between two rounds, where it disturbs none
+            if isinstance(item, Stopped):
+                ended = item.ended
+            yield item
     noise = measurement.noise()
-    result = _examined(measurement, noise, cancel)
-    directory.write_end(
-        Ended(
-            ending=result.ending,
-            detail=result.detail,
-            verdict=result.verdict or Verdict(verdict="not decidable", why=result.detail),
-            seconds=measurement.seconds,
-        )
+    result = Examined(
+        verdict=ended.verdict if measurement.rounds("A") and measurement.rounds("B") else None,
+        rounds=measurement.count(),
+        ending=ended.ending,
+        detail=ended.detail,
     )
     if noise is not None:
         floor = msgspec.structs.replace(
-            floor_of(measurement, noise, spec),
+            floor_of(measurement, noise, spec, ended.seconds),
             remedies=advice(
                 noise,
                 measurement.observed(),
                 others.busiest(),
                 others.stolen_cores(),
-                _governor(measurement.record("A")),
+                _governor(measurement.records["A"]),
             ),
         )
         keep_noise_floor(floor, root)
@@ -134,139 +128,77 @@ def examine_noise(
     yield result
 
 
-class Measurement:
-    """Rounds of an experiment's two sides under way.
+class NoiseMeasurement(ExperimentRun):
+    """A comparison of a spec with itself that ends with its time, whatever its verdict."""
 
-    Attributes:
-        failed: Why it cannot go on; empty while it can.
-        seconds: Time that it has taken.
-    """
-
-    def __init__(
-        self,
-        directory: ExperimentDirectory,
-        *,
-        wait: bool = True,
-        cancel: Cancellation | None = None,
-    ) -> None:
-        self.directory = directory
-        self.failed = ""
-        self.seconds = 0.0
-        self._plan = directory.experiment()
-        self._wait = wait
-        self._cancel = cancel or Cancellation()
+    def __init__(self, directory: ExperimentDirectory, wait: bool, cancel: Cancellation) -> None:
+        super().__init__(directory, wait, cancel)
         self._clocks: dict[tuple[Side, int], float] = {}
         self._longest = 0.0
 
-    def rounds(self) -> Iterator[RoundStarting | RoundFinished | AnyEvent]:
-        """Measure rounds until the next one would exceed the experiment's minutes.
-
-        Raises:
-            DeviceBusyError: Another process works on this experiment.
-        """
-        with locked(self.directory.lock_path, who=f"experiment {self.directory.id}"):
-            yield from self._blocks()
-
-    def _blocks(self) -> Iterator[RoundStarting | RoundFinished | AnyEvent]:
+    def one_round(self, side: Side, block: int, position: int) -> Iterator[ExperimentEvent]:
         began = time.monotonic()
-        block = 0
-        while self._goes_on(began):
-            for position, side in enumerate(self._plan.order(block)):
-                again = ""
-                for repeats in range(MOST_REPEATS + 1):
-                    if not self._goes_on(began):
-                        return
-                    yield RoundStarting(block=block, position=position, side=side, again=again)
-                    yield from self._round(side, block, position, repeats)
-                    self.seconds = time.monotonic() - began
-                    rows = self.of_side(side)  # none when the side's first round was cancelled
-                    again = rows[-1].round.disturbed if rows and not self.failed else ""
-                    if not again:
-                        break
-            block += 1
-
-    def _goes_on(self, began: float) -> bool:
-        spent = time.monotonic() - began
-        out_of_time = spent + self._longest > 60 * self._plan.max_minutes
-        return not (self.failed or self._cancel.is_set() or out_of_time)
-
-    def _round(
-        self, side: Side, block: int, position: int, repeats: int
-    ) -> Iterator[RoundFinished | AnyEvent]:
-        began = time.monotonic()
-        run = self.directory.run(side)
-        earlier = [row.round for row in self.observed()]
         clocks: list[float] = []
         measuring = False
-        for event in add_round(
-            run,
-            experiment=self._plan.id,
-            block=block,
-            position=position,
-            side=side,
-            wait=self._wait,
-            cancel=self._cancel,
-        ):
+        for event in super().one_round(side, block, position):
             match event:
                 case StageEntered():
                     measuring = event.stage == "measure"
                 case TelemetrySampled() if measuring and (mhz := processor_mhz()):
                     clocks.append(mhz)
+                case RoundFinished() if clocks:
+                    self._clocks[side, event.round.index] = statistics.median(clocks)
             yield event
         self._longest = max(self._longest, time.monotonic() - began)
-        record = load_record(run)
-        ended = record.pass_named("timing")
-        rows = record.timing.rounds if record.timing else []
-        if ended is None or ended.outcome != "finished" or not rows:
-            if not self._cancel.is_set():
-                self.failed = f"a round ended as {ended.detail if ended else record.status}"
-            return
-        row = rows[-1]
-        if clocks:
-            self._clocks[side, row.index] = statistics.median(clocks)
-        why = disturbance(row, earlier)
-        if why and repeats < MOST_REPEATS:
-            disturb_round(run, row.index, why)
-            row = self.of_side(side)[-1].round
-        yield RoundFinished(side=side, round=row)
 
-    def of_side(self, side: Side) -> list[Observed]:
-        """Rounds of one side so far that are over."""
-        run = self.directory.run(side)
-        timing = load_record(run).timing if run.record_path.exists() else None
-        rows = timing.rounds if timing else []
-        return [
-            Observed(round=row, clock_mhz=self._clocks.get((side, row.index)))
-            for row in rows
-            if row.experiment == self._plan.id
-        ]
+    def is_over(self) -> bool:
+        """Whether a round as long as the longest would exceed the time."""
+        spent = time.monotonic() - self.began
+        out_of_time = spent + self._longest > 60 * self.experiment.max_minutes
+        return self.cancel.is_set() or bool(self.failed) or out_of_time
+
+    def stops(self) -> bool:
+        return self.is_over()
+
+    def ending(self, _: Verdict) -> tuple[Ending, str]:
+        rounds, enough = self.count(), self.noise() is not None
+        spent = f"{counted(rounds, 'round')} in {(time.monotonic() - self.began) / 60:.1f} minutes"
+        few = "" if enough else f"; {LEAST_ROUNDS} are the least for a floor, so none is written"
+        if self.failed:
+            return "failed", f"{self.failed}, after {spent}{few}"
+        if self.cancel.is_set():
+            return "cancelled", f"stopped on request after {spent}{few}"
+        return "out-of-time", f"{spent}{few}"
+
+    def count(self) -> int:
+        """Number of rounds that count."""
+        return sum(row.round.counts for row in self.observed())
 
     def observed(self) -> list[Observed]:
         """Rounds of both sides so far, in the order of starting."""
-        rows = [*self.of_side("A"), *self.of_side("B")]
+        rows = [
+            Observed(round=row, clock_mhz=self._clocks.get((side, row.index)))
+            for side in self.records
+            for row in self.rounds(side)
+        ]
         return sorted(rows, key=lambda row: row.round.started_ns)
 
     def noise(self) -> Noise | None:
         """The noise of the rounds; None while they are too few."""
-        observed = self.observed()
-        if not observed:
-            return None
-        timing = self.record("A").timing
+        timing = self.records["A"].timing
         on_events = timing is not None and timing.clock == "cuda-events"
-        return noise_of(observed, None if on_events else float(host_tick_ns()))
-
-    def record(self, side: Side) -> Record:
-        """The record of one side's run."""
-        return load_record(self.directory.run(side))
+        return noise_of(self.observed(), None if on_events else float(host_tick_ns()))
 
 
-def floor_of(measurement: Measurement, noise: Noise, spec: RunSpec) -> NoiseFloor:
+def floor_of(
+    measurement: NoiseMeasurement, noise: Noise, spec: RunSpec, seconds: float
+) -> NoiseFloor:
     """The floor to keep.
 
     Raises:
         WorkerFailed: The record does not name its device.
     """
-    record = measurement.record("A")
+    record = measurement.records["A"]
     device = device_name(record.environment)
     if device is None:
         raise WorkerFailed(f"run {record.id} does not name the device that it measured")
@@ -287,27 +219,9 @@ def floor_of(measurement: Measurement, noise: Noise, spec: RunSpec) -> NoiseFloo
         pair=noise.pair,
         step_ms=noise.median_ms,
         left_out=sum(bool(row.round.disturbed) for row in measurement.observed()),
-        seconds=measurement.seconds,
+        seconds=seconds,
         torch=torch_version(record.environment) or "",
         experiment=measurement.directory.id,
-    )
-
-
-def _examined(measurement: Measurement, noise: Noise | None, cancel: Cancellation) -> Examined:
-    rounds = sum(row.round.counts for row in measurement.observed())
-    taken = f"{counted(rounds, 'round')} in {measurement.seconds / 60:.1f} minutes"
-    few = f"; {LEAST_ROUNDS} are the least for a floor, so none is written" if noise is None else ""
-    ending: Ending = "out-of-time"
-    if measurement.failed:
-        ending, taken = "failed", f"{measurement.failed}, after {taken}"
-    elif cancel.is_set():
-        ending, taken = "cancelled", f"stopped on request after {taken}"
-    both = measurement.of_side("A") and measurement.of_side("B")
-    return Examined(
-        verdict=verdict_of(measurement.record("A"), measurement.record("B")) if both else None,
-        rounds=rounds,
-        ending=ending,
-        detail=f"{taken}{few}",
     )
 
 

@@ -33,7 +33,8 @@ from ...record.rates import (
     RateRequest,
     RateTimed,
 )
-from ..supervisor import Cancellation, locked_devices
+from ..job_directory import Cancellation
+from ..supervisor import locked_devices
 from .store import device_key
 
 ROUNDS = 6

@@ -19,7 +19,13 @@ from ....core.record.events import (
 )
 from ....core.record.timing import Round
 from ....core.runs.ab.experiment import Experiment, ExperimentDirectory, Side
-from ....core.runs.ab.runner import Judged, Progress, RoundFinished, RoundStarting, Stopped
+from ....core.runs.ab.runner import (
+    ExperimentEvent,
+    Judged,
+    RoundFinished,
+    RoundStarting,
+    Stopped,
+)
 from ....core.tables.cells import literal
 from ...text import STAGE_WORDS, elapsed, median_text, milliseconds, outcome_glyph
 from .report import picture_line
@@ -60,7 +66,7 @@ class AbProgress:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, item: Progress) -> None:
+    def show(self, item: ExperimentEvent) -> None:
         """Take one item into the display."""
         said = self._view.take(item)
         if self._live is None:
@@ -84,7 +90,7 @@ class AbView:
         self._verdict: Verdict | None = None
         self._now = ""
 
-    def take(self, item: Progress) -> str:
+    def take(self, item: ExperimentEvent) -> str:
         """Take an item in; the line that a pipe gets for it, or an empty one."""
         match item:
             case RoundStarting():

@@ -122,8 +122,9 @@ def _measured(arguments: argparse.Namespace, baseline: Baseline) -> Record | Non
     """The record of a new run of the baseline's spec; None if it was cancelled."""
     from ....core.analysis.verdict.gate import USUAL_ROUNDS
     from ....core.runs.directory import create_run
+    from ....core.runs.job_directory import Cancellation
     from ....core.runs.records import load_record
-    from ....core.runs.supervisor import Cancellation, supervise
+    from ....core.runs.supervisor import supervise
     from ..report.progress import progress_for
     from ..report.signals import cancelled_by_signals
 

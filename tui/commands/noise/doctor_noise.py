@@ -52,7 +52,7 @@ def mistake(arguments: argparse.Namespace) -> str:
 def measure_noise(arguments: argparse.Namespace) -> int:
     """Measure and print; 0 with a floor, 130 when cancelled, 1 without a floor."""
     from ....core.runs.ab.noise_doctor import Examined, examine_noise
-    from ....core.runs.supervisor import Cancellation
+    from ....core.runs.job_directory import Cancellation
     from ..report.signals import cancelled_by_signals
     from .progress import RoundProgress
     from .report import examined_lines

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from ....core.record.events import AnyEvent, Noticed
-from ....core.runs.ab.runner import RoundFinished, RoundStarting
+from ....core.record.events import Noticed
+from ....core.runs.ab.runner import ExperimentEvent, RoundFinished, RoundStarting
 from ....core.spec.spec import RunSpec
 from ....core.tables.cells import literal
 from ...text import interval, milliseconds
@@ -26,7 +26,7 @@ class RoundProgress:
             "Ctrl+C ends it, and 8 rounds are enough to keep"
         )
 
-    def show(self, item: RoundStarting | RoundFinished | AnyEvent) -> None:
+    def show(self, item: ExperimentEvent) -> None:
         """Write a line if the item is worth one."""
         match item:
             case RoundStarting(again=again) if again:

@@ -50,9 +50,9 @@ def measure_devices(arguments: argparse.Namespace) -> int:
     from ....core.machine.devices import find_cuda, resolve_device
     from ....core.machine.null_gpu import is_null
     from ....core.record.rates import DeviceRates
+    from ....core.runs.job_directory import Cancellation
     from ....core.runs.rates.measure import ROUNDS, measure_rates
     from ....core.runs.rates.store import keep_rates, kept_rates
-    from ....core.runs.supervisor import Cancellation
     from ..report.signals import cancelled_by_signals
     from .report import report_lines
 

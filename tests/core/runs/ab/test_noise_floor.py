@@ -35,9 +35,10 @@ from sysbench.core.runs.ab.noise import (
     noise_floors,
     noise_path,
 )
-from sysbench.core.runs.ab.noise_doctor import Measurement, advice, floor_of
+from sysbench.core.runs.ab.noise_doctor import NoiseMeasurement, advice, floor_of
 from sysbench.core.runs.ab.plan import plan_of
 from sysbench.core.runs.directory import EventLog
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.records import load_record
 from sysbench.core.spec.spec import RunSpec
 
@@ -69,6 +70,10 @@ def with_rounds(medians_ms: dict[Side, list[float]]) -> ExperimentDirectory:
             log.append(RunEnded(status="finished"))
         load_record(run)
     return directory
+
+
+def measured(directory: ExperimentDirectory) -> NoiseMeasurement:
+    return NoiseMeasurement(directory, wait=True, cancel=Cancellation())
 
 
 def round_events(experiment: str, side: Side, n: int, median_ms: float) -> list[AnyEvent]:
@@ -135,11 +140,11 @@ def floor_here(measured_ns: int, **changes: Any) -> NoiseFloor:
 
 
 def test_rounds_become_a_floor_that_plans_and_verdicts_use() -> None:
-    measurement = Measurement(with_rounds(simulated(12, 0.01, 0.01)))
+    measurement = measured(with_rounds(simulated(12, 0.01, 0.01)))
     noise = measurement.noise()
     assert noise is not None
     assert noise.rounds == 24
-    floor = floor_of(measurement, noise, SPEC)
+    floor = floor_of(measurement, noise, SPEC, 180.0)
     assert (floor.device, floor.torch, floor.left_out) == (cpu_model(), "2.9.0", 0)
     assert floor.low is not None and floor.high is not None
     assert floor.low < floor.between < floor.high
@@ -155,7 +160,7 @@ def test_rounds_become_a_floor_that_plans_and_verdicts_use() -> None:
     own = plan_of(other, SPEC, 10)  # a spec's own processes come before the floor
     assert "24 earlier processes of B" in own.source
     assert own.smallest is not None and own.smallest > 0
-    record = measurement.record("A")
+    record = measurement.records["A"]
     known = known_noise(record, record)
     assert (known.floor, known.drift) == (floor.between, floor.drift)
 
@@ -163,7 +168,7 @@ def test_rounds_become_a_floor_that_plans_and_verdicts_use() -> None:
 def test_seven_rounds_are_no_floor() -> None:
     rounds = simulated(4, 0.01, 0.01)
     rounds["B"].pop()
-    assert Measurement(with_rounds(rounds)).noise() is None
+    assert measured(with_rounds(rounds)).noise() is None
 
 
 def test_a_floor_with_tried_remedies_of_an_earlier_version_reads(home: Path) -> None:
@@ -225,7 +230,7 @@ def test_a_damaged_floor_is_a_warning_of_the_doctor(home: Path) -> None:
 
 
 def test_advice_names_the_figure_behind_it() -> None:
-    measurement = Measurement(with_rounds(simulated(12, 0.05, 0.05)))
+    measurement = measured(with_rounds(simulated(12, 0.05, 0.05)))
     noise = measurement.noise()
     assert noise is not None
     seen = [Neighbour(name="pytest", cores=100.0)]

@@ -12,6 +12,7 @@ from sysbench.core import RunSpec, run
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
 from sysbench.core.machine.peaks import parse_peak, roof_of
 from sysbench.core.record.rates import KINDS, DeviceRates
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.rates.measure import RateFound, RateRound, measure_rates
 from sysbench.core.runs.rates.store import (
     keep_rates,
@@ -20,7 +21,7 @@ from sysbench.core.runs.rates.store import (
     rates_check,
     rates_path,
 )
-from sysbench.core.runs.supervisor import Cancellation, locked_devices
+from sysbench.core.runs.supervisor import locked_devices
 
 from ...conftest import RunPython
 
