@@ -28,7 +28,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Follow the run; its exit code, as `run` would have returned it."""
     from ...core.runs.ab.experiment import experiment_meant
     from .report.ending import print_ending
-    from .report.progress import progress_for
+    from .report.progress import Progress, RunFold
 
     experiment = experiment_meant(arguments.run)
     if experiment is not None:
@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
         return attach_to(experiment, json=arguments.json)
     run = find_run(arguments.run)
     try:
-        with progress_for(json=arguments.json) as progress:
+        with Progress(RunFold(), json=arguments.json) as progress:
             for event in follow(run):
                 progress.show(event)
     except KeyboardInterrupt:

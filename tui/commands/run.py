@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     from ...core.runs.job_directory import Cancellation
     from ...core.runs.supervisor import supervise
     from .report.ending import print_ending
-    from .report.progress import progress_for
+    from .report.progress import Progress, RunFold
     from .report.signals import cancelled_by_signals
 
     spec = chosen_spec(arguments)
@@ -77,7 +77,7 @@ def main(arguments: argparse.Namespace) -> int:
             say(f"follow it with `sysbench-tui attach {run.id}`, end it with `stop`")
         return 0
     cancel = Cancellation()
-    with cancelled_by_signals(cancel), progress_for(json=arguments.json) as progress:
+    with cancelled_by_signals(cancel), Progress(RunFold(), json=arguments.json) as progress:
         for event in supervise(run, wait=not arguments.no_wait, cancel=cancel):
             progress.show(event)
     return print_ending(run, json=arguments.json)

@@ -179,9 +179,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from ...core.studies.run.grid import expand, with_overrides, with_variant
     from ...core.studies.run.runner import StudyEnded, keep_python
     from ...core.studies.run.state import directory_of, open_study
+    from .report.progress import Progress
     from .report.signals import cancelled_by_signals
     from .report.study import study_lines
-    from .report.study_progress import StudyProgress
+    from .report.study_progress import StudyFold
 
     study = with_variant(load_study(arguments.name), arguments.variant)
     study = with_overrides(study, parse_settings(arguments.settings))
@@ -198,7 +199,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return _forecast(study, cells, as_json=arguments.json)
     directory = open_study(study)
     cancel, reason = Cancellation(), "finished"
-    with cancelled_by_signals(cancel), StudyProgress(quiet=arguments.json) as progress:
+    with cancelled_by_signals(cancel), Progress(StudyFold(), json=arguments.json) as progress:
         for event in _events(arguments, directory, cells, cancel):
             progress.show(event)
             if isinstance(event, StudyEnded):

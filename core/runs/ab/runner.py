@@ -15,6 +15,7 @@ import msgspec
 
 from ...analysis.verdict.bounds import MOST_BLOCKS
 from ...analysis.verdict.gate import gate
+from ...analysis.verdict.power import ROUNDS_A_BLOCK
 from ...analysis.verdict.records import blocks_of, other_computation, verdict_of
 from ...analysis.verdict.verdict import Verdict
 from ...errors import DamagedFileError, DeviceBusyError
@@ -267,20 +268,21 @@ class ExperimentRun:
     def ending(self, verdict: Verdict) -> tuple[Ending, str]:
         """Kind of the end, and a sentence on it."""
         done = self.blocks_done()
-        blocks = counted(done, "block")
+        rounds = counted(ROUNDS_A_BLOCK * done, "round")
         if self.failed:
             return "failed", self.failed
         if self.other_work():
             return "decided", "stopped at once: the two sides do not compute the same"
         if done and self.is_decided(verdict):
             what = "decided" if self.experiment.gate is None else "the gate is decided"
-            return "decided", f"{what} after {blocks}"
+            return "decided", f"{what} after {rounds}"
         if self.cancel.is_set():
-            return "cancelled", f"stopped on request after {blocks}; it can go on"
+            resume = f"continue with `ab --resume {self.directory.id}`"
+            return "cancelled", f"stopped after {rounds}; {resume}"
         if done >= MOST_BLOCKS:
-            return "out-of-rounds", f"{blocks}, the most there are, decided nothing"
-        limit = f"{self.experiment.max_minutes:g} minutes"
-        return "out-of-time", f"after {blocks} another would have exceeded the limit of {limit}"
+            return "out-of-rounds", f"{rounds}, the most there are, decided nothing"
+        limit = f"the limit of {self.experiment.max_minutes:g} minutes"
+        return "out-of-time", f"after {rounds} another block would have exceeded {limit}"
 
 
 def follow_experiment(

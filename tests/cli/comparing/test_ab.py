@@ -106,7 +106,7 @@ def test_a_against_a_works_and_everything_but_the_report_is_on_stderr(script: Sc
     assert progress.count(" ms\n") == 12
     assert "not decidable yet" in progress and "8 more rounds until the first look" in progress
     assert "same within 1.0 %" in progress
-    assert "decided: decided after 3 blocks" in progress
+    assert "decided after 12 rounds" in progress
     lines = out.splitlines()
     assert any(line.startswith("B is the same within 1.0 %: ") for line in lines)
     assert any(line.startswith("  -2 % ┄") for line in lines)

@@ -73,8 +73,9 @@ def main(arguments: argparse.Namespace) -> int:
     """Measure; the exit code is that of the gate, else 0 for any verdict."""
     from ....core.runs.ab.runner import NO_WAIT, run_experiment
     from ....core.runs.job_directory import Cancellation
+    from ..report.progress import Progress
     from ..report.signals import cancelled_by_signals
-    from .progress import AbProgress
+    from .progress import ExperimentFold
     from .report import print_experiment
 
     directory = _resumed(arguments) if arguments.resume else _created(arguments)
@@ -89,7 +90,8 @@ def main(arguments: argparse.Namespace) -> int:
             say(f"follow it with `sysbench-tui attach {directory.id}`, end it with `stop`")
         return 0
     cancel = Cancellation()
-    with cancelled_by_signals(cancel), AbProgress(directory, quiet=arguments.json) as progress:
+    fold = ExperimentFold(directory.experiment())
+    with cancelled_by_signals(cancel), Progress(fold, json=arguments.json) as progress:
         for item in run_experiment(directory, wait=not arguments.no_wait, cancel=cancel):
             progress.show(item)
     return print_experiment(directory, json=arguments.json, markdown=arguments.md)
@@ -98,11 +100,12 @@ def main(arguments: argparse.Namespace) -> int:
 def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
     """Follow an experiment of another process until it stops; the exit code that it returns."""
     from ....core.runs.ab.runner import follow_experiment
-    from .progress import AbProgress
+    from ..report.progress import Progress
+    from .progress import ExperimentFold
     from .report import print_experiment
 
     try:
-        with AbProgress(directory, quiet=json) as progress:
+        with Progress(ExperimentFold(directory.experiment()), json=json) as progress:
             for item in follow_experiment(directory):
                 progress.show(item)
     except KeyboardInterrupt:

@@ -125,13 +125,13 @@ def _measured(arguments: argparse.Namespace, baseline: Baseline) -> Record | Non
     from ....core.runs.job_directory import Cancellation
     from ....core.runs.records import load_record
     from ....core.runs.supervisor import supervise
-    from ..report.progress import progress_for
+    from ..report.progress import Progress, RunFold
     from ..report.signals import cancelled_by_signals
 
     repeat = USUAL_ROUNDS if arguments.repeat is None else arguments.repeat
     run = create_run(baseline.spec, ["timing"], repeat=repeat)
     cancel = Cancellation()
-    with cancelled_by_signals(cancel), progress_for(json=arguments.json) as progress:
+    with cancelled_by_signals(cancel), Progress(RunFold(), json=arguments.json) as progress:
         for event in supervise(run, wait=not arguments.no_wait, cancel=cancel):
             progress.show(event)
     record = load_record(run)

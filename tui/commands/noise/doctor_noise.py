@@ -53,17 +53,20 @@ def measure_noise(arguments: argparse.Namespace) -> int:
     """Measure and print; 0 with a floor, 130 when cancelled, 1 without a floor."""
     from ....core.runs.ab.noise_doctor import Examined, examine_noise
     from ....core.runs.job_directory import Cancellation
+    from ..report.progress import Progress
     from ..report.signals import cancelled_by_signals
-    from .progress import RoundProgress
+    from .progress import NoiseFold
     from .report import examined_lines
 
     spec = _spec(arguments.settings)
     minutes = arguments.minutes or MINUTES
     cancel = Cancellation()
-    progress = RoundProgress(json=arguments.json)
-    progress.start(spec, minutes)
     result: Examined | None = None
-    with cancelled_by_signals(cancel):
+    with cancelled_by_signals(cancel), Progress(NoiseFold(), json=arguments.json) as progress:
+        progress.say(
+            f"{spec.model} on {spec.device} against itself for {minutes:g} minutes; "
+            "Ctrl+C ends it, and 8 rounds are enough to keep"
+        )
         for item in examine_noise(spec, minutes=minutes, cancel=cancel):
             if isinstance(item, Examined):
                 result = item

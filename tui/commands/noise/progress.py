@@ -1,4 +1,4 @@
-"""Rounds of the noise doctor on stderr, a line each."""
+"""The progress of the noise doctor: a line for each round."""
 
 from __future__ import annotations
 
@@ -6,35 +6,26 @@ import statistics
 
 from ....core.record.events import Noticed
 from ....core.runs.ab.runner import ExperimentEvent, RoundFinished, RoundStarting
-from ....core.spec.spec import RunSpec
-from ....core.tables.cells import literal
 from ...text import interval, milliseconds
-from ..report.output import ProgressLines
+from ..report.progress import Fold
 
 
-class RoundProgress:
-    """Writes lines; none into a pipe with JSON, which stdout may share."""
+class NoiseFold(Fold[ExperimentEvent]):
+    """Rounds of one spec, and how far they differ so far."""
 
-    def __init__(self, *, json: bool) -> None:
-        self._lines = ProgressLines.beside(json=json)
+    def __init__(self) -> None:
         self._medians: list[float] = []
 
-    def start(self, spec: RunSpec, minutes: float) -> None:
-        """Say what is going to happen."""
-        self._lines.say(
-            f"{spec.model} on {spec.device} against itself for {minutes:g} minutes; "
-            "Ctrl+C ends it, and 8 rounds are enough to keep"
-        )
-
-    def show(self, item: ExperimentEvent) -> None:
-        """Write a line if the item is worth one."""
-        match item:
+    def take(self, event: ExperimentEvent) -> str:
+        match event:
             case RoundStarting(again=again) if again:
-                self._lines.say(f"again: {literal(again)}")
+                return f"again: {again}"
             case RoundFinished():
-                self._lines.say(self._round(item))
+                return self._round(event)
             case Noticed():
-                self._lines.say(literal(item.message))
+                return event.message
+            case _:
+                return ""
 
     def _round(self, finished: RoundFinished) -> str:
         row, medians = finished.round, self._medians

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ..report.output import ProgressLines, page_width, print_json, print_lines
+from ..report.output import page_width, print_json, print_lines
 
 if TYPE_CHECKING:
     from ....core.record.rates import DeviceRates
@@ -53,20 +53,20 @@ def measure_devices(arguments: argparse.Namespace) -> int:
     from ....core.runs.job_directory import Cancellation
     from ....core.runs.rates.measure import ROUNDS, measure_rates
     from ....core.runs.rates.store import keep_rates, kept_rates
+    from ..report.progress import Fold, Progress
     from ..report.signals import cancelled_by_signals
     from .report import report_lines
 
     asked = arguments.rate_devices or _every(len(find_cuda()[0]))
     devices = list(dict.fromkeys(resolve_device(device) for device in asked))
     cancel = Cancellation()
-    progress = _Progress(json=arguments.json)
     found: list[DeviceRates] = []
-    with cancelled_by_signals(cancel):
+    with cancelled_by_signals(cancel), Progress(Fold[object](), json=arguments.json) as progress:
         for item in measure_rates(devices, rounds=arguments.rounds or ROUNDS, cancel=cancel):
             if isinstance(item, DeviceRates):
                 found.append(item)
             else:
-                progress.show(item)
+                progress.say(_line(item))
     reports = []
     for rates in found:
         earlier = kept_rates(rates.key)
@@ -90,24 +90,15 @@ def _every(gpus: int) -> list[str]:
     return [f"cuda:{number}" for number in range(gpus)] or ["cpu"]
 
 
-class _Progress:
-    """Writes a line for every rate; none into a pipe with JSON, which stdout may share."""
+def _line(item: RateRound | RateFound) -> str:
+    """A round that begins, or a rate that it has found."""
+    from ....core.runs.rates.measure import RateRound  # loaded with the measurement
+    from .report import rate_text
 
-    def __init__(self, *, json: bool) -> None:
-        self._lines = ProgressLines.beside(json=json)
-
-    def show(self, item: RateRound | RateFound) -> None:
-        """Say that a round begins, or what it has found."""
-        from ....core.runs.rates.measure import RateRound
-        from .report import rate_text
-
-        if isinstance(item, RateRound):
-            self._lines.say(f"{item.device}, process {item.number} of {item.rounds}")
-        else:
-            rate = item.rate
-            self._lines.say(
-                f"  {rate.name:<16} {rate_text(rate.name, rate.value):>14}  {rate.work}"
-            )
+    if isinstance(item, RateRound):
+        return f"{item.device}, process {item.number} of {item.rounds}"
+    rate = item.rate
+    return f"  {rate.name:<16} {rate_text(rate.name, rate.value):>14}  {rate.work}"
 
 
 def _rounds(text: str) -> int:
