@@ -60,7 +60,7 @@ from .directory import EventLog, Header, RunDirectory
 from .job import CACHE_FOLDER, Job
 from .job_directory import Cancellation, work_until_signal
 from .prediction_errors import keep_error
-from .rates.store import measured_facts
+from .rates import measured_facts
 from .worker_process import WorkerProcess, signal_name
 
 HANG_VARIABLE = "SYSBENCH_HANG_SECONDS"

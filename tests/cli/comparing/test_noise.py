@@ -17,7 +17,7 @@ from sysbench.core.runs.ab.noise import NoiseFloor, Remedy, noise_path
 from sysbench.core.runs.ab.noise_doctor import Examined, Finds
 from sysbench.core.runs.directory import list_runs
 from sysbench.tui.cli import main
-from sysbench.tui.commands.noise.report import examined_lines
+from sysbench.tui.commands.doctor_noise import examined_lines
 
 SMALL = ("model=tiny", "step=inference", "batch=1", "context=16", "steps=12", "threads=1")
 

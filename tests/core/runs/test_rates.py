@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.rates import report_of, sentences
 from sysbench.core.record.rates import DeviceRates, Load
-from sysbench.tui.commands.rates.report import report_lines
+from sysbench.core.runs.rates import report_of, sentences
+from sysbench.tui.commands.doctor_measure import report_lines
 
 H100 = "NVIDIA H100 80GB HBM3"
 PRODUCTS = [610e12, 611e12, 609e12, 612e12, 608e12, 610.5e12]
