@@ -56,10 +56,6 @@ class DeviceBusyError(SysbenchError):
     """Another measuring run holds the device."""
 
 
-class RefusedError(SysbenchError):
-    """The driver does not change a setting, for want of permission or of support."""
-
-
 class MissingLibraryError(SysbenchError):
     """A command needs a library that is not installed; the message has what installs it."""
 

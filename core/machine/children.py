@@ -47,7 +47,7 @@ def child_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]
     return {**kept, "PYTHONPATH": os.pathsep.join([str(PROBE), *before])}
 
 
-def start_detached(command: list[str], log: Path) -> int:
+def start_session(command: list[str], log: Path) -> int:
     """Start a command in a new session, so that it outlives the terminal.
 
     Args:

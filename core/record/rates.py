@@ -13,13 +13,12 @@ PRODUCT = "product "
 """Start of the name of a rate of matrix products; the precision's key among the peaks follows."""
 
 
-class RateKind(msgspec.Struct, frozen=True, kw_only=True):
+class RateKind(msgspec.Struct, frozen=True):
     """A quantity that is measured on every device that has it.
 
     Attributes:
         name: Its name in tables and JSON.
         unit: Of its value; of ``s`` less is better, of the others more.
-        meaning: What is timed, and what is counted.
         is_traffic: Whether it is a rate of the device's memory, of which the best is its roof.
         dtype: Of a product's operands, in torch's words; empty for other kinds.
         is_rounded: Whether the products round float32 operands to TF32.
@@ -29,7 +28,6 @@ class RateKind(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     unit: Unit
-    meaning: str
     is_traffic: bool = False
     dtype: str = ""
     is_rounded: bool = False
@@ -38,53 +36,28 @@ class RateKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KINDS = [
+    # Square matrix products.
+    RateKind("product fp32", "FLOP/s", dtype="float32"),
     RateKind(
-        name="product fp32",
-        unit="FLOP/s",
-        meaning="square matrix products in float32",
-        dtype="float32",
-    ),
-    RateKind(
-        name="product tf32",
-        unit="FLOP/s",
-        meaning="float32 products with TF32 inside",
+        "product tf32",
+        "FLOP/s",
         dtype="float32",
         is_rounded=True,
         capability=(8, 0),
         on_cpu=False,
     ),
-    RateKind(
-        name="product bf16",
-        unit="FLOP/s",
-        meaning="square matrix products in bfloat16",
-        dtype="bfloat16",
-        capability=(8, 0),
-    ),
-    RateKind(
-        name="product fp16",
-        unit="FLOP/s",
-        meaning="square matrix products in float16",
-        dtype="float16",
-    ),
-    RateKind(
-        name="memory read",
-        unit="B/s",
-        meaning="one array read once, by a sum or a dot product with itself",
-        is_traffic=True,
-    ),
-    RateKind(name="memory write", unit="B/s", meaning="one array filled", is_traffic=True),
-    RateKind(
-        name="memory copy", unit="B/s", meaning="an array read and one written", is_traffic=True
-    ),
-    RateKind(
-        name="memory triad", unit="B/s", meaning="two arrays read, one written", is_traffic=True
-    ),
-    RateKind(name="host to device", unit="B/s", meaning="a copy out of pinned host memory"),
-    RateKind(name="device to host", unit="B/s", meaning="a copy into pinned host memory"),
-    RateKind(name="launch", unit="s", meaning="an operator on one element, issued back to back"),
-    RateKind(name="launch and wait", unit="s", meaning="the same, waited for each time"),
-    RateKind(name="peer copy", unit="B/s", meaning="a copy to the slowest of the other devices"),
-    RateKind(name="all-reduce", unit="B/s", meaning="bus bandwidth over all devices measured"),
+    RateKind("product bf16", "FLOP/s", dtype="bfloat16", capability=(8, 0)),
+    RateKind("product fp16", "FLOP/s", dtype="float16"),
+    RateKind("memory read", "B/s", is_traffic=True),
+    RateKind("memory write", "B/s", is_traffic=True),
+    RateKind("memory copy", "B/s", is_traffic=True),  # one array read, one written
+    RateKind("memory triad", "B/s", is_traffic=True),  # two arrays read, one written
+    RateKind("host to device", "B/s"),  # out of pinned memory
+    RateKind("device to host", "B/s"),
+    RateKind("launch", "s"),  # an operator on one element, issued back to back
+    RateKind("launch and wait", "s"),
+    RateKind("peer copy", "B/s"),  # to the slowest of the other devices
+    RateKind("all-reduce", "B/s"),  # bus bandwidth over all devices that are measured
 ]
 """Every rate, in the order of measuring and of the table."""
 
@@ -96,7 +69,7 @@ TRAFFIC = [kind.name for kind in KINDS if kind.is_traffic]
 
 
 class RateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process of one round measures.
+    """The measurement of one process.
 
     Attributes:
         device: ``cpu`` or ``cuda:N``.
@@ -200,6 +173,15 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
         """Median over the processes; None where none has it."""
         values = self.values(name)
         return statistics.median(values) if values else None
+
+    def products(self) -> dict[str, float]:
+        """FLOP/s of matrix products by the precision's key among the peaks."""
+        medians = {kind.name: self.median(kind.name) for kind in KINDS if kind.dtype}
+        return {
+            name.removeprefix(PRODUCT): median
+            for name, median in medians.items()
+            if median is not None
+        }
 
     @property
     def beside_others(self) -> bool:

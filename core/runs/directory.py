@@ -6,7 +6,6 @@ import calendar
 import hashlib
 import os
 import re
-import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import DamagedFileError, NotFoundError
+from ..errors import DamagedFileError, SysbenchError
 from ..machine.interpreter import note_chosen, ready_python
+from ..machine.node import device_lock
 from ..machine.peaks import Peak
 from ..record.blocks import PassName
 from ..record.events import AnyEvent, EventTail, encode_event
@@ -27,13 +27,13 @@ from ..storage import (
     UNREADABLE_JSON,
     home,
     lock_holder,
-    make_folder,
     open_to_append,
     open_to_write,
     read_json,
     read_regular,
     write_atomically,
 )
+from .job_directory import JobDirectory, end_torn_line, job_with_id, new_job_folder
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
 
 
-class RunDirectory:
+class RunDirectory(JobDirectory):
     """One run on disk.
 
     ``run.json`` what to measure · ``events.jsonl`` every fact, append-only ·
@@ -62,12 +62,11 @@ class RunDirectory:
     ``<pass>/log.txt`` and the pass's artifacts · ``timing/log.K.txt`` of round K of the timing.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.id = path.name
-
-    def __repr__(self) -> str:
-        return f"RunDirectory({str(self.path)!r})"
+    kind = "run"
+    working = "is supervised"
+    module = "sysbench.core.runs.supervisor"
+    lock_name = "supervisor.lock"
+    log_name = "supervisor.log"
 
     @property
     def header_path(self) -> Path:
@@ -80,10 +79,6 @@ class RunDirectory:
     @property
     def record_path(self) -> Path:
         return self.path / "record.json"
-
-    @property
-    def lock_path(self) -> Path:
-        return self.path / "supervisor.lock"
 
     @property
     def trace_path(self) -> Path:
@@ -114,10 +109,7 @@ class RunDirectory:
         Raises:
             DamagedFileError: Absent or unreadable.
         """
-        try:
-            header = msgspec.json.decode(read_json(self.header_path), type=Header)
-        except (OSError, *UNREADABLE_JSON) as error:
-            raise DamagedFileError(f"{self.header_path}: {error}") from error
+        header = self.read(self.header_path.name, Header)
         return header if header.id == self.id else msgspec.structs.replace(header, id=self.id)
 
     def record(self) -> Record:
@@ -167,13 +159,29 @@ class RunDirectory:
         """A reader of the run's events, from the first."""
         return EventTail(self.events_path)
 
-    def supervisor_pid(self) -> int | None:
-        """The process that holds the run, or None when no supervisor lives."""
-        return lock_holder(self.lock_path)
+    def is_beginning(self) -> bool:
+        """Whether the run was made just now and has no sign of its supervisor yet: it may be on its
+        way, so nobody can say that it was killed."""
+        try:
+            if self.lock_path.exists() or self.events_path.exists():
+                return False
+            seconds = (time.time_ns() - self.header().created_ns) / 1e9
+        except (OSError, DamagedFileError):
+            return False
+        return 0 <= seconds < BEGIN_SECONDS
 
-    def is_live(self) -> bool:
-        """True while a supervisor works on the run."""
-        return self.supervisor_pid() is not None
+    def is_queued(self) -> bool:
+        """Whether a supervisor works on the run while another process holds its device.
+
+        False where the header cannot be read.
+        """
+        pid = self.pid()
+        try:
+            first, *_ = self.header().spec.devices
+        except (OSError, SysbenchError):
+            return False
+        holder = lock_holder(device_lock(first))
+        return pid is not None and holder is not None and holder != pid
 
 
 def create_run(
@@ -196,9 +204,8 @@ def create_run(
     check_repeat(repeat, passes)
     python = note_chosen(ready_python(python))
     created_ns = time.time_ns()
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
     label = re.sub(r"[^A-Za-z0-9.]+", "-", subject(msgspec.to_builtins(spec)))
-    run = RunDirectory(_new_folder(runs_folder(root), f"{stamp}-{label}"))
+    run = RunDirectory(new_job_folder(runs_folder(root), created_ns, label))
     header = Header(
         id=run.id,
         created_ns=created_ns,
@@ -208,19 +215,8 @@ def create_run(
         repeat=repeat,
         python=python,
     )
-    write_atomically(run.header_path, msgspec.json.format(msgspec.json.encode(header), indent=2))
+    run.write(run.header_path.name, header)
     return run
-
-
-def _new_folder(parent: Path, stem: str) -> Path:
-    """Make a folder; runs of one second can draw the same four digits, and draw again."""
-    while True:
-        path = parent / f"{stem}-{secrets.token_hex(2)}"
-        try:
-            make_folder(path, exist_ok=False)
-        except FileExistsError:
-            continue
-        return path
 
 
 def runs_folder(root: Path | None = None) -> Path:
@@ -333,22 +329,18 @@ def find_run(text: str, root: Path | None = None) -> RunDirectory:
     before = text[len("last~") :] if text.startswith("last~") else ""
     if before.isdecimal() and len(before) < 9 and int(before) < len(runs):
         return sorted(runs, key=lambda run: _created_ns(run) or 0)[-1 - int(before)]
-    matches = [run for run in runs if run.id == text]
     # A whole id first: a folder of that name in the working directory is another run.
-    if not matches and (Path(text) / "run.json").is_file():
+    if all(run.id != text for run in runs) and (Path(text) / "run.json").is_file():
         path = Path(text).resolve()
         if not _is_text(path.name):
             raise DamagedFileError(f"{str(path)!r} is no run: its name is no UTF-8")
         return RunDirectory(path)
-    matches = matches or [run for run in runs if text in run.id]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        some = ", ".join(run.id for run in matches[:4])
-        raise NotFoundError(f"run {text!r} is ambiguous: {some}{' …' if len(matches) > 4 else ''}")
-    raise NotFoundError(f"no run {text!r} under {runs_folder(root)}; `sysbench-tui list` shows all")
+    none = f"no run {text!r} under {runs_folder(root)}; `sysbench-tui list` shows all"
+    return job_with_id(text, runs, none)
 
 
+BEGIN_SECONDS = 20.0
+"""Time that a supervisor may take until it holds its run's lock, on a busy machine."""
 RESERVE_BYTES = 2**20
 
 
@@ -365,10 +357,10 @@ class EventLog:
         self._reserve = run.path / ".reserve"
 
     def __enter__(self) -> EventLog:
-        self._file = open_to_write(self._path, os.O_WRONLY | os.O_APPEND)
+        self._file = open_to_write(self._path, os.O_RDWR | os.O_APPEND)
         # A full disk at this point is found by the first event.
         with suppress(OSError):
-            self._end_torn_line()
+            end_torn_line(self._file)
             self.release_reserve()
             with open_to_append(self._reserve) as file:
                 file.write(b"\0" * RESERVE_BYTES)
@@ -377,13 +369,6 @@ class EventLog:
     def __exit__(self, *_: object) -> None:
         self.release_reserve()
         os.close(self._file)
-
-    def _end_torn_line(self) -> None:
-        with self._path.open("rb") as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    os.write(self._file, b"\n")
 
     def append(self, event: AnyEvent) -> None:
         """Add one line.

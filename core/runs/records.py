@@ -10,7 +10,6 @@ from ..errors import DamagedFileError, NewerFileError
 from ..record.record import Record
 from .builder import RecordBuilder, known_environment
 from .directory import RunDirectory
-from .launch import is_beginning
 from .missing import RECORD_CHANGED
 
 
@@ -42,7 +41,7 @@ def load_record(run: RunDirectory) -> Record:
         DamagedFileError: The run cannot be read at all.
     """
     # Checked before reading: a supervisor that ends in between leaves a finished record.
-    live = is_beginning(run) or run.is_live()
+    live = run.is_beginning() or run.is_live()
     try:
         record = run.record()
     except DamagedFileError as error:

@@ -104,7 +104,7 @@ def test_an_interrupt_ends_the_round_and_the_experiment_can_go_on(script: Script
     code, out, err = finished(process)
     assert code == 130
     assert not psutil.pid_exists(worker)
-    assert "cancelled: stopped on request after 0 blocks; it can go on" in err
+    assert "stopped after 0 rounds; continue with `ab --resume" in err
     assert "Traceback" not in err
     directory = find_experiment("last")
     assert f"sysbench-tui ab --resume {directory.id}" in out

@@ -13,8 +13,8 @@ import pytest
 
 from sysbench.core.record.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
 from sysbench.core.runs.directory import RunDirectory, create_run
-from sysbench.core.runs.launch import start_detached
-from sysbench.core.runs.supervisor import Cancellation, supervise
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 
 TRAINING = RunSpec(device="cpu", ranks=2, parallel="flat", threads=1, warmup=1)
@@ -115,7 +115,7 @@ def test_cancelling_leaves_no_rank() -> None:
 def detached() -> Iterator[tuple[int, list[int]]]:
     """A detached run's supervisor and, once steps are measured, its worker and ranks."""
     run = create_run(ENDLESS, ["timing"])
-    supervisor = start_detached(run)
+    supervisor = run.start()
     started: list[int] = []
     deadline = time.monotonic() + 60
     steps = False

@@ -25,9 +25,10 @@ from sysbench.core.record.events import (
 )
 from sysbench.core.record.record import Record, Timing
 from sysbench.core.runs.directory import RunDirectory, create_run, runs_folder
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.records import load_record, replay
-from sysbench.core.runs.supervisor import Cancellation, add_round, disturb_round, supervise
+from sysbench.core.runs.supervisor import add_round, disturb_round, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
 

@@ -20,10 +20,10 @@ from sysbench.core.record.events import (
 )
 from sysbench.core.record.record import Record
 from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.records import load_record
-from sysbench.core.runs.supervision import STOPPED
-from sysbench.core.runs.supervisor import Cancellation, supervise
+from sysbench.core.runs.supervisor import STOPPED, supervise
 from sysbench.core.spec.spec import RunSpec
 
 from ..worker_double.script import replace_workers

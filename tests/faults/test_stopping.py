@@ -13,15 +13,12 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import DeviceBusyError
-from sysbench.core.runs.ab.detached import stop_experiment
 from sysbench.core.runs.ab.experiment import create_experiment
 from sysbench.core.runs.directory import create_run
-from sysbench.core.runs.launch import start_detached, stop
 from sysbench.core.runs.records import load_record
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.run.runner import stop_study
 from sysbench.core.studies.run.state import open_study
 from sysbench.tui.cli import main
 
@@ -55,24 +52,24 @@ Stopping = tuple[Path, Callable[[], bool]]
 
 def a_run() -> Stopping:
     run = create_run(RunSpec(device="cpu"), ["timing"])
-    return run.lock_path, lambda: stop(run)
+    return run.lock_path, lambda: run.stop()
 
 
 def an_experiment() -> Stopping:
     spec = resolved(RunSpec(device="cpu"))
     directory = create_experiment(spec, spec)
-    return directory.lock_path, lambda: stop_experiment(directory)
+    return directory.lock_path, lambda: directory.stop()
 
 
 def a_study() -> Stopping:
     directory = open_study(load_study("attention"))
-    return directory.lock_path, lambda: stop_study(directory)
+    return directory.lock_path, lambda: directory.stop()
 
 
 @pytest.mark.usefixtures("sysbench_home")
 def test_a_run_is_stopped_though_its_supervisor_has_no_word_yet() -> None:
     run = create_run(RunSpec(device="cpu", steps=1_000_000, max_seconds=3600.0), ["timing"])
-    pid = start_detached(run)
+    pid = run.start()
     assert main(["stop", run.id]) == 0
     assert load_record(run).status == "cancelled"
     os.waitpid(pid, 0)
@@ -89,7 +86,7 @@ def test_a_supervisor_that_was_stopped_hears_that_it_is_to_end() -> None:
         assert holder.stdout.readline() == b"held\n"
         holder.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
-        assert stop(run)
+        assert run.stop()
         assert holder.wait(60) == -signal.SIGTERM
 
 

@@ -25,10 +25,10 @@ from sysbench.core.record.events import (
     StepsTimed,
 )
 from sysbench.core.runs.directory import RunDirectory, create_run
-from sysbench.core.runs.launch import start_detached, stop
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.records import load_record
-from sysbench.core.runs.supervisor import Cancellation, supervise
+from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
 
@@ -101,12 +101,12 @@ def live_worker(run: RunDirectory) -> int | None:
 
 def detached_run() -> Iterator[RunDirectory]:
     run = new_run(ENDLESS)
-    pid = start_detached(run)
+    pid = run.start()
     try:
         wait_until(lambda: live_worker(run) is not None, "the first steps")
         yield run
     finally:
-        stop(run)
+        run.stop()
         if psutil.pid_exists(pid):
             os.waitpid(pid, 0)
 
@@ -217,7 +217,7 @@ def test_a_killed_supervisor_takes_its_worker_along_and_leaves_a_record_that_say
     detached: RunDirectory,
 ) -> None:
     worker = live_worker(detached)
-    supervisor = detached.supervisor_pid()
+    supervisor = detached.pid()
     assert worker is not None
     assert supervisor is not None
     os.kill(supervisor, signal.SIGKILL)
@@ -251,7 +251,7 @@ class TestBesideALiveRun:
 
     def test_a_second_run_is_refused_with_the_holder(self, live: RunDirectory) -> None:
         second = new_run(SHORT)
-        with pytest.raises(DeviceBusyError, match=str(live.supervisor_pid())):
+        with pytest.raises(DeviceBusyError, match=str(live.pid())):
             list(supervise(second, wait=False))
         assert second.record().status == "cancelled"
 
@@ -268,12 +268,12 @@ def test_a_second_run_waits_until_the_first_is_stopped_as_cancelled(
     for event in supervise(second):
         if isinstance(event, Noticed) and not told:
             told.append(event)
-            assert stop(detached)
+            assert detached.stop()
     assert told
     assert second.record().status == "finished"
     wait_until(lambda: not detached.is_live(), "the supervisor to end")
     assert detached.record().status == "cancelled"
-    assert not stop(detached)
+    assert not detached.stop()
 
 
 def test_who_kept_the_processors_busy_is_on_the_record(

@@ -18,7 +18,7 @@ import pytest
 
 from sysbench.core.record.record import Distributed, Record
 from sysbench.core.runs.directory import RunDirectory, list_runs
-from sysbench.core.runs.supervision import HANG_VARIABLE
+from sysbench.core.runs.supervisor import HANG_VARIABLE
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.studies.run.state import Entry, StudyDirectory
 

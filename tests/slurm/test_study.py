@@ -153,7 +153,7 @@ def statuses(home: Path) -> list[str]:
 
 def supervisors(home: Path) -> list[int]:
     """Processes that hold the lock of a run."""
-    return [pid for run in list_runs(home) if (pid := run.supervisor_pid()) is not None]
+    return [pid for run in list_runs(home) if (pid := run.pid()) is not None]
 
 
 def test_ctrl_c_ends_the_jobs_and_what_finished_stays(

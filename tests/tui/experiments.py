@@ -71,7 +71,7 @@ def with_fixed_names(directory: ExperimentDirectory) -> ExperimentDirectory:
     experiment = msgspec.structs.replace(
         directory.experiment(), id=moved.id, a=names["A"], b=names["B"]
     )
-    directory.write(experiment)
+    directory.write("experiment.json", experiment)
     directory.path.rename(moved.path)
     for side, run in runs.items():
         record = run.record()

@@ -12,7 +12,6 @@ from textual.widgets import Input, OptionList, Static
 
 from sysbench.core.export.exports import EXPORTS, default_path
 from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
-from sysbench.core.runs.launch import is_waiting, start_detached, stop
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.dialogs.ask import AskScreen
@@ -103,12 +102,12 @@ async def test_a_run_that_ends_under_the_question_to_queue_lets_the_next_begin(
         await until(pilot, lambda: app.screen is form)
         await pilot.press("ctrl+r")
         await until(pilot, lambda: isinstance(app.screen, AskScreen))
-        assert stop(first)
+        assert first.stop()
         await until(pilot, lambda: len(list_runs()) == 2)
         second = next(run for run in list_runs() if run.id != first.id)
         await until(pilot, lambda: isinstance(app.screen, LiveScreen) and second.is_live())
         assert app.watch_run is not None and app.watch_run.run.id == second.id
-        assert stop(second)
+        assert second.stop()
         await until(pilot, lambda: not app.session.live)
 
 
@@ -158,8 +157,8 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
         await pilot.press("q")
         await until(pilot, lambda: len(list_runs()) == 2)
         queued = next(one for one in list_runs() if one.id != run.id)
-        await until(pilot, lambda: is_waiting(queued))
-        assert not is_waiting(run)
+        await until(pilot, lambda: queued.is_queued())
+        assert not run.is_queued()
         found = again.session.find_live_run()
         assert found is not None and found.id == run.id
         await pilot.press("f3", "x", "s")
@@ -169,8 +168,8 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
         await until(pilot, lambda: again.session.live)
         follower = again.watch_run
         assert follower is not None and follower.run.id == queued.id
-        assert not is_waiting(queued)
-        assert stop(queued)
+        assert not queued.is_queued()
+        assert queued.stop()
         await until(pilot, lambda: not again.session.live)
     assert not run.is_live()
     assert {one.record().status for one in (run, queued)} == {"cancelled"}
@@ -184,7 +183,7 @@ async def test_a_run_that_is_started_elsewhere_is_followed(
         await pilot.pause()
         long = SPEC.changed(device="cpu", steps=100_000, max_seconds=3600.0)
         run = create_run(long, ["timing"])
-        pid = start_detached(run)
+        pid = run.start()
         try:
             await until(pilot, lambda: app.session.live)
             assert app.watch_run is not None and app.watch_run.run.id == run.id
@@ -192,7 +191,7 @@ async def test_a_run_that_is_started_elsewhere_is_followed(
             result = await open_result(pilot, app, own_run)
         finally:
             await until(pilot, run.is_live)
-            stop(run)
+            run.stop()
             os.waitpid(pid, 0)
         await until(pilot, lambda: not app.session.live)
         await pilot.pause()
@@ -227,7 +226,7 @@ async def test_an_export_that_cannot_be_says_why(
 @pytest.mark.usefixtures("stepping")
 async def test_a_question_about_a_run_goes_when_the_run_does(app: SysbenchApp) -> None:
     run = create_run(SPEC.changed(device="cpu", steps=100_000, max_seconds=3600.0), ["timing"])
-    pid = start_detached(run)
+    pid = run.start()
     async with asyncio.timeout(60):
         while not run.is_live():
             await asyncio.sleep(0.05)
@@ -236,10 +235,10 @@ async def test_a_question_about_a_run_goes_when_the_run_does(app: SysbenchApp) -
             await until(pilot, lambda: isinstance(app.screen, LiveScreen))
             await pilot.press("x")
             await until(pilot, lambda: isinstance(app.screen, AskScreen))
-            stop(run)
+            run.stop()
             await until(pilot, lambda: isinstance(app.screen, ResultScreen))
             await pilot.press("f3")
             await until(pilot, lambda: isinstance(app.screen, LiveScreen))
     finally:
-        stop(run)
+        run.stop()
         os.waitpid(pid, 0)

@@ -23,8 +23,9 @@ from sysbench.core.analysis.verdict.verdict import Verdict
 from sysbench.core.runs.ab.experiment import ExperimentDirectory, create_experiment
 from sysbench.core.runs.ab.runner import Judged, RoundStarting, run_experiment
 from sysbench.core.runs.directory import create_run
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.records import load_record
-from sysbench.core.runs.supervisor import Cancellation, add_round
+from sysbench.core.runs.supervisor import add_round
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec
 

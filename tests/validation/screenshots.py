@@ -63,7 +63,6 @@ async def take_pictures(names: Collection[str]) -> None:
     """
     from sysbench.core import RunSpec, run
     from sysbench.core.runs.directory import create_run
-    from sysbench.core.runs.launch import start_detached, stop
     from sysbench.core.spec.resolve import resolved
     from sysbench.tui.app import SysbenchApp
     from sysbench.tui.live.pair_watch import Pair
@@ -104,14 +103,14 @@ async def take_pictures(names: Collection[str]) -> None:
         await save_wanted("inspect")
         if not names or "live" in names:
             started = create_run(resolved(spec.changed(until=0.001)), ["timing"])
-            start_detached(started)
+            started.start()
             app.follow(started)
             while (
                 (watch := app.watch_run) and watch.view.step_count < LIVE_STEPS and not watch.over
             ):
                 await pilot.pause(0.5)
             await save_wanted("live")
-            stop(started)
+            started.stop()
             while (watch := app.watch_run) and not watch.over:
                 await pilot.pause(0.5)
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.runs import launch, worker_process
+from sysbench.core.runs import job_directory, worker_process
 
 from .. import factories
 
@@ -30,9 +30,9 @@ sys.exit(supervisor.main())
 """
 MAIN = f"""
 import sys
-from sysbench.core.runs import launch, worker_process
+from sysbench.core.runs import job_directory, worker_process
 worker_process.python_child = lambda *_, **__: {WORKER}
-launch.python_child = lambda _, run: [sys.executable, "-P", "-c", {SUPERVISOR!r}, run]
+job_directory.python_child = lambda _, run: [sys.executable, "-P", "-c", {SUPERVISOR!r}, run]
 from sysbench.tui.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -49,7 +49,7 @@ def replace_workers(patch: pytest.MonkeyPatch, folder: Path, *, steps: bool = Fa
     patch.setenv(FOLDER_VARIABLE, str(folder))
     patch.setattr(worker_process, "python_child", lambda *_, **__: WORKER)
     supervise = [sys.executable, "-P", "-c", SUPERVISOR]
-    patch.setattr(launch, "python_child", lambda _, run: [*supervise, run])
+    patch.setattr(job_directory, "python_child", lambda _, run: [*supervise, run])
     script = Script(folder)
     script.write(steps=steps)
     return script

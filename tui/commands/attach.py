@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from ...core.record.events import AnyEvent, RunEnded
 from ...core.runs.directory import RunDirectory, find_run
-from ...core.runs.launch import is_beginning
 from .arguments import add_run_argument, examples
 from .report.output import say
 
@@ -29,7 +28,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Follow the run; its exit code, as `run` would have returned it."""
     from ...core.runs.ab.experiment import experiment_meant
     from .report.ending import print_ending
-    from .report.progress import progress_for
+    from .report.progress import Progress, RunFold
 
     experiment = experiment_meant(arguments.run)
     if experiment is not None:
@@ -38,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
         return attach_to(experiment, json=arguments.json)
     run = find_run(arguments.run)
     try:
-        with progress_for(json=arguments.json) as progress:
+        with Progress(RunFold(), json=arguments.json) as progress:
             for event in follow(run):
                 progress.show(event)
     except KeyboardInterrupt:
@@ -52,7 +51,7 @@ def follow(run: RunDirectory) -> Iterator[AnyEvent]:
     tail = run.tail()
     while True:
         # Read before the events: a supervisor that was alive may have written more since.
-        alive = is_beginning(run) or run.is_live()
+        alive = run.is_beginning() or run.is_live()
         ended = False
         for event in tail.read():
             yield event

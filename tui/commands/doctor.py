@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import InterpreterError, SpecError
 from ...core.machine.doctor.check import Check
 from ...core.tables.cells import literal
-from .arguments import examples
-from .noise.doctor_noise import add_noise_arguments, measure_noise, mistake
-from .rates.doctor_measure import add_rate_arguments, measure_devices, rate_mistake
+from .arguments import add_settings, examples
 from .report.output import page_width, print_json, print_lines
 
 if TYPE_CHECKING:
@@ -34,11 +32,94 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = examples(
         ("sysbench-tui doctor", ""),
         ("sysbench-tui doctor --noise", "3 minutes, on an otherwise idle machine"),
-        ("sysbench-tui doctor --noise --remedies", "also try what may lower it"),
         ("sysbench-tui doctor --measure", "roofs and MFU then rest on it"),
     )
-    add_noise_arguments(parser)
-    add_rate_arguments(parser)
+    _add_noise_arguments(parser)
+    _add_rate_arguments(parser)
+
+
+def _add_noise_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the machine's noise")
+    group.add_argument(
+        "--noise",
+        action="store_true",
+        help="compare a spec with itself, in fresh processes, and keep the noise floor that "
+        "comparisons use",
+    )
+    group.add_argument(
+        "--minutes",
+        type=_minutes,
+        metavar="M",
+        help="time of the measurement (default: 3)",
+    )
+    meaning = (
+        "measure another spec (default: tiny on a CPU, cs336-2025/small on a GPU, "
+        "2 seconds a process)"
+    )
+    add_settings(group, "--set", meaning)
+
+
+def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what the devices can do")
+    group.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure matrix products, memory, transfers and launches in fresh processes, and "
+        "keep them: roofs and MFU then rest on them, with the data sheet beside",
+    )
+    group.add_argument(
+        "--device",
+        action="append",
+        dest="rate_devices",
+        metavar="DEVICE",
+        help="cpu or cuda:N; repeatable (default: every GPU, or the CPU)",
+    )
+    group.add_argument(
+        "--rounds", type=_rounds, metavar="N", help="processes of each device (default: 6)"
+    )
+
+
+def _mistake(arguments: argparse.Namespace) -> str:
+    """What is wrong with the options together; empty if nothing is."""
+    needs = {
+        "--minutes": (arguments.minutes is not None, "noise"),
+        "--set": (bool(arguments.settings), "noise"),
+        "--device": (bool(arguments.rate_devices), "measure"),
+        "--rounds": (arguments.rounds is not None, "measure"),
+    }
+    for measurement in ("noise", "measure"):
+        given = [name for name, (given, needed) in needs.items() if given and needed == measurement]
+        if given and not getattr(arguments, measurement):
+            return f"{', '.join(given)}: only with --{measurement}"
+    if arguments.measure and arguments.noise:
+        return "--measure and --noise: one at a time"
+    return ""
+
+
+def _minutes(text: str) -> float:
+    """Minutes above 0, up to a day.
+
+    Raises:
+        argparse.ArgumentTypeError: Anything else.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1440:
+        raise argparse.ArgumentTypeError(f"{text!r}: minutes, above 0 and up to 1440")
+    return value
+
+
+def _rounds(text: str) -> int:
+    """Processes, 1 to 100.
+
+    Raises:
+        argparse.ArgumentTypeError: Anything else.
+    """
+    if not text.isdecimal() or not 1 <= int(text) <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1 to 100")
+    return int(text)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -46,11 +127,15 @@ def main(arguments: argparse.Namespace) -> int:
 
     With ``--noise`` or ``--measure`` measure instead, with the exit codes of a run.
     """
-    if wrong := mistake(arguments) or rate_mistake(arguments):
+    if wrong := _mistake(arguments):
         raise SpecError("doctor", wrong, "see `sysbench-tui doctor --help`")
     if arguments.noise:
+        from .doctor_noise import measure_noise  # both are slow to import, and checks need neither
+
         return measure_noise(arguments)
     if arguments.measure:
+        from .doctor_measure import measure_devices
+
         return measure_devices(arguments)
     from ...core.machine.doctor.checks import examine
 
@@ -68,7 +153,7 @@ def _measured() -> list[Check]:
     from ...core.machine.devices import resolve_device, sample_of, torch_facts
     from ...core.machine.environment import cpu_model
     from ...core.runs.ab.noise import noise_check
-    from ...core.runs.rates.store import rates_check
+    from ...core.runs.rates import rates_check
 
     try:
         device, torch, now_ns = resolve_device("auto"), torch_facts()["version"], time.time_ns()

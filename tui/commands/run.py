@@ -7,7 +7,6 @@ import argparse
 from ...core.machine.peaks import parse_peak
 from ...core.record.blocks import DEFAULT_PASSES, STEP_PASSES
 from ...core.runs.directory import create_run
-from ...core.runs.launch import start_detached
 from ...core.spec.passes import MOST_ROUNDS
 from .arguments import examples
 from .report.output import print_json, say
@@ -59,9 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run; 0 when finished, 130 when cancelled, 1 otherwise."""
-    from ...core.runs.supervisor import Cancellation, supervise
+    from ...core.runs.job_directory import Cancellation
+    from ...core.runs.supervisor import supervise
     from .report.ending import print_ending
-    from .report.progress import progress_for
+    from .report.progress import Progress, RunFold
     from .report.signals import cancelled_by_signals
 
     spec = chosen_spec(arguments)
@@ -69,7 +69,7 @@ def main(arguments: argparse.Namespace) -> int:
     peak = None if arguments.peak is None else parse_peak(arguments.peak)
     run = create_run(spec, passes, peak=peak, repeat=arguments.repeat)
     if arguments.detach:
-        pid = start_detached(run)
+        pid = run.start()
         if arguments.json:
             print_json({"id": run.id, "pid": pid, "path": str(run.path)})
         else:
@@ -77,7 +77,7 @@ def main(arguments: argparse.Namespace) -> int:
             say(f"follow it with `sysbench-tui attach {run.id}`, end it with `stop`")
         return 0
     cancel = Cancellation()
-    with cancelled_by_signals(cancel), progress_for(json=arguments.json) as progress:
+    with cancelled_by_signals(cancel), Progress(RunFold(), json=arguments.json) as progress:
         for event in supervise(run, wait=not arguments.no_wait, cancel=cancel):
             progress.show(event)
     return print_ending(run, json=arguments.json)

@@ -6,7 +6,6 @@ import argparse
 import time
 from collections.abc import Iterator
 
-from ...core.runs import launch
 from ...core.runs.directory import RunDirectory, find_run
 from .arguments import add_run_argument, examples
 from .attach import POLL_SECONDS, follow
@@ -25,26 +24,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _stop(run: RunDirectory) -> bool:
     """Stop the run; one that was started just now as soon as it has a supervisor to hear it."""
-    while launch.is_beginning(run):
-        if launch.stop(run):
+    while run.is_beginning():
+        if run.stop():
             return True
         time.sleep(POLL_SECONDS)
-    return launch.stop(run)
+    return run.stop()
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Stop the run and wait for its end; 0 whether or not it was live."""
-    from ...core.runs.ab.detached import follow_experiment, stop_experiment
     from ...core.runs.ab.experiment import experiment_meant
+    from ...core.runs.ab.runner import follow_experiment
 
     events: Iterator[object]
     experiment = experiment_meant(arguments.run)
     if experiment is not None:
-        name, stopped, events = (
-            experiment.id,
-            stop_experiment(experiment),
-            follow_experiment(experiment),
-        )
+        name, stopped = experiment.id, experiment.stop()
+        events = follow_experiment(experiment)
     else:
         run = find_run(arguments.run)
         name, stopped, events = run.id, _stop(run), follow(run)

@@ -18,7 +18,7 @@ from .report.output import write as print_text
 from .spec_arguments import parse_settings
 
 if TYPE_CHECKING:
-    from ...core.runs.supervisor import Cancellation
+    from ...core.runs.job_directory import Cancellation
     from ...core.studies.file.study import Study
     from ...core.studies.run.grid import Cell
     from ...core.studies.run.runner import StudyEvent
@@ -173,7 +173,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fill the cells, or with ``--dry-run`` forecast them."""
-    from ...core.runs.supervisor import Cancellation
+    from ...core.runs.job_directory import Cancellation
     from ...core.studies.cluster.slurm import parse_options, placed
     from ...core.studies.file.schema import load_study
     from ...core.studies.report.files import study_as_json
@@ -181,9 +181,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from ...core.studies.run.grid import expand, with_overrides, with_variant
     from ...core.studies.run.runner import StudyEnded, keep_python
     from ...core.studies.run.state import directory_of, open_study
+    from .report.progress import Progress
     from .report.signals import cancelled_by_signals
     from .report.study import study_lines
-    from .report.study_progress import StudyProgress
+    from .report.study_progress import StudyFold
 
     study = with_variant(load_study(arguments.name), arguments.variant)
     study = with_overrides(study, parse_settings(arguments.settings))
@@ -200,7 +201,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return _forecast(study, cells, as_json=arguments.json)
     directory = open_study(study)
     cancel, reason = Cancellation(), "finished"
-    with cancelled_by_signals(cancel), StudyProgress(quiet=arguments.json) as progress:
+    with cancelled_by_signals(cancel), Progress(StudyFold(), json=arguments.json) as progress:
         for event in _events(arguments, directory, cells, cancel):
             progress.show(event)
             if isinstance(event, StudyEnded):

@@ -16,7 +16,6 @@ from ...core.machine.telemetry.sample import Sample
 from ...core.record import events
 from ...core.record.blocks import why_left_out
 from ...core.runs.directory import RunDirectory
-from ...core.runs.launch import stop
 from ...core.storage import open_regular
 from ...core.tables.cells import literal
 from ..text import STAGE_MARKS, STAGE_WORDS, milliseconds, outcome_text, round_words, time_of_day
@@ -254,7 +253,7 @@ class RunWatch:
 
     def stop(self) -> bool:
         """Ask the run to end as cancelled; False if it is no longer live."""
-        return stop(self.run)
+        return self.run.stop()
 
     def poll(self) -> bool:
         """Read everything appended since the last call; True if anything changed."""

@@ -41,10 +41,9 @@ class Session:
         """A run that outlived an earlier terminal, or was started in another one; a waiting one
         where none measures."""
         from ...core.runs.directory import list_runs
-        from ...core.runs.launch import is_waiting
 
         live = [run for run in list_runs()[:RECENT_RUNS] if run.is_live()]
-        return next((run for run in live if not is_waiting(run)), live[-1] if live else None)
+        return next((run for run in live if not run.is_queued()), live[-1] if live else None)
 
     @staticmethod
     def newest_run() -> RunDirectory | None:

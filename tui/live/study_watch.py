@@ -11,7 +11,6 @@ from ...core.studies.file.study import Study
 from ...core.studies.report.report import Report, make_report
 from ...core.studies.run.forecast import Progress, progress_of
 from ...core.studies.run.grid import Cell, expand
-from ...core.studies.run.runner import start_study, stop_study
 from ...core.studies.run.state import (
     Entry,
     directory_of,
@@ -63,11 +62,11 @@ class StudyWatch:
 
     def start(self) -> None:
         """Run the cells without a value, in a process that outlives this one."""
-        start_study(open_study(self.study, self.directory.root))
+        open_study(self.study, self.directory.root).start()
 
     def stop(self) -> bool:
         """Ask the runner to end; False if there is none."""
-        return stop_study(self.directory)
+        return self.directory.stop()
 
     def poll(self) -> bool:
         """Read new entries. True when a cell began or ended; ``changes`` counts these."""

@@ -35,7 +35,7 @@ def clock_held(record: Record) -> Finding | None:
         severity="note" if steady else "warning",
         verdict=f"The GPU's clock was held down{how_long}: {', '.join(reasons)}.",
         why=f"{'; '.join(parts)}.",
-        next="Compare with runs at the same clock only, or lock it: doctor --noise --remedies."
+        next="Compare with runs at the same clock only, or lock it: sudo nvidia-smi -lgc MHZ."
         if steady
         else "Cool the card, or lock its clock lower; do not compare this run before.",
         numbers={f"{reason} share": share for reason, share in held.items()},

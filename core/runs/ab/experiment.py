@@ -13,7 +13,7 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -22,19 +22,12 @@ from ...errors import DamagedFileError, NotFoundError
 from ...machine.interpreter import ready_python
 from ...spec.passes import check_passes
 from ...spec.spec import RunSpec
-from ...storage import (
-    UNREADABLE_JSON,
-    lock_holder,
-    make_folder,
-    read_json,
-    write_atomically,
-)
 from ..directory import RunDirectory, create_run, find_run, is_run_id, runs_folder
+from ..job_directory import JobDirectory, job_with_id, new_job_folder
 from .places import experiment_folders
 from .places import experiments_folder as experiments_folder
 from .plan import Plan
 
-T = TypeVar("T")
 Side = Literal["A", "B"]
 Purpose = Literal["ab", "noise"]
 Ending = Literal["decided", "out-of-time", "out-of-rounds", "failed", "cancelled", "killed"]
@@ -99,22 +92,13 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         return self.ending in ("out-of-time", "failed", "cancelled", "killed")
 
 
-class ExperimentDirectory:
-    """One experiment on disk.
+class ExperimentDirectory(JobDirectory):
+    """One experiment on disk."""
 
-    Attributes:
-        id: Also the name of the folder.
-        root: The home that its runs lie under.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.id = path.name
-        self.root = path.parent.parent
-
-    @property
-    def lock_path(self) -> Path:
-        return self.path / "experiment.lock"
+    kind = "experiment"
+    working = "is measured"
+    module = "sysbench.core.runs.ab.runner"
+    lock_name = "experiment.lock"
 
     def experiment(self) -> Experiment:
         """The decisions.
@@ -122,7 +106,7 @@ class ExperimentDirectory:
         Raises:
             DamagedFileError: Absent or unreadable.
         """
-        return _decoded(self.path / "experiment.json", Experiment)
+        return self.read("experiment.json", Experiment)
 
     def ended(self) -> Ended | None:
         """The end, or None while there is none.
@@ -130,20 +114,24 @@ class ExperimentDirectory:
         Raises:
             DamagedFileError: It is there and cannot be read.
         """
-        path = self.path / "ending.json"
-        return _decoded(path, Ended) if path.exists() else None
+        return self.read(_ENDING, Ended) if (self.path / _ENDING).exists() else None
 
     def write_end(self, ended: Ended) -> None:
-        """Keep the end."""
-        _write(self.path / "ending.json", ended)
+        self.write(_ENDING, ended)
 
     def clear_end(self) -> None:
         """Forget the end: the experiment goes on."""
-        (self.path / "ending.json").unlink(missing_ok=True)
+        (self.path / _ENDING).unlink(missing_ok=True)
 
-    def write(self, experiment: Experiment) -> None:
-        """Keep or replace the decisions."""
-        _write(self.path / "experiment.json", experiment)
+    def start(self, *options: str) -> int:
+        """As of any job; the experiment has no end from now on.
+
+        Raises:
+            DeviceBusyError: Another process works on the experiment.
+        """
+        with self.hold():
+            self.clear_end()
+        return super().start(*options)
 
     def run(self, side: Side) -> RunDirectory:
         """The run of a side.
@@ -161,13 +149,8 @@ class ExperimentDirectory:
             )
         return run
 
-    def pid(self) -> int | None:
-        """The process that works on it, or None."""
-        return lock_holder(self.lock_path)
 
-    def is_live(self) -> bool:
-        """Whether a process works on it."""
-        return self.pid() is not None
+_ENDING = "ending.json"
 
 
 def create_experiment(
@@ -206,11 +189,9 @@ def create_experiment(
     run_a = create_run(spec_a, ["timing"], root, python=python_a)
     run_b = create_run(spec_b, ["timing"], root, python=python_b)
     created_ns = time.time_ns()
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(created_ns / 1e9))
-    path = experiments_folder(root) / f"{stamp}-{secrets.token_hex(2)}"
-    make_folder(path)
-    directory = ExperimentDirectory(path)
+    directory = ExperimentDirectory(new_job_folder(experiments_folder(root), created_ns))
     directory.write(
+        "experiment.json",
         Experiment(
             id=directory.id,
             created_ns=created_ns,
@@ -222,7 +203,7 @@ def create_experiment(
             max_minutes=max_minutes,
             purpose=purpose,
             plan=plan,
-        )
+        ),
     )
     return directory
 
@@ -244,15 +225,8 @@ def find_experiment(text: str, root: Path | None = None) -> ExperimentDirectory:
             with suppress(DamagedFileError):
                 if directory.experiment().purpose == "ab":
                     return directory
-    matches = [row for row in every if row.id == text] or [row for row in every if text in row.id]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        some = ", ".join(row.id for row in matches[:4])
-        raise NotFoundError(f"experiment {text!r} is ambiguous: {some}")
-    raise NotFoundError(
-        f"no experiment {text!r} under {experiments_folder(root)}; `sysbench-tui ab` makes one"
-    )
+    none = f"no experiment {text!r} under {experiments_folder(root)}; `sysbench-tui ab` makes one"
+    return job_with_id(text, every, none)
 
 
 def experiment_meant(text: str, root: Path | None = None) -> ExperimentDirectory | None:
@@ -278,14 +252,3 @@ def _live_experiment_of(run_id: str, root: Path | None) -> ExperimentDirectory |
             ):
                 return directory
     return None
-
-
-def _write(path: Path, value: msgspec.Struct) -> None:
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=2))
-
-
-def _decoded(path: Path, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(read_json(path), type=kind)
-    except (OSError, *UNREADABLE_JSON) as error:
-        raise DamagedFileError(f"{path}: {error}") from error

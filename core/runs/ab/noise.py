@@ -14,18 +14,11 @@ from ...storage import UNREADABLE_JSON, home, make_folder, read_json, write_atom
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that may lower the noise, tried out or advised.
+    """Advice against the noise.
 
-    Attributes:
-        name: What was done, such as ``pin to cores 0-3``.
-        before: Spread between processes without it, as a share; null where it was not tried.
-        after: Spread with it.
-        ratio: ``after`` over ``before``.
-        low: Lower end of the ratio's interval; null where the rounds give none.
-        high: Upper end.
-        rounds: Rounds of either side; 0 where it was not tried.
-        decided: Whether the rounds show that the spreads differ.
-        detail: Its effect, or why it was not tried; with how to keep it.
+    Only floors of versions that tried remedies have more than ``name`` and ``detail``: the spread
+    between processes ``before`` and ``after`` as shares, their ``ratio`` with its interval from
+    ``low`` to ``high``, ``rounds`` of either side, and whether they ``decided``.
     """
 
     name: str
@@ -55,7 +48,7 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
         residuals: Log deviations of the rounds in the order of measuring, for the power of later
             comparisons.
         sources: The noise by source.
-        remedies: What was tried against it, or can be done.
+        remedies: What can be done about it.
         low: Lower end of the 95 % interval of ``between``; null in older files, as ``high``.
         high: Its upper end.
         pair: Difference of two single processes that 95 % of pairs stay within, as a share.

@@ -6,32 +6,32 @@ the ``ab`` command consumes the same generator in its own process.
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
 from ...analysis.verdict.bounds import MOST_BLOCKS
 from ...analysis.verdict.gate import gate
-from ...analysis.verdict.records import other_computation, verdict_of
+from ...analysis.verdict.power import ROUNDS_A_BLOCK
+from ...analysis.verdict.records import blocks_of, other_computation, verdict_of
 from ...analysis.verdict.verdict import Verdict
 from ...errors import DamagedFileError, DeviceBusyError
 from ...formatting import counted
 from ...record.events import AnyEvent, PassEnded
 from ...record.record import Record
 from ...record.timing import Round
-from ...storage import locked
-from ..directory import RunDirectory
+from ..directory import BEGIN_SECONDS, RunDirectory
+from ..job_directory import Cancellation, work_until_signal
 from ..records import load_record
-from ..supervisor import Cancellation, add_round, disturb_round
+from ..supervisor import add_round, disturb_round
 from .disturbance import MOST_REPEATS, disturbance
 from .experiment import Ended, Ending, ExperimentDirectory, Side
 
 NO_WAIT = "--no-wait"
+_POLL_SECONDS = 0.3
 MOST_LOST = 1
 """Repeats of a round that a signal or silence ended; then the experiment fails."""
 
@@ -72,12 +72,12 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ended
 
 
-Progress = RoundStarting | RoundFinished | Judged | Stopped | AnyEvent
+ExperimentEvent = RoundStarting | RoundFinished | Judged | Stopped | AnyEvent
 
 
 def run_experiment(
     directory: ExperimentDirectory, *, wait: bool = True, cancel: Cancellation | None = None
-) -> Iterator[Progress]:
+) -> Iterator[ExperimentEvent]:
     """Measure until the verdict stands, or the experiment's limits are reached.
 
     Rounds that an earlier process of the experiment finished are kept, and the verdict of an
@@ -93,12 +93,12 @@ def run_experiment(
         DeviceBusyError: Another process works on this experiment.
         DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
     """
-    with locked(directory.lock_path, who=f"experiment {directory.id}"):
-        yield from _Under(directory, wait, cancel or Cancellation()).blocks()
+    with directory.hold():
+        yield from ExperimentRun(directory, wait, cancel or Cancellation()).blocks()
 
 
-class _Under:
-    """One experiment under way."""
+class ExperimentRun:
+    """An experiment under way; the process holds it."""
 
     def __init__(self, directory: ExperimentDirectory, wait: bool, cancel: Cancellation) -> None:
         self.directory = directory
@@ -114,7 +114,7 @@ class _Under:
         self.again: dict[tuple[int, int], str] = {}
         self._judged: tuple[Record, Record, Verdict] | None = None
 
-    def blocks(self) -> Iterator[Progress]:
+    def blocks(self) -> Iterator[ExperimentEvent]:
         """Blocks until something ends the experiment."""
         self.directory.clear_end()
         self.judge_newest()
@@ -127,17 +127,17 @@ class _Under:
             yield Judged(blocks=self.blocks_done(), verdict=self.verdict())
         yield self.end()
 
-    def block(self, block: int) -> Iterator[Progress]:
+    def block(self, block: int) -> Iterator[ExperimentEvent]:
         """The block's four rounds, but for those that are there already."""
         for position, side in enumerate(self.experiment.order(block)):
             while not any(row.counts for row in self.rounds_at(side, block, position)):
-                if self.cancel.is_set() or self.failed or self.other_work():
+                if self.is_over():
                     return
                 again = self.again.get((block, position), "")
                 yield RoundStarting(block=block, position=position, side=side, again=again)
                 yield from self.one_round(side, block, position)
 
-    def one_round(self, side: Side, block: int, position: int) -> Iterator[Progress]:
+    def one_round(self, side: Side, block: int, position: int) -> Iterator[ExperimentEvent]:
         """One fresh process, judged by its end and by its neighbours."""
         ended: PassEnded | None = None
         try:
@@ -195,7 +195,6 @@ class _Under:
             self.records[side] = load_record(self.runs[side])
 
     def rounds_at(self, side: Side, block: int, position: int) -> list[Round]:
-        """The attempts at one place of a block."""
         place = (block, position)
         return [row for row in self.rounds(side) if (row.block, row.position) == place]
 
@@ -232,6 +231,10 @@ class _Under:
             self._judged = a, b, verdict_of(a, b, smallest=self.experiment.smallest)
         return self._judged[2]
 
+    def is_over(self) -> bool:
+        """Whether no further round may start."""
+        return self.cancel.is_set() or bool(self.failed) or self.other_work()
+
     def stops(self) -> bool:
         """Whether the verdict stands, or another block would exceed a limit."""
         done = self.blocks_done()
@@ -256,41 +259,102 @@ class _Under:
     def end(self) -> Stopped:
         """Keep the end."""
         verdict = self.verdict()
-        ending, detail = self._ending(verdict)
+        ending, detail = self.ending(verdict)
         seconds = time.monotonic() - self.began
         ended = Ended(ending=ending, detail=detail, verdict=verdict, seconds=seconds)
         self.directory.write_end(ended)
         return Stopped(ended=ended)
 
-    def _ending(self, verdict: Verdict) -> tuple[Ending, str]:
+    def ending(self, verdict: Verdict) -> tuple[Ending, str]:
+        """Kind of the end, and a sentence on it."""
         done = self.blocks_done()
-        blocks = counted(done, "block")
+        rounds = counted(ROUNDS_A_BLOCK * done, "round")
         if self.failed:
             return "failed", self.failed
         if self.other_work():
             return "decided", "stopped at once: the two sides do not compute the same"
         if done and self.is_decided(verdict):
             what = "decided" if self.experiment.gate is None else "the gate is decided"
-            return "decided", f"{what} after {blocks}"
+            return "decided", f"{what} after {rounds}"
         if self.cancel.is_set():
-            return "cancelled", f"stopped on request after {blocks}; it can go on"
+            resume = f"continue with `ab --resume {self.directory.id}`"
+            return "cancelled", f"stopped after {rounds}; {resume}"
         if done >= MOST_BLOCKS:
-            return "out-of-rounds", f"{blocks}, the most there are, decided nothing"
-        limit = f"{self.experiment.max_minutes:g} minutes"
-        return "out-of-time", f"after {blocks} another would have exceeded the limit of {limit}"
+            return "out-of-rounds", f"{rounds}, the most there are, decided nothing"
+        limit = f"the limit of {self.experiment.max_minutes:g} minutes"
+        return "out-of-time", f"after {rounds} another block would have exceeded {limit}"
+
+
+def follow_experiment(
+    directory: ExperimentDirectory,
+) -> Iterator[RoundFinished | Judged | Stopped]:
+    """What the experiment has come to so far, then every round as it ends, until it stops.
+
+    Without a last Stopped its process died.
+
+    Raises:
+        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
+    """
+    experiment = directory.experiment()
+    runs: dict[Side, RunDirectory] = {"A": directory.run("A"), "B": directory.run("B")}
+    yielded: set[tuple[str, int, str]] = set()
+    blocks, read_at_ns = 0, (-1, -1)
+    waits_until = time.monotonic() + BEGIN_SECONDS
+    was_live = False
+    while True:
+        # Read before the rounds: a process that was alive may have measured more since.
+        is_live = directory.is_live()
+        was_live = was_live or is_live
+        ended = directory.ended()
+        written_ns = _written_ns(runs["A"]), _written_ns(runs["B"])
+        if written_ns != read_at_ns:  # following must not take the processor from what is measured
+            read_at_ns = written_ns
+            records = {side: load_record(run) for side, run in runs.items()}
+            for side, row in _rounds(records, experiment.id):
+                # A mark changes a round after its end.
+                if (side, row.index, row.disturbed) not in yielded:
+                    yielded.add((side, row.index, row.disturbed))
+                    yield RoundFinished(side=side, round=row)
+            whole = blocks_of(_times(records["A"]), _times(records["B"]))
+            if len(whole) > blocks:
+                blocks = len(whole)
+                verdict = verdict_of(records["A"], records["B"], smallest=experiment.smallest)
+                yield Judged(blocks=blocks, verdict=verdict)
+        if not is_live and (ended or was_live or time.monotonic() > waits_until):
+            if ended:
+                yield Stopped(ended=ended)
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _written_ns(run: RunDirectory) -> int:
+    try:
+        return run.record_path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _times(record: Record) -> list[Round]:
+    return record.timing.rounds if record.timing else []
+
+
+def _rounds(records: dict[Side, Record], experiment: str) -> list[tuple[Side, Round]]:
+    rows: list[tuple[Side, Round]] = [
+        (side, row)
+        for side, record in records.items()
+        for row in _times(record)
+        if row.experiment == experiment
+    ]
+    return sorted(rows, key=lambda pair: pair[1].started_ns)
 
 
 def main() -> int:
-    """Run the experiment directory named on the command line to its end, quietly."""
-    path, *options = sys.argv[1:]
-    cancel = Cancellation()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: cancel.set())
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    wait = NO_WAIT not in options
-    for _ in run_experiment(ExperimentDirectory(Path(path)), wait=wait, cancel=cancel):
-        pass
-    return 0
+    """Run the experiment directory named on the command line to its end."""
+    return work_until_signal(
+        lambda path, cancel: run_experiment(
+            ExperimentDirectory(path), wait=NO_WAIT not in sys.argv, cancel=cancel
+        )
+    )
 
 
 if __name__ == "__main__":

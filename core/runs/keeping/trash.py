@@ -14,10 +14,9 @@ from pathlib import Path
 import msgspec
 
 from ...errors import DamagedFileError, DeviceBusyError, NotFoundError, SysbenchError
-from ...storage import home, locked, make_folder
+from ...storage import home, make_folder
 from ..ab.experiment import experiment_meant
 from ..directory import RunDirectory, is_run_id, runs_folder
-from ..launch import is_beginning
 
 
 class KeptRunError(SysbenchError):
@@ -55,7 +54,7 @@ def trash_run(run: RunDirectory, root: Path | None = None) -> Trashed:
     # Only what lies in the library is deleted: a run at a path may be somebody else's.
     if run.path.resolve() != place.resolve() or place.is_symlink() or not place.is_dir():
         raise NotFoundError(f"{run.path} is no run of this library: nothing is deleted")
-    beginning = is_beginning(run) and not run.record_path.exists()
+    beginning = run.is_beginning() and not run.record_path.exists()
     # Between two rounds of an experiment nobody holds the run, and the next one needs it.
     if beginning or run.is_live() or experiment_meant(run.id, root) is not None:
         raise KeptRunError(f"run {run.id} is live: `sysbench-tui stop {run.id}` ends it first")
@@ -64,7 +63,7 @@ def trash_run(run: RunDirectory, root: Path | None = None) -> Trashed:
     target = trash_folder(root) / f"{deleted_ns}.{run.id}"
     try:
         # Held over the move, so that no supervisor begins in between.
-        with locked(run.lock_path, who=f"run {run.id}"):
+        with run.hold():
             os.rename(place, target)
     except DeviceBusyError as error:
         raise KeptRunError(f"{error}: it is live, and is not deleted") from error

@@ -14,9 +14,8 @@ import msgspec
 
 from ...errors import ClusterError, DamagedFileError
 from ...runs.directory import RunDirectory, create_run, runs_folder
+from ...runs.job_directory import Cancellation
 from ...runs.records import load_record
-from ...runs.supervisor import Cancellation
-from ...storage import locked
 from ..run.grid import Cell
 from ..run.runner import (
     CellEnded,
@@ -100,7 +99,7 @@ def run_on(
         DeviceBusyError: Another runner is at work on this study.
         ClusterError: Nothing could be submitted, or the scheduler is silent; jobs go on.
     """
-    with locked(directory.lock_path, who=f"study {directory.id}"):
+    with directory.hold():
         follower = _Follower(place, directory, cells, cancel or Cancellation())
         follower.poll_seconds, follower.lag_seconds = poll_seconds, lag_seconds
         yield from follower.run(retry=retry)
@@ -276,7 +275,7 @@ def adopt_ended(directory: StudyDirectory, cells: Sequence[Cell]) -> None:
         DeviceBusyError: A runner is at work, and does it itself.
         OSError: The study is somebody else's, or its disk is full.
     """
-    with locked(directory.lock_path, who=f"study {directory.id}"):
+    with directory.hold():
         adopt(directory, cells, lambda run: not has_ended(run), teaches=False)
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -15,17 +14,15 @@ from typing import Literal
 import msgspec
 
 from ...errors import DamagedFileError
-from ...machine.children import python_child, start_detached
 from ...machine.interpreter import chosen_before, ready_python, use_python
 from ...record.events import AnyEvent
 from ...record.record import Record
 from ...runs.directory import RunDirectory, create_run
-from ...runs.launch import end_holder
+from ...runs.job_directory import Cancellation, work_until_signal
 from ...runs.records import load_record
-from ...runs.supervisor import Cancellation, supervise
+from ...runs.supervisor import supervise
 from ...spec.passes import parse_passes
 from ...spec.spec import RunSpec
-from ...storage import locked
 from .forecast import Forecaster, kind_of, past_entries, steps_seconds, work_of
 from .grid import Cell, expand
 from .state import FINAL_STATUSES, CellStatus, Entry, StudyDirectory, status_of, unique
@@ -125,7 +122,7 @@ def run_study(
     # Whatever runs there imports this module.
     from ..cluster.slurm import refuse_while_queued
 
-    with locked(directory.lock_path, who=f"study {directory.id}"):
+    with directory.hold():
         refuse_while_queued(directory)
         runner = _Runner(directory, cells, cancel or Cancellation(), retry=retry)
         yield from runner.run(None if max_minutes is None else 60 * max_minutes)
@@ -286,44 +283,13 @@ def adopt(
             directory.append(entry_of(cell, cell.spec, record, None, teaches=teaches))
 
 
-def main() -> int:
-    """Run all cells of the study in the directory named on the command line."""
-    directory = StudyDirectory(Path(sys.argv[1]))
-    cancel = Cancellation()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: cancel.set())
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def _run_all(path: Path, cancel: Cancellation) -> Iterator[StudyEvent]:
+    directory = StudyDirectory(path)
     keep_python(directory)
     # Where it ran before, devices need not be here.
     study = msgspec.structs.replace(directory.study(), elsewhere=False)
-    for _ in run_study(directory, expand(study), cancel=cancel):
-        pass
-    return 0
+    return run_study(directory, expand(study), cancel=cancel)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
-
-
-def start_study(directory: StudyDirectory) -> int:
-    """Fill all cells of a study from a process in another session; returns its id.
-
-    It is the runner that `sysbench-tui study` consumes. Its output goes to ``runner.log`` in the
-    study's directory.
-
-    Raises:
-        InterpreterError: Workers cannot run in the interpreter that it would take.
-    """
-    python = directory.python()
-    ready_python(None if python is None else chosen_before(python))
-    command = python_child("sysbench.core.studies.run.runner", str(directory.path))
-    return start_detached(command, directory.path / "runner.log")
-
-
-def stop_study(directory: StudyDirectory) -> bool:
-    """Signal the runner to end: the present cell stays without a value. False if none is live.
-
-    Raises:
-        DeviceBusyError: It is no process of this system, which therefore cannot signal it.
-    """
-    return end_holder(directory.lock_path, f"study {directory.id} is run")
+    sys.exit(work_until_signal(_run_all))

@@ -17,19 +17,18 @@ from typing import Literal
 import msgspec
 
 from ...errors import DamagedFileError, NotFoundError
+from ...machine.interpreter import chosen_before, ready_python
 from ...record.blocks import PassName
 from ...record.events import Outcome
 from ...record.record import Record
 from ...runs.directory import RunDirectory, is_run_id, runs_folder
+from ...runs.job_directory import JobDirectory, end_torn_line
 from ...runs.records import load_record
 from ...storage import (
     UNREADABLE_JSON,
-    lock_holder,
     make_folder,
     open_to_append,
-    read_json,
     read_regular,
-    write_atomically,
 )
 from ..file.places import begun_studies
 from ..file.places import studies_folder as studies_folder
@@ -65,15 +64,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_seconds: float | None = None
 
 
-class StudyDirectory:
+class StudyDirectory(JobDirectory):
     """One study on disk."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.id = path.name
-
-    def __repr__(self) -> str:
-        return f"StudyDirectory({str(self.path)!r})"
+    kind = "study"
+    working = "is run"
+    module = "sysbench.core.studies.run.runner"
+    lock_name = "study.lock"
 
     @property
     def study_path(self) -> Path:
@@ -83,38 +80,29 @@ class StudyDirectory:
     def cells_path(self) -> Path:
         return self.path / "cells.jsonl"
 
-    @property
-    def lock_path(self) -> Path:
-        return self.path / "study.lock"
-
-    @property
-    def root(self) -> Path:
-        """The home that it lies in."""
-        return self.path.parent.parent
-
-    def is_live(self) -> bool:
-        """True while a runner works on it."""
-        return lock_holder(self.lock_path) is not None
-
     def study(self) -> Study:
         """Read ``study.json``.
 
         Raises:
             DamagedFileError: Absent or unreadable.
         """
-        try:
-            return msgspec.json.decode(read_json(self.study_path), type=Study)
-        except (OSError, *UNREADABLE_JSON) as error:
-            raise DamagedFileError(f"{self.study_path}: {error}") from error
+        return self.read(self.study_path.name, Study)
+
+    def start(self, *options: str) -> int:
+        """As of any job.
+
+        Raises:
+            InterpreterError: Workers cannot run in the interpreter that it would take.
+        """
+        python = self.python()
+        ready_python(None if python is None else chosen_before(python))
+        return super().start(*options)
 
     def append(self, entry: Entry) -> None:
         """Add a line, on disk before this returns; a torn last line is closed first."""
-        line = msgspec.json.encode(entry) + b"\n"
         with open_to_append(self.cells_path) as file:
-            if file.tell() > 0:
-                file.seek(-1, os.SEEK_END)
-                line = line if file.read(1) == b"\n" else b"\n" + line
-            file.write(line)
+            end_torn_line(file.fileno())
+            file.write(msgspec.json.encode(entry) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -183,7 +171,7 @@ def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
     directory = directory_of(study, root)
     make_folder(directory.path)
     study = with_begun_rounds(study, root)
-    write_atomically(directory.study_path, msgspec.json.format(msgspec.json.encode(study)))
+    directory.write(directory.study_path.name, study)
     return directory
 
 

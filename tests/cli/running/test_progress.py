@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from sysbench.core.record.events import (
@@ -16,8 +18,7 @@ from sysbench.core.record.events import (
     WarmupSettled,
     WorkStepped,
 )
-from sysbench.tui.commands.report.live_progress import sparkline
-from sysbench.tui.commands.report.progress import PlainProgress
+from sysbench.tui.commands.report.progress import Progress, RunFold
 
 SECOND_NS = 1_000_000_000
 
@@ -34,7 +35,7 @@ def steps(t_ns: int, index: int) -> StepsTimed:
 
 
 def lines_of(capsys: pytest.CaptureFixture[str], *events: AnyEvent) -> list[str]:
-    with PlainProgress() as progress:
+    with Progress(RunFold(), json=False) as progress:
         for event in events:
             progress.show(event)
     captured = capsys.readouterr()
@@ -103,7 +104,27 @@ def test_telemetry_is_not_a_line_and_messages_are_literal(
     assert lines_of(capsys, *events) == [r"run     a\r\x1b[2Kb"]
 
 
-def test_sparkline_spans_its_values() -> None:
-    assert sparkline([1.0, 2.0, 3.0]) == "▁▄█" or sparkline([1.0, 2.0, 3.0]) == "▁▅█"
-    assert sparkline([5.0, 5.0]) == "▁▁"
-    assert sparkline([]) == ""
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_a_picture_of_the_run_beside_json_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    spec = {"model": "tiny", "step": "train", "steps": 20}
+    with Progress(RunFold(), json=True) as progress:
+        progress.show(RunStarted(run="r", pid=1, identity="i", passes=["timing"], spec=spec))
+        progress.show(PassStarted(name="timing", pid=7))
+        progress.show(steps(5 * SECOND_NS, 0))
+    assert "timing ●" in terminal.getvalue()
+    assert "step 10, median 12.50 ms ±0.4 %" in terminal.getvalue()
+    assert "process 7" not in terminal.getvalue().replace("worker 7", "")
+
+
+def test_a_pipe_beside_json_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(RunFold(), json=True) as progress:
+        progress.show(PassStarted(name="timing", pid=7))
+    assert capsys.readouterr() == ("", "")

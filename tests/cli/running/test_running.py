@@ -161,7 +161,7 @@ def test_detached_run_is_attached_to_and_stopped_from_elsewhere(
     assert main([*ENDLESS, "--detach", "--json"]) == 0
     started = json.loads(capsys.readouterr().out)
     run = wait_for_steps()
-    assert (started["id"], started["pid"]) == (run.id, run.supervisor_pid())
+    assert (started["id"], started["pid"]) == (run.id, run.pid())
 
     follower = start(["attach", run.id])
     assert follower.stderr is not None
@@ -192,7 +192,7 @@ def test_attached_run_whose_supervisor_dies_is_told_with_what_it_measured() -> N
     follower = start(["attach", run.id])
     assert follower.stderr is not None
     assert "started: tiny" in follower.stderr.readline()
-    supervisor = run.supervisor_pid()
+    supervisor = run.pid()
     assert supervisor is not None
     os.kill(supervisor, signal.SIGKILL)
     stdout, stderr = follower.communicate(timeout=PATIENCE_SECONDS)

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.runs.directory import create_run
-from sysbench.core.runs.launch import BEGIN_SECONDS
+from sysbench.core.runs.directory import BEGIN_SECONDS, create_run
 from sysbench.core.runs.records import load_record
 from sysbench.core.spec.command_line import as_typed, command_line
 from sysbench.core.spec.fields import field_named

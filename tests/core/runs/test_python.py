@@ -17,7 +17,7 @@ from sysbench.core.runs.ab.experiment import create_experiment
 from sysbench.core.runs.directory import create_run, list_runs
 from sysbench.core.runs.supervisor import add_round, supervise
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.run.runner import keep_python, start_study
+from sysbench.core.studies.run.runner import keep_python
 from sysbench.core.studies.run.state import Entry, StudyDirectory
 from sysbench.tui.cli import main
 from sysbench.tui.commands.ab.sides import both_pythons
@@ -114,7 +114,7 @@ def test_nothing_is_made_where_workers_cannot_run(
     directory = StudyDirectory(Path(os.environ["SYSBENCH_HOME"]) / "studies" / "s-1")
     for start in (
         lambda: create_run(RunSpec(device="cpu"), ["timing"]),
-        lambda: start_study(directory),
+        lambda: directory.start(),
     ):
         with pytest.raises(InterpreterError):
             start()

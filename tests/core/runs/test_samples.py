@@ -17,8 +17,9 @@ from sysbench.core.record.events import (
     TelemetrySampled,
 )
 from sysbench.core.runs.directory import EventLog, RunDirectory, create_run
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.records import replay
-from sysbench.core.runs.supervision import Cancellation, Supervision
+from sysbench.core.runs.supervisor import Supervision
 from sysbench.core.spec.spec import RunSpec
 
 HOST = HostSample(cores=2, cpu=0.5, memory_used_bytes=1, memory_total_bytes=2)

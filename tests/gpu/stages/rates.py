@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sysbench.core.analysis.rates import report_of, sentences
 from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.machine.devices import find_cuda
 from sysbench.core.record.rates import DeviceRates
-from sysbench.core.runs.rates.measure import ROUNDS, SECONDS, measure_rates
-from sysbench.core.runs.rates.store import keep_rates
-from sysbench.tui.commands.rates.report import rates_table
+from sysbench.core.runs.measure_rates import ROUNDS, SECONDS, measure_rates
+from sysbench.core.runs.rates import keep_rates, report_of, sentences
+from sysbench.tui.commands.doctor_measure import rates_table
 
 from .stage import NO_TIME, Bench, header, line
 

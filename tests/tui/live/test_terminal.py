@@ -19,7 +19,6 @@ import pytest
 
 from sysbench.core.record.events import StepsTimed
 from sysbench.core.runs.directory import RunDirectory, list_runs
-from sysbench.core.runs.launch import stop
 from sysbench.core.spec.files import save_profile
 from sysbench.core.spec.spec import RunSpec
 
@@ -107,7 +106,7 @@ def terminal(
     yield terminal
     terminal.end()
     for run in list_runs(sysbench_home):
-        stop(run)
+        run.stop()
 
 
 def start_run(terminal: Terminal, home: Path) -> RunDirectory:

@@ -318,7 +318,7 @@ async def test_an_experiment_is_started_and_stopped_by_keys(app: SysbenchApp) ->
             await pilot.pause()
             await pilot.press("s")
             await until(pilot, lambda: not directory.is_live())
-            await until(pilot, lambda: "stopped on request" in text_of(screen, "#state"))
+            await until(pilot, lambda: "stopped after" in text_of(screen, "#state"))
             ended = directory.ended()
             assert ended is not None and ended.ending == "cancelled" and screen.can_go_on
 

@@ -84,7 +84,7 @@ def at_once(app: SysbenchApp, *keys: str) -> None:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
     """The runs that are started meanwhile; none gets a process."""
     runs: list[RunDirectory] = []
-    monkeypatch.setattr("sysbench.core.runs.launch.start_detached", runs.append)
+    monkeypatch.setattr(RunDirectory, "start", lambda run: runs.append(run))
     return runs
 
 

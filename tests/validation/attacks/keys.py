@@ -7,7 +7,6 @@ import shutil
 from contextlib import chdir
 
 from sysbench.core.runs.directory import list_runs
-from sysbench.core.runs.launch import stop
 from sysbench.core.storage import home as data_folder
 from tests.benchmarks.bench_keys import RUN, RUNS, WORDS
 from tests.benchmarks.pseudo_terminal import OURS, Terminal, started
@@ -62,7 +61,7 @@ def random_keys() -> Rows:
         else:
             terminal.end()
         for run in list_runs():
-            stop(run)
+            run.stop()
     return [
         (
             f"keys, clicks and texts in no order, at sizes from {_size(0)} to {_size(-1)}",

@@ -25,9 +25,9 @@ from sysbench.core.record.events import (
     StepsTimed,
 )
 from sysbench.core.runs.directory import create_run, list_runs
-from sysbench.core.runs.launch import start_detached, stop
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.records import load_record
-from sysbench.core.runs.supervisor import Cancellation, supervise
+from sysbench.core.runs.supervisor import supervise
 from sysbench.core.studies.report.report import report_of
 from sysbench.core.studies.run.state import find_study
 
@@ -124,7 +124,7 @@ def supervisor_killed() -> Rows:
     places = stages()
     for name, stage in places:
         run = create_run(SPEC, [name])
-        pid, tail, worker = start_detached(run), run.tail(), 0
+        pid, tail, worker = run.start(), run.tail(), 0
         entered = False
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not entered:
@@ -197,13 +197,13 @@ def terminal() -> Rows:
     wait_until(lambda: not run.is_live(), "the run to end")
     assert checked(run).status == "finished"
     other = create_run(ENDLESS, ["timing"])
-    supervisor = start_detached(other)
+    supervisor = other.start()
     wait_until(lambda: any(isinstance(one, StepsTimed) for one in other.tail().read()), "steps")
     tmux(*opened)
     wait_until(lambda: "is live" in tmux("capture-pane", "-p"), "the live run")
     os.kill(int(tmux("display-message", "-p", "#{pane_pid}")), signal.SIGKILL)
     assert other.is_live()
-    assert stop(other)
+    assert other.stop()
     os.waitpid(supervisor, 0)
     assert checked(other).status == "cancelled"
     with suppress(subprocess.CalledProcessError):  # it ends with its last window

@@ -75,16 +75,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure; the exit code is that of the gate, else 0 for any verdict."""
-    from ....core.runs.ab.detached import start_experiment
-    from ....core.runs.ab.runner import run_experiment
-    from ....core.runs.supervisor import Cancellation
+    from ....core.runs.ab.runner import NO_WAIT, run_experiment
+    from ....core.runs.job_directory import Cancellation
+    from ..report.progress import Progress
     from ..report.signals import cancelled_by_signals
-    from .progress import AbProgress
+    from .progress import ExperimentFold
     from .report import print_experiment
 
     directory = _resumed(arguments) if arguments.resume else _created(arguments)
     if arguments.detach:
-        pid = start_experiment(directory, wait=not arguments.no_wait)
+        pid = directory.start(*[NO_WAIT] * arguments.no_wait)
         experiment = directory.experiment()
         if arguments.json:
             runs = {"a": experiment.a, "b": experiment.b}
@@ -94,7 +94,8 @@ def main(arguments: argparse.Namespace) -> int:
             say(f"follow it with `sysbench-tui attach {directory.id}`, end it with `stop`")
         return 0
     cancel = Cancellation()
-    with cancelled_by_signals(cancel), AbProgress(directory, quiet=arguments.json) as progress:
+    fold = ExperimentFold(directory.experiment())
+    with cancelled_by_signals(cancel), Progress(fold, json=arguments.json) as progress:
         for item in run_experiment(directory, wait=not arguments.no_wait, cancel=cancel):
             progress.show(item)
     return print_experiment(directory, json=arguments.json, markdown=arguments.md)
@@ -102,12 +103,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
     """Follow an experiment of another process until it stops; the exit code that it returns."""
-    from ....core.runs.ab.detached import follow_experiment
-    from .progress import AbProgress
+    from ....core.runs.ab.runner import follow_experiment
+    from ..report.progress import Progress
+    from .progress import ExperimentFold
     from .report import print_experiment
 
     try:
-        with AbProgress(directory, quiet=json) as progress:
+        with Progress(ExperimentFold(directory.experiment()), json=json) as progress:
             for item in follow_experiment(directory):
                 progress.show(item)
     except KeyboardInterrupt:
@@ -172,7 +174,7 @@ def _resumed(arguments: argparse.Namespace) -> ExperimentDirectory:
         if getattr(arguments, name) is not None
     }
     if given and not directory.is_live():
-        directory.write(msgspec.structs.replace(directory.experiment(), **given))
+        directory.write("experiment.json", msgspec.structs.replace(directory.experiment(), **given))
     return directory
 
 

@@ -1,11 +1,9 @@
-"""An experiment's rounds as progress on stderr: a live picture, or plain lines in a pipe."""
+"""An experiment's progress: the rounds of the present block, the interval, the verdict."""
 
 from __future__ import annotations
 
-import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator
 
 from ....core.analysis.verdict.power import ROUNDS_A_BLOCK
 from ....core.analysis.verdict.verdict import Verdict, headline
@@ -18,63 +16,22 @@ from ....core.record.events import (
     WarmupSettled,
 )
 from ....core.record.timing import Round
-from ....core.runs.ab.experiment import Experiment, ExperimentDirectory, Side
-from ....core.runs.ab.runner import Judged, Progress, RoundFinished, RoundStarting, Stopped
-from ....core.tables.cells import literal
-from ...text import STAGE_WORDS, elapsed, median_text, milliseconds, outcome_glyph
+from ....core.runs.ab.experiment import Experiment, Side
+from ....core.runs.ab.runner import (
+    ExperimentEvent,
+    Judged,
+    RoundFinished,
+    RoundStarting,
+    Stopped,
+)
+from ...text import STAGE_WORDS, elapsed, milliseconds, outcome_glyph
+from ...widgets.charts.traces import gauge
+from ..report.progress import BAR_CELLS, Fold, describe
 from .report import picture_line
 
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.live import Live
 
-REPAINT_SECONDS = 0.5
-BAR_CELLS = 24
-
-
-class AbProgress:
-    """Shows an experiment until the context ends; with ``quiet`` only on a terminal."""
-
-    def __init__(self, directory: ExperimentDirectory, *, quiet: bool) -> None:
-        self._view = AbView(directory.experiment())
-        self._quiet = quiet
-        self._live: Live | None = None
-        self._painted = 0.0
-
-    def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
-            self._live = Live(console=console, auto_refresh=False, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, item: Progress) -> None:
-        """Take one item into the display."""
-        said = self._view.take(item)
-        if self._live is None:
-            if said and not self._quiet:
-                print(literal(said), file=sys.stderr, flush=True)
-            return
-        is_turn = isinstance(item, RoundStarting | RoundFinished | Judged)
-        if is_turn or time.monotonic() - self._painted >= REPAINT_SECONDS:
-            self._painted = time.monotonic()
-            self._live.update(_picture(self._view.lines()), refresh=True)
-
-
-class AbView:
-    """An experiment as its progress tells it."""
+class ExperimentFold(Fold[ExperimentEvent]):
+    """An experiment: its rounds and its verdict so far."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
@@ -84,61 +41,56 @@ class AbView:
         self._verdict: Verdict | None = None
         self._now = ""
 
-    def take(self, item: Progress) -> str:
-        """Take an item in; the line that a pipe gets for it, or an empty one."""
-        match item:
+    def take(self, event: ExperimentEvent) -> str:
+        match event:
             case RoundStarting():
-                self._start(item.block)
-                # Rounds of the block that an earlier process measured are not told.
-                self._marks = dict.fromkeys(range(item.position), "finished")
-                self._marks[item.position] = "running"
-                self._now = f"again: {item.again}" if item.again else "starting"
-                return f"{self._place(item.side)}  {self._now}" if item.again else ""
+                self._start(event.block)
+                # Rounds of the block that an earlier process measured come without events.
+                self._marks = dict.fromkeys(range(event.position), "finished")
+                self._marks[event.position] = "running"
+                self._now = f"again: {event.again}" if event.again else "starting"
+                return f"{self._place(event.side)}  {self._now}" if event.again else ""
             case RoundFinished():
-                row = item.round
+                row = event.round
                 self._start(row.block or 0)
                 self._marks[row.position or 0] = row.outcome if row.counts else "waiting"
-                return f"{self._place(item.side)}  {_figure(row)}"
+                return f"{self._place(event.side)}  {_figure(row)}"
             case Judged():
-                self._verdict = item.verdict
-                return f"{'':<12} {self._judgement()}"
+                self._verdict = event.verdict
+                following = f"; {event.verdict.next}" if event.verdict.next else ""
+                return f"{'':<12} {headline(event.verdict)}{following}"
             case Stopped():
-                return f"{item.ended.ending}: {item.ended.detail}"
+                return f"{'failed: ' * (event.ended.ending == 'failed')}{event.ended.detail}"
             case Noticed():
-                self._now = item.message
-                return item.message
+                self._now = event.message
+                return event.message
             case StageEntered():
-                self._now = STAGE_WORDS.get(item.stage, item.stage)
-            case FirstStepTimed():
-                self._now = f"first step {milliseconds(item.step_ms)}"
-            case WarmupSettled():
-                self._now = f"warm-up over after {item.steps} steps"
-            case StepsTimed():
-                steps = item.first_index + len(item.step_ms)
-                self._now = f"step {steps}: {median_text(item.median_ms, item.half_width)}"
-            case PassEnded() if item.outcome != "finished":
-                self._now = item.detail
+                self._now = STAGE_WORDS.get(event.stage, event.stage)
+            case FirstStepTimed() | WarmupSettled() | StepsTimed():
+                self._now = describe(event)
+            case PassEnded() if event.outcome != "finished":
+                self._now = event.detail
             case _:
                 pass
         return ""
 
-    def lines(self) -> list[tuple[str, str]]:
-        """The picture: blocks, the rounds of the present one, the interval, the verdict."""
-        order = self._experiment.order(self._block)
+    def scrolls(self, _: ExperimentEvent) -> bool:
+        return False
+
+    def picture(self, _: int) -> Iterator[tuple[str, str]]:
         rounds = "  ".join(
             f"{side} {outcome_glyph(self._marks.get(position, 'waiting'))}"
-            for position, side in enumerate(order)
+            for position, side in enumerate(self._experiment.order(self._block))
         )
-        clock = elapsed(time.monotonic() - self._began)
-        lines = [
-            (f"block {self._block + 1}   {rounds}   {clock}", "bold"),
-            (f"  {self._bar()}  {self._now}", ""),
-        ]
+        yield f"block {self._block + 1}   {rounds}   {elapsed(self._spent())}", "bold"
+        yield f"  {self._bar()}  {self._now}", ""
         if self._verdict is not None:
-            lines.append((f"  {picture_line(self._verdict)}", "cyan"))
-            lines.append((f"  {headline(self._verdict)}", ""))
-            lines.append((f"  {self._verdict.next}", "dim"))
-        return lines
+            yield f"  {picture_line(self._verdict)}", "cyan"
+            yield f"  {headline(self._verdict)}", ""
+            yield f"  {self._verdict.next}", "dim"
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._began
 
     def _start(self, block: int) -> None:
         if block != self._block:
@@ -153,18 +105,9 @@ class AbView:
         done += sum(mark == "finished" for mark in self._marks.values())
         if plan is not None and plan.blocks:
             most = ROUNDS_A_BLOCK * plan.blocks
-            share, words = done / most, f"{done} of at most {most} rounds"
-        else:
-            spent = time.monotonic() - self._began
-            share, words = spent / (60 * self._experiment.max_minutes), f"{done} rounds"
-        full = round(min(1.0, share) * BAR_CELLS)
-        return f"{'█' * full}{'░' * (BAR_CELLS - full)}  {words}"
-
-    def _judgement(self) -> str:
-        if self._verdict is None:
-            return ""
-        following = f"; {self._verdict.next}" if self._verdict.next else ""
-        return f"{headline(self._verdict)}{following}"
+            return f"{gauge(done / most, BAR_CELLS)}  {done} of at most {most} rounds"
+        share = self._spent() / (60 * self._experiment.max_minutes)
+        return f"{gauge(share, BAR_CELLS)}  {done} rounds"
 
 
 def _figure(row: Round) -> str:
@@ -172,15 +115,3 @@ def _figure(row: Round) -> str:
     if row.counts:
         return milliseconds(row.median_ms)
     return f"does not count: {row.disturbed or row.outcome}"
-
-
-def _picture(lines: list[tuple[str, str]]) -> Group:
-    from rich.console import Group
-    from rich.text import Text
-
-    return Group(
-        *(
-            Text(literal(text), style=style, no_wrap=True, overflow="ellipsis")
-            for text, style in lines
-        )
-    )

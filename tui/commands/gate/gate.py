@@ -126,15 +126,16 @@ def _measured(arguments: argparse.Namespace, baseline: Baseline) -> Record | Non
     """The record of a new run of the baseline's spec; None if it was cancelled."""
     from ....core.analysis.verdict.gate import USUAL_ROUNDS
     from ....core.runs.directory import create_run
+    from ....core.runs.job_directory import Cancellation
     from ....core.runs.records import load_record
-    from ....core.runs.supervisor import Cancellation, supervise
-    from ..report.progress import progress_for
+    from ....core.runs.supervisor import supervise
+    from ..report.progress import Progress, RunFold
     from ..report.signals import cancelled_by_signals
 
     repeat = USUAL_ROUNDS if arguments.repeat is None else arguments.repeat
     run = create_run(baseline.spec, ["timing"], repeat=repeat)
     cancel = Cancellation()
-    with cancelled_by_signals(cancel), progress_for(json=arguments.json) as progress:
+    with cancelled_by_signals(cancel), Progress(RunFold(), json=arguments.json) as progress:
         for event in supervise(run, wait=not arguments.no_wait, cancel=cancel):
             progress.show(event)
     record = load_record(run)

@@ -36,7 +36,7 @@ from ....core.machine.instructions import cpu_flags, onednn_instructions
 from ....core.machine.peaks import parse_peak, roof_of
 from ....core.record.roof import Roof
 from ....core.runs.prediction_errors import this_machine
-from ....core.runs.rates.store import measured_facts
+from ....core.runs.rates import measured_facts
 from ....core.spec.model_source import located
 from ....core.spec.resolve import resolved
 from ....core.spec.spec import RunSpec

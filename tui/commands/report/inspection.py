@@ -14,9 +14,10 @@ from ....core.tables.allocations import largest_alike_table
 from ....core.tables.cells import literal
 from ....core.tables.kernels import top_kernels
 from ...text import decoding_text, file_text
+from ...widgets.charts.traces import gauge
 from .kernel_sections import collectives_section, host_sections, steps_section
 from .layout import Line, blank, note, prose, titled
-from .live_progress import bar
+from .progress import BAR_CELLS
 from .report import (
     KERNEL_ROWS,
     LARGEST_ROWS,
@@ -40,7 +41,7 @@ def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
         return
 
     def show(step: Progressed) -> None:
-        filled = "" if step.share is None else f"{bar(step.share)}  "
+        filled = "" if step.share is None else f"{gauge(step.share, BAR_CELLS)}  "
         _write(f"{CLEAR_LINE}  {filled}{decoding_text(step)}")
 
     try:

@@ -163,24 +163,3 @@ def _print_styled(console: Console, lines: Iterable[Line]) -> None:
         console.print(
             Text.assemble(*((literal(text), style) for text, style in line)), soft_wrap=True
         )
-
-
-class ProgressLines:
-    """Writes lines of progress to stderr; none once the reader has left: the work goes on."""
-
-    def __init__(self, *, speaks: bool = True) -> None:
-        self._speaks = speaks
-
-    @classmethod
-    def beside(cls, *, json: bool) -> ProgressLines:
-        """Lines beside a report; none into a pipe with JSON, which stdout may share."""
-        return cls(speaks=sys.stderr.isatty() or not json)
-
-    def say(self, line: str) -> None:
-        """Write a line at once."""
-        if not self._speaks:
-            return
-        try:
-            print(line, file=sys.stderr, flush=True)
-        except OSError:
-            self._speaks = False

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ....core.runs.supervisor import Cancellation
+from ....core.runs.job_directory import Cancellation
 
 
 @contextmanager

@@ -1,10 +1,8 @@
-"""A study's events as progress on stderr: a bar with what is left, or plain lines."""
+"""A study's progress: a line for each cell, and a bar with the time that is left."""
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator
 
 from ....core.formatting import counted
 from ....core.studies.run.runner import (
@@ -15,84 +13,52 @@ from ....core.studies.run.runner import (
     StudyEvent,
     StudyStarted,
 )
-from ....core.tables.cells import literal
 from ...text import elapsed, milliseconds
+from ...widgets.charts.traces import gauge
+from .progress import BAR_CELLS, Fold
 
-BAR_CELLS = 24
 
+class StudyFold(Fold[StudyEvent]):
+    """A study: its cells as they end."""
 
-class StudyProgress:
-    """Shows events until the context ends; nothing with ``quiet``."""
+    def __init__(self) -> None:
+        self._now = ""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._quiet = quiet and not self._is_terminal
-        self._bar = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._draw("")
-
-    def show(self, event: StudyEvent) -> None:
-        """Take one event into the display."""
-        if self._quiet:
-            return
+    def take(self, event: StudyEvent) -> str:
         match event:
             case StudyStarted():
-                left = f"{event.total - event.done} to run"
-                if event.seconds is not None:
-                    left += f", {forecast(event.seconds, is_least=event.is_least)}"
-                self._say(f"{event.total} cells, {event.done} have their value; {left}")
+                text = f"{event.done} of {counted(event.total, 'cell')} done"
+                if event.seconds is None or event.done == event.total:
+                    return text
+                return f"{text}; {forecast(event.seconds, is_least=event.is_least)} left"
             case CellsElsewhere():
-                self._say(f"{counted(event.count, 'cell')}: {event.words}")
+                return f"{counted(event.count, 'cell')}: {event.words}"
             case CellStarted():
-                self._draw(f"cell {event.number}  {literal(event.cell.words)}")
-                if not self._is_terminal:
-                    self._say(f"cell {event.number}  {literal(event.cell.words)}")
+                self._now = f"cell {event.number}  {event.cell.words}"
+                return self._now
             case CellEnded():
-                self._say(f"{event.status:<9} {literal(event.cell.words)}{_figures(event)}")
-                self._draw(_bar(event))
+                left = "" if event.seconds_left is None else f"  {elapsed(event.seconds_left)} left"
+                bar = gauge(event.done / event.total if event.total else 1.0, BAR_CELLS)
+                self._now = f"{bar} {event.done}/{event.total}{left}"
+                return f"{event.status:<9} {event.cell.words}{_figures(event)}"
             case StudyEnded():
-                self._say(f"{event.reason}: {event.done} of {event.total} cells have their value")
+                return f"{event.reason}: {event.done} of {counted(event.total, 'cell')} done"
+        return ""
 
-    def _say(self, text: str) -> None:
-        bar = self._bar
-        self._draw("")
-        print(text, file=sys.stderr, flush=True)
-        self._draw(bar)
+    def scrolls(self, event: StudyEvent) -> bool:
+        return not isinstance(event, CellStarted)
 
-    def _draw(self, bar: str) -> None:
-        """Replace the last line; only a terminal has one."""
-        if self._is_terminal and bar != self._bar:
-            sys.stderr.write(f"\r\x1b[2K{bar}")
-            sys.stderr.flush()
-        self._bar = bar
-
-
-def forecast(seconds: float, *, is_least: bool) -> str:
-    """``about 0:24``, or ``at least`` where only the start of some cells is known."""
-    return f"{'at least' if is_least else 'about'} {elapsed(seconds)}"
-
-
-def _bar(event: CellEnded) -> str:
-    share = event.done / event.total if event.total else 1.0
-    full = round(share * BAR_CELLS)
-    bar = "█" * full + "░" * (BAR_CELLS - full)
-    left = "" if event.seconds_left is None else f"  {elapsed(event.seconds_left)} left"
-    return f"{bar} {event.done}/{event.total}{left}"
+    def picture(self, _: int) -> Iterator[tuple[str, str]]:
+        yield self._now, ""
 
 
 def _figures(event: CellEnded) -> str:
     entry = event.entry
     if entry.status not in ("finished", "running") and entry.detail:
-        return f"  {literal(entry.detail)}"
-    if entry.median_ms is None:
-        return ""
-    return f"  {milliseconds(entry.median_ms)}"
+        return f"  {entry.detail}"
+    return "" if entry.median_ms is None else f"  {milliseconds(entry.median_ms)}"
+
+
+def forecast(seconds: float, *, is_least: bool) -> str:
+    """``about 0:24``, or ``at least`` where only the start of some cells is known."""
+    return f"{'at least' if is_least else 'about'} {elapsed(seconds)}"

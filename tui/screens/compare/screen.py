@@ -22,7 +22,6 @@ from ....core.analysis.difference.difference import Side, difference
 from ....core.analysis.difference.nodes import Difference
 from ....core.analysis.verdict.power import ROUNDS_A_BLOCK
 from ....core.errors import SysbenchError
-from ....core.runs.ab.detached import start_experiment, stop_experiment
 from ....core.runs.ab.report import Report
 from ....core.runs.artifacts import layer_rows
 from ....core.tables.trust import is_perturbed
@@ -303,7 +302,7 @@ class CompareScreen(WorkScreen):
 
         def answered(choice: str | None) -> None:
             try:
-                if choice == "stop" and not stop_experiment(directory):
+                if choice == "stop" and not directory.stop():
                     self.notify("It had already ended.", markup=False)
             except SysbenchError as error:
                 self.notify(str(error), title="Not stopped", severity="error", markup=False)
@@ -315,7 +314,7 @@ class CompareScreen(WorkScreen):
     def action_go_on(self) -> None:
         """Start the experiment's process again."""
         if self.reading is not None and self.reading.directory is not None and self.can_go_on:
-            start_experiment(self.reading.directory)
+            self.reading.directory.start()
 
     def copyable(self) -> tuple[str, str]:
         if self.bar.active in ("time", "memory"):

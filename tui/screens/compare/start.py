@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....core.errors import SysbenchError
-from ....core.runs.ab.detached import start_experiment
 from ....core.runs.ab.experiment import create_experiment
 from ....core.runs.directory import Header
 from ...live.pair_watch import pair_of
@@ -49,7 +48,7 @@ def _start(app: SysbenchApp, order: Order) -> None:
             plan=order.plan,
             pythons=order.pythons,
         )
-        start_experiment(directory)
+        directory.start()
         pair = pair_of(directory)
     except (SysbenchError, OSError) as error:
         app.notify(str(error), title="Not started", severity="error", markup=False)

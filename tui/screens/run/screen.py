@@ -213,10 +213,9 @@ class RunScreen(WorkScreen):
         try:
             # Nothing of a run is needed before the first frame.
             from ....core.runs.directory import create_run
-            from ....core.runs.launch import start_detached
 
             run = create_run(resolved(filled.spec), filled.passes, repeat=filled.repeat)
-            start_detached(run)
+            run.start()
         except (SysbenchError, OSError) as error:
             self.notify(str(error), title="Not started", severity="error", markup=False)
             return None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sysbench.core.machine.environment import cpu_model
 from sysbench.core.machine.neighbours import Neighbour
@@ -26,7 +23,6 @@ from sysbench.core.record.events import (
     StageEntered,
 )
 from sysbench.core.runs.ab.experiment import (
-    Experiment,
     ExperimentDirectory,
     Side,
     create_experiment,
@@ -39,25 +35,17 @@ from sysbench.core.runs.ab.noise import (
     noise_floors,
     noise_path,
 )
-from sysbench.core.runs.ab.noise_floor import Measurement, Treatment, floor_of
+from sysbench.core.runs.ab.noise_doctor import NoiseMeasurement, advice, floor_of
 from sysbench.core.runs.ab.plan import plan_of
-from sysbench.core.runs.ab.remedies import Here, advice, judged, offers, ranges
-from sysbench.core.runs.ab.runner import RoundFinished
 from sysbench.core.runs.directory import EventLog
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.records import load_record
-from sysbench.core.runs.supervisor import Cancellation
 from sysbench.core.spec.spec import RunSpec
 
 from .... import factories
 
 SPEC = RunSpec(device="cpu", steps=12, warmup=1, step="inference", threads=1, batch=1, context=16)
 A_DAY_NS = 86_400 * 10**9
-HERE = frozenset(os.sched_getaffinity(0))
-SEED_OF_B_FIRST = next(
-    seed
-    for seed in range(100)
-    if Experiment(id="", created_ns=0, a="", b="", seed=seed).order(0)[0] == "B"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +70,10 @@ def with_rounds(medians_ms: dict[Side, list[float]]) -> ExperimentDirectory:
             log.append(RunEnded(status="finished"))
         load_record(run)
     return directory
+
+
+def measured(directory: ExperimentDirectory) -> NoiseMeasurement:
+    return NoiseMeasurement(directory, wait=True, cancel=Cancellation())
 
 
 def round_events(experiment: str, side: Side, n: int, median_ms: float) -> list[AnyEvent]:
@@ -148,11 +140,11 @@ def floor_here(measured_ns: int, **changes: Any) -> NoiseFloor:
 
 
 def test_rounds_become_a_floor_that_plans_and_verdicts_use() -> None:
-    measurement = Measurement(with_rounds(simulated(12, 0.01, 0.01)))
+    measurement = measured(with_rounds(simulated(12, 0.01, 0.01)))
     noise = measurement.noise()
     assert noise is not None
     assert noise.rounds == 24
-    floor = floor_of(measurement, noise, SPEC)
+    floor = floor_of(measurement, noise, SPEC, 180.0)
     assert (floor.device, floor.torch, floor.left_out) == (cpu_model(), "2.9.0", 0)
     assert floor.low is not None and floor.high is not None
     assert floor.low < floor.between < floor.high
@@ -168,7 +160,7 @@ def test_rounds_become_a_floor_that_plans_and_verdicts_use() -> None:
     own = plan_of(other, SPEC, 10)  # a spec's own processes come before the floor
     assert "24 earlier processes of B" in own.source
     assert own.smallest is not None and own.smallest > 0
-    record = measurement.record("A")
+    record = measurement.records["A"]
     known = known_noise(record, record)
     assert (known.floor, known.drift) == (floor.between, floor.drift)
 
@@ -176,7 +168,27 @@ def test_rounds_become_a_floor_that_plans_and_verdicts_use() -> None:
 def test_seven_rounds_are_no_floor() -> None:
     rounds = simulated(4, 0.01, 0.01)
     rounds["B"].pop()
-    assert Measurement(with_rounds(rounds)).noise() is None
+    assert measured(with_rounds(rounds)).noise() is None
+
+
+def test_a_floor_with_tried_remedies_of_an_earlier_version_reads(home: Path) -> None:
+    floor = msgspec.to_builtins(floor_here(1))
+    tried = {
+        "name": "pin to cores 1",
+        "before": 0.012,
+        "after": 0.006,
+        "ratio": 0.5,
+        "low": 0.3,
+        "high": 0.8,
+        "rounds": 16,
+        "decided": True,
+        "detail": "the spread is smaller with it",
+    }
+    home.mkdir()
+    noise_path().write_bytes(msgspec.json.encode([floor | {"remedies": [tried]}]))
+    keep_noise_floor(floor_here(2, device="GPU"))
+    (remedy,) = noise_floors()[cpu_model()].remedies
+    assert msgspec.to_builtins(remedy) == tried
 
 
 def test_a_floor_of_another_device_is_kept_beside_it() -> None:
@@ -217,33 +229,8 @@ def test_a_damaged_floor_is_a_warning_of_the_doctor(home: Path) -> None:
     assert "noise.json" in check.found
 
 
-def test_a_remedy_that_works_is_told_from_one_that_does_not() -> None:
-    (offer,) = [row for row in offers(Here(spec=SPEC, cores=HERE)) if row.name.startswith("keep")]
-    works = judged(offer, Measurement(with_rounds(simulated(16, 0.05, 0.005))), trials=2)
-    assert works.decided
-    assert works.ratio is not None and works.ratio < 0.3
-    assert "smaller with it" in works.detail and "MALLOC_MMAP_MAX_=0" in works.detail
-    idle = judged(offer, Measurement(with_rounds(simulated(16, 0.01, 0.01))), trials=2)
-    assert not idle.decided
-    assert "not decidable with 16 rounds a side" in idle.detail
-    few = judged(offer, Measurement(with_rounds(simulated(4, 0.05, 0.001))), trials=2)
-    assert "too few" in few.detail
-
-
-def test_a_remedy_that_cannot_be_tried_says_why() -> None:
-    reasons = {row.name: row.why_not for row in offers(Here(spec=SPEC, cores=frozenset({0})))}
-    assert reasons["pin to cores"] == "1 thread on 1 core: all are in use"
-    assert reasons["fewer threads"] == "there is only one"
-    assert reasons["huge pages"] == "the kernel has none"
-    gpu = SPEC.changed(device="cuda:0")
-    unlocked = offers(Here(spec=gpu, cores=HERE, gpu=0, clock_mhz=1500))[-1]
-    assert "--lock-clocks" in unlocked.why_not
-    locked = offers(Here(spec=gpu, cores=HERE, gpu=0, clock_mhz=1500, lock_clocks=True))[-1]
-    assert (locked.why_not, locked.treatment.clock) == ("", (0, 1500))
-
-
 def test_advice_names_the_figure_behind_it() -> None:
-    measurement = Measurement(with_rounds(simulated(12, 0.05, 0.05)))
+    measurement = measured(with_rounds(simulated(12, 0.05, 0.05)))
     noise = measurement.noise()
     assert noise is not None
     seen = [Neighbour(name="pytest", cores=100.0)]
@@ -258,40 +245,4 @@ def test_advice_names_the_figure_behind_it() -> None:
     assert "more processes, not more steps" in rows
     assert "+20.0 %" in rows["longer warm-up"]
     unseen = advice(noise, measurement.observed(), [], 0.0, None)
-    assert any("cannot be seen from here" in row.detail for row in unseen)
-
-
-@given(st.sets(st.integers(0, 60)))
-def test_ranges_name_exactly_the_cores(cores: set[int]) -> None:
-    named: set[int] = set()
-    for part in filter(None, ranges(sorted(cores)).split(",")):
-        first, _, last = part.partition("-")
-        named |= set(range(int(first), int(last or first) + 1))
-    assert named == cores
-
-
-def test_a_treated_process_has_its_variables_and_cores_and_this_one_keeps_its_own() -> None:
-    """One real round of B; the cancellation then leaves fewer than a floor needs."""
-    cores = frozenset({max(HERE)})
-    treated = Treatment(environ={"MALLOC_MMAP_MAX_": "0"}, cores=cores)
-    cancel = Cancellation()
-    long = SPEC.changed(steps=600)  # so that it is there when it is looked at
-    directory = create_experiment(long, long, seed=SEED_OF_B_FIRST)
-    measurement = Measurement(directory, treated=treated, cancel=cancel)
-    pid, side = 0, ""
-    for item in measurement.rounds():
-        if isinstance(item, PassStarted):
-            pid, side = item.pid, item.side
-        elif isinstance(item, StageEntered) and item.stage == "measure":
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            assert b"MALLOC_MMAP_MAX_=0" in environ
-            tasks = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-            assert all(os.sched_getaffinity(task) == cores for task in tasks)
-        elif isinstance(item, RoundFinished):
-            cancel.set()
-    assert side == "B"
-    assert os.sched_getaffinity(0) == set(HERE)
-    assert "MALLOC_MMAP_MAX_" not in os.environ
-    (row,) = measurement.observed()
-    assert row.round.counts
-    assert measurement.noise() is None
+    assert any("not visible from here" in row.detail for row in unseen)

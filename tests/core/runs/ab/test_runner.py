@@ -25,7 +25,8 @@ from sysbench.core.runs.ab.runner import (
     Stopped,
     run_experiment,
 )
-from sysbench.core.runs.supervisor import Cancellation, disturb_round
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.supervisor import disturb_round
 from sysbench.core.spec.spec import RunSpec
 
 from ....worker_double.script import DOUBLE, FOLDER_VARIABLE, Script

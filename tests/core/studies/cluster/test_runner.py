@@ -11,7 +11,7 @@ import pytest
 
 from sysbench.core.errors import ClusterError
 from sysbench.core.runs.directory import RunDirectory, list_runs
-from sysbench.core.runs.supervisor import Cancellation
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.studies.cluster.runner import JobState, run_on
 from sysbench.core.studies.file.study import Axis, Column, Layout, Point, Study
 from sysbench.core.studies.report.report import report_of

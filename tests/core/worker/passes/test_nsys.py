@@ -26,7 +26,8 @@ from sysbench.core.errors import SpecError
 from sysbench.core.record.events import AnyEvent, Outcome, PassEnded, PassStarted, StepCounted
 from sysbench.core.record.record import Kernels
 from sysbench.core.runs.directory import RunDirectory, create_run
-from sysbench.core.runs.supervisor import Cancellation, supervise
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.passes import parse_passes
 from sysbench.core.spec.spec import RunSpec
 

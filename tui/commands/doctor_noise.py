@@ -1,37 +1,122 @@
-"""The noise floor as lines: figures, sources, what comparisons can find, what to do."""
+"""`doctor --noise`: the measurement with its progress, and the noise floor as lines."""
 
 from __future__ import annotations
 
+import argparse
 import math
+import statistics
 from collections.abc import Iterator
 
-from ....core.analysis.verdict.noise import Source
-from ....core.analysis.verdict.verdict import headline
-from ....core.formatting import counted, milliseconds, percent, signed_percent
-from ....core.runs.ab.noise import NoiseFloor, Remedy
-from ....core.runs.ab.noise_doctor import Examined
-from ....core.tables.cells import literal
-from ..report import layout
-from ..report.layout import Line, blank, prose, titled
+from ...core.analysis.verdict.noise import Source
+from ...core.analysis.verdict.verdict import headline
+from ...core.formatting import counted, milliseconds, percent, signed_percent
+from ...core.machine.devices import resolve_device
+from ...core.record.events import Noticed
+from ...core.runs.ab.noise import NoiseFloor
+from ...core.runs.ab.noise_doctor import ROUND_SECONDS, Examined, default_model, examine_noise
+from ...core.runs.ab.runner import ExperimentEvent, RoundFinished, RoundStarting
+from ...core.runs.job_directory import Cancellation
+from ...core.spec.resolve import resolved
+from ...core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
+from ...core.tables.cells import literal
+from ..text import interval
+from .report import layout
+from .report.layout import Line, blank, prose, titled
+from .report.output import page_width, print_json, print_lines
+from .report.progress import Fold, Progress
+from .report.signals import cancelled_by_signals
+from .spec_arguments import parse_settings
 
+MINUTES = 3.0
 _COLUMN = 19
 _GLUE = "\N{NO-BREAK SPACE}%"
 _CHANGES = ("drift", "order", "clock", "neighbours", "first touch")
 
 
-def examined_lines(result: Examined, width: int, *, tried: bool) -> Iterator[Line]:
+def measure_noise(arguments: argparse.Namespace) -> int:
+    """Measure and print; 0 with a floor, 130 when cancelled, 1 without a floor."""
+
+    spec = _spec(arguments.settings)
+    minutes = arguments.minutes or MINUTES
+    cancel = Cancellation()
+    result: Examined | None = None
+    with cancelled_by_signals(cancel), Progress(NoiseFold(), json=arguments.json) as progress:
+        progress.say(
+            f"{spec.model} on {spec.device} against itself for {minutes:g} minutes; "
+            "Ctrl+C ends it, and 8 rounds are enough to keep"
+        )
+        for item in examine_noise(spec, minutes=minutes, cancel=cancel):
+            if isinstance(item, Examined):
+                result = item
+            else:
+                progress.show(item)
+    assert result is not None  # it comes last, whatever happened
+    if arguments.json:
+        print_json(result)
+    else:
+        print_lines(examined_lines(result, page_width()))
+    if result.ending == "cancelled":
+        return 130
+    return 0 if result.floor is not None else 1
+
+
+def _spec(settings: list[str]) -> RunSpec:
+    """The spec that is measured: the device's default one with the user's changes.
+
+    Raises:
+        SpecError: Naming the key at fault.
+    """
+
+    changes = parse_settings(settings)
+    asked = parse_spec({key: changes[key] for key in ("device",) if key in changes})
+    defaults: dict[str, object] = {"max_seconds": ROUND_SECONDS}
+    if not changes.keys() >= set(DIMENSION_NAMES) and "workload" not in changes:
+        defaults["model"] = default_model(resolve_device(asked.device))
+    return resolved(parse_spec(defaults | changes))
+
+
+class NoiseFold(Fold[ExperimentEvent]):
+    """Rounds of one spec, and how far they differ so far."""
+
+    def __init__(self) -> None:
+        self._medians: list[float] = []
+
+    def take(self, event: ExperimentEvent) -> str:
+        match event:
+            case RoundStarting(again=again) if again:
+                return f"again: {again}"
+            case RoundFinished():
+                return self._round(event)
+            case Noticed():
+                return event.message
+            case _:
+                return ""
+
+    def _round(self, finished: RoundFinished) -> str:
+        row, medians = finished.round, self._medians
+        if not row.counts or row.median_ms is None:
+            return f"round of {finished.side} does not count: {row.disturbed or row.outcome}"
+        medians.append(row.median_ms)
+        text = f"round {len(medians):>3} {finished.side}  {milliseconds(row.median_ms)}"
+        text += f"  {interval(row.half_width)} inside" if row.half_width else ""
+        if len(medians) < 3:
+            return text
+        spread = statistics.stdev(medians) / statistics.fmean(medians)
+        return f"{text}, {interval(spread)} between {len(medians)}"
+
+
+def examined_lines(result: Examined, width: int) -> Iterator[Line]:
     """All lines of a result; no line ends between a number and its percent sign.
 
     Args:
         result: What was measured.
         width: Columns to fill.
-        tried: Whether remedies were tried.
     """
-    for line in _lines(result, width, tried=tried):
+    for line in _lines(result, width):
         yield [(text.replace(_GLUE, " %"), style) for text, style in line]
 
 
-def _lines(result: Examined, width: int, *, tried: bool) -> Iterator[Line]:
+def _lines(result: Examined, width: int) -> Iterator[Line]:
     floor = result.floor
     if floor is None:
         yield from prose(result.detail, width)
@@ -43,7 +128,7 @@ def _lines(result: Examined, width: int, *, tried: bool) -> Iterator[Line]:
     yield from prose(_summary(floor, result), width)
     yield from titled("What this machine can tell", _finds(result, floor, width))
     yield from titled("Where the noise comes from", _sources(floor, width))
-    yield from titled("What to do", _remedies(floor, width, tried=tried))
+    yield from titled("What to do", _remedies(floor, width))
     yield blank()
     kept = "kept for this device: compare, ab and gate use it; docs/noise.md explains each line"
     yield from prose(kept, width, style="dim")
@@ -132,22 +217,9 @@ def _decimals(share: float) -> int:
     return min(5, max(0, 2 - size))
 
 
-def _remedies(floor: NoiseFloor, width: int, *, tried: bool) -> Iterator[Line]:
+def _remedies(floor: NoiseFloor, width: int) -> Iterator[Line]:
     for remedy in floor.remedies:
         yield from _labelled(remedy.name, "", width, label_style="bold")
-        text = f"{_effect(remedy)}{literal(remedy.detail)}"
-        yield from _labelled("", text, width, column=2)
+        yield from _labelled("", literal(remedy.detail), width, column=2)
     if not floor.remedies:
         yield from prose("  nothing stands out", width)
-    if not tried:
-        text = "`doctor --noise --remedies` tries others, each with its measured effect"
-        yield from prose(f"  {text}", width, hang=2, style="dim")
-
-
-def _effect(remedy: Remedy) -> str:
-    if remedy.before is None or remedy.after is None:
-        return ""
-    text = f"spread {_share(remedy.before)} without, {_share(remedy.after)} with it"
-    if remedy.ratio is not None and remedy.low is not None and remedy.high is not None:
-        text += f", × {remedy.ratio:.2f} ({remedy.low:.2f} to {remedy.high:.2f})"
-    return f"{text}; "

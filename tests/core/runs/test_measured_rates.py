@@ -12,17 +12,18 @@ from sysbench.core import RunSpec, run
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
 from sysbench.core.machine.peaks import parse_peak, roof_of
 from sysbench.core.record.rates import KINDS, DeviceRates
-from sysbench.core.runs.rates.measure import RateFound, RateRound, measure_rates
-from sysbench.core.runs.rates.store import (
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.measure_rates import RateFound, RateRound, measure_rates
+from sysbench.core.runs.rates import (
     keep_rates,
     kept_rates,
     measured_facts,
     rates_check,
     rates_path,
 )
-from sysbench.core.runs.supervisor import Cancellation, locked_devices
+from sysbench.core.runs.supervisor import locked_devices
 
-from ...conftest import RunPython
+from ..conftest import RunPython
 
 H100 = {"device": {"name": "NVIDIA H100 80GB HBM3"}}
 
@@ -143,9 +144,9 @@ def test_a_device_that_a_run_measures_on_is_not_measured(sysbench_home: Path) ->
 
 BESIDE_A_CAPPED_SISTER = """
 import json, sys
-from sysbench.core.analysis.rates import report_of, sentences
+from sysbench.core.runs.rates import report_of, sentences
 from sysbench.core.record.rates import DeviceRates
-from sysbench.core.runs.rates import measure
+from sysbench.core.runs import measure_rates as measure
 
 # In place of a worker on a card: the second one multiplies 14 % slower. All else is the real path.
 WORKER = '''

@@ -1,17 +1,68 @@
-"""Measured rates as lines: the table, the device under load, what differs, what is missing."""
+"""`doctor --measure`: the measurement with its progress, and the rates as lines."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 
-from ....core.analysis.rates import RateRow, RatesReport, sentences
-from ....core.formatting import counted, format_count, significant
-from ....core.record.rates import UNITS, Load
-from ....core.tables.cells import literal
-from ....core.tables.table import Column, Table, tabulate
-from ..report.layout import Line, blank, labelled, prose, table_lines
+from ...core.formatting import counted, format_count, significant
+from ...core.machine.devices import find_cuda, resolve_device
+from ...core.machine.null_gpu import is_null
+from ...core.record.rates import UNITS, DeviceRates, Load
+from ...core.runs.job_directory import Cancellation
+from ...core.runs.measure_rates import ROUNDS, RateFound, RateRound, measure_rates
+from ...core.runs.rates import RateRow, RatesReport, keep_rates, kept_rates, report_of, sentences
+from ...core.tables.cells import literal
+from ...core.tables.table import Column, Table, tabulate
+from .report.layout import Line, blank, labelled, prose, table_lines
+from .report.output import page_width, print_json, print_lines
+from .report.progress import Fold, Progress
+from .report.signals import cancelled_by_signals
 
 _COLUMN = 16
+
+
+def measure_devices(arguments: argparse.Namespace) -> int:
+    """Measure, keep and print; 0 with rates, 130 when cancelled."""
+    asked = arguments.rate_devices or _every(len(find_cuda()[0]))
+    devices = list(dict.fromkeys(resolve_device(device) for device in asked))
+    cancel = Cancellation()
+    found: list[DeviceRates] = []
+    with cancelled_by_signals(cancel), Progress(Fold[object](), json=arguments.json) as progress:
+        for item in measure_rates(devices, rounds=arguments.rounds or ROUNDS, cancel=cancel):
+            if isinstance(item, DeviceRates):
+                found.append(item)
+            else:
+                progress.say(_line(item))
+    reports = []
+    for rates in found:
+        earlier = kept_rates(rates.key)
+        sisters = [other for other in found if other is not rates and other.name == rates.name]
+        before = earlier[-1] if earlier else None
+        reports.append(report_of(rates, before=before, sisters=sisters))
+    # A cancelled measurement has fewer rounds than its tests take: the last whole one stands.
+    whole = [] if cancel.is_set() else [rates for rates in found if not is_null(rates.name)]
+    for rates in whole:
+        keep_rates(rates)
+    if arguments.json:
+        print_json(reports)
+    else:
+        print_lines(
+            report_lines(reports, page_width(), kept=bool(whole), cancelled=cancel.is_set())
+        )
+    return 130 if cancel.is_set() else 0
+
+
+def _every(gpus: int) -> list[str]:
+    return [f"cuda:{number}" for number in range(gpus)] or ["cpu"]
+
+
+def _line(item: RateRound | RateFound) -> str:
+    """A round that begins, or a rate that it has found."""
+    if isinstance(item, RateRound):
+        return f"{item.device}, process {item.number} of {item.rounds}"
+    rate = item.rate
+    return f"  {rate.name:<16} {rate_text(rate.name, rate.value):>14}  {rate.work}"
 
 
 def report_lines(

@@ -1,4 +1,4 @@
-"""Rates of one or more devices, each round of each in a fresh process, devices in random order."""
+"""Measures the rates of devices, each round in a fresh process, devices in random order."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
 import msgspec
 
-from ...errors import WorkerFailed
-from ...machine.children import child_environment, python_child
-from ...machine.devices import sample_of
-from ...machine.environment import cpu_model
-from ...machine.interpreter import ready_python
-from ...machine.processes import kill_descendants
-from ...machine.telemetry.sample import DeviceSample, Sample
-from ...machine.telemetry.sampler import Sampler
-from ...record.rates import (
+from ..errors import WorkerFailed
+from ..machine.children import child_environment, python_child
+from ..machine.devices import sample_of
+from ..machine.environment import cpu_model
+from ..machine.interpreter import ready_python
+from ..machine.processes import kill_descendants
+from ..machine.telemetry.sample import DeviceSample, Sample
+from ..machine.telemetry.sampler import Sampler
+from ..record.rates import (
     PRODUCT,
     DeviceRates,
     Load,
@@ -33,8 +33,9 @@ from ...record.rates import (
     RateRequest,
     RateTimed,
 )
-from ..supervisor import Cancellation, locked_devices
-from .store import device_key
+from .job_directory import Cancellation
+from .rates import device_key
+from .supervisor import locked_devices
 
 ROUNDS = 6
 """Least rounds a side at which a rank test of eight rates at 5 % together can tell them apart."""
@@ -61,7 +62,7 @@ class RateFound:
 
 @dataclass(slots=True)
 class _Side:
-    """What is known of one device so far."""
+    """Rates of one device so far."""
 
     device: str
     sample: DeviceSample | None
@@ -83,8 +84,8 @@ def measure_rates(
 ) -> Iterator[RateRound | RateFound | DeviceRates]:
     """Measure every rate of every device; at the end the `DeviceRates` of each.
 
-    The devices are measured one at a time and in an order drawn anew for every round, so that
-    what changes in the machine meanwhile is shared among them. When cancelled it ends with the
+    The devices are measured one at a time and each round in another random order, so that all
+    share what changes in the machine. When cancelled it ends with the
     rounds that are whole, of devices that have one.
 
     Args:
@@ -215,41 +216,33 @@ def _rates(side: _Side, samples: Sequence[Sample], load_average: float) -> Devic
 
 
 def _load(side: _Side, samples: Sequence[Sample]) -> tuple[Load | None, str]:
-    """The samples of the device taken within matrix products, summed up."""
+    """Summary of the device's samples within matrix products; None with the reason."""
     if side.sample is None:
-        reason = "NVML cannot identify the device" if side.device != "cpu" else "no GPU"
-        return None, reason
-    index = side.sample.index
+        return None, "no GPU" if side.device == "cpu" else "NVML cannot identify the device"
     within = [
         device
         for sample in samples
         if any(began <= sample.t_ns <= ended for began, ended in side.products_ns)
         for device in sample.devices
-        if device.index == index and not device.lost
+        if device.index == side.sample.index and not device.lost
     ]
     if not within:
         return None, "NVML gave no sample within the matrix products"
-    clocks = _known(device.sm_clock_mhz for device in within)
+
+    def summary(name: str, of: Callable[[Iterable[float]], float]) -> float | None:
+        values = [getattr(device, name) for device in within]
+        known = [value for value in values if value is not None]
+        return of(known) if known else None
+
     reasons = [reason for device in within for reason in device.clock_reasons or ()]
-    return (
-        Load(
-            sm_clock_mhz=statistics.median(clocks) if clocks else None,
-            sm_clock_least_mhz=min(clocks, default=None),
-            sm_clock_max_mhz=max(_known(d.sm_clock_max_mhz for d in within), default=None),
-            power_watts=_median(device.power_watts for device in within),
-            power_limit_watts=_median(device.power_limit_watts for device in within),
-            temperature_celsius=max(_known(d.temperature_celsius for d in within), default=None),
-            reasons=list(dict.fromkeys(reasons)),
-            samples=len(within),
-        ),
-        "",
+    load = Load(
+        sm_clock_mhz=summary("sm_clock_mhz", statistics.median),
+        sm_clock_least_mhz=summary("sm_clock_mhz", min),
+        sm_clock_max_mhz=summary("sm_clock_max_mhz", max),
+        power_watts=summary("power_watts", statistics.median),
+        power_limit_watts=summary("power_limit_watts", statistics.median),
+        temperature_celsius=summary("temperature_celsius", max),
+        reasons=list(dict.fromkeys(reasons)),
+        samples=len(within),
     )
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = _known(values)
-    return statistics.median(known) if known else None
+    return load, ""

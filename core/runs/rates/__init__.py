@@ -1,1 +1,0 @@
-"""Rates of the devices of this machine: measured, kept, and taken up as roofs."""

@@ -1,1 +1,0 @@
-"""`doctor --measure`: what the devices of this machine can do."""
