@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from ...core.formatting import counted, format_count, significant
 from ...core.machine.devices import find_cuda, resolve_device
-from ...core.machine.null_gpu import is_null
 from ...core.record.rates import UNITS, DeviceRates, Load
 from ...core.runs.job_directory import Cancellation
 from ...core.runs.measure_rates import ROUNDS, RateFound, RateRound, measure_rates
@@ -41,7 +40,7 @@ def measure_devices(arguments: argparse.Namespace) -> int:
         before = earlier[-1] if earlier else None
         reports.append(report_of(rates, before=before, sisters=sisters))
     # A cancelled measurement has fewer rounds than its tests take: the last whole one stands.
-    whole = [] if cancel.is_set() else [rates for rates in found if not is_null(rates.name)]
+    whole = [] if cancel.is_set() else found
     for rates in whole:
         keep_rates(rates)
     if arguments.json:

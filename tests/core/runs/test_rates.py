@@ -67,3 +67,26 @@ def test_a_capped_sister_is_slower_and_the_cause_is_named() -> None:
     assert "its clock was held by: power cap" in sentence
     (other,) = sentences(report_of(free, before=None, sisters=[capped]))
     assert other.startswith("product bf16: faster than cuda:1 by 12.3 %")
+
+
+
+def test_a_difference_that_the_processes_do_not_bear_out_is_not_told() -> None:
+    alike = report_of(rates(), before=rates(scale=1.0005), sisters=[rates("cuda:1", scale=0.999)])
+    assert [row.verdict.verdict for row in (*alike.past, *alike.sisters)] == ["same"] * 4
+    assert sentences(alike) == []
+
+
+@given(st.integers(1, 3), st.floats(0.5, 2.0))
+def test_few_processes_decide_nothing(count: int, scale: float) -> None:
+    sides = [rates(), rates("cuda:1", scale=scale)]
+    few = [
+        DeviceRates(**{name: getattr(side, name) for name in side.__struct_fields__
+                       if name != "rounds"}, rounds=side.rounds[:count])
+        for side in sides
+    ]  # fmt: skip
+    assert sentences(report_of(few[1], before=None, sisters=[few[0]])) == []
+
+
+def test_a_device_slower_than_on_an_earlier_day_says_so() -> None:
+    (sentence,) = sentences(report_of(rates(scale=0.9), before=rates(), sisters=[]))
+    assert sentence.startswith("product bf16: slower than in its last measurement by 11.1 %")
