@@ -23,7 +23,7 @@ from ...record.record import Record
 from ...record.timing import Round, Timing
 from ...tables.table import Cell as Content
 from ...tables.table import is_number
-from ..file.schema import MOST_REPEATS
+from ..file.schema import MAX_REPEATS
 from ..run.grid import Cell
 
 COUNTED = "counted bytes"
@@ -249,10 +249,10 @@ def _evidence(verdict: Verdict) -> str:
     if verdict.more_rounds is None:
         return undecided
     more = verdict.more_rounds // 2
-    if verdict.spread is not None and counts[0] + more > MOST_REPEATS:
-        decided = percent(decided_by(MOST_REPEATS, verdict.spread))
+    if verdict.spread is not None and counts[0] + more > MAX_REPEATS:
+        decided = percent(decided_by(MAX_REPEATS, verdict.spread))
         noise = f"±{percent(verdict.spread)} between them"
-        return f"{undecided}, {noise}; {MOST_REPEATS} rounds decide a difference of {decided}"
+        return f"{undecided}, {noise}; {MAX_REPEATS} rounds decide a difference of {decided}"
     return (
         f"{undecided}, about {counted(more, 'more round')} would decide a "
         f"{percent(SMALLEST)} difference"

@@ -11,16 +11,14 @@ from ...record.record import Record
 from ...tables.chart import with_unit
 from ...tables.table import Cell as Content
 from ...tables.table import Row, Table, is_number
-from ..file.layouts import is_fact
 from ..file.study import Column, Layout, Line, Study
 from ..run.grid import Cell
 from ..values.formula import (
     as_cell,
     evaluate,
-    follow,
     is_counted,
+    is_fact,
     number_format,
-    paths_in,
     shown_unit,
     source_unit,
     written,
@@ -184,7 +182,7 @@ class _Filler:
         if not formula or column.is_label:
             return ""
         template, unit = line.format or column.format, line.unit or column.unit
-        return number_format(source_unit(formula), unit, template)
+        return number_format(formula, unit, template)
 
     def _rows(self) -> Iterator[tuple[Line, Row, dict[str, Ratio]]]:
         for labels in product(*(axis.labels for axis in self.axes)):
@@ -258,7 +256,7 @@ class _Filler:
             record.compile is not None and record.compile.fell_back for record in own_records
         )
         if fell_back and is_number(value):
-            write = written(number_format(source_unit(formula), unit, template) or "{}")
+            write = written(number_format(formula, unit, template) or "{}")
             return f"{write(value)} ({FELL_BACK})"
         return value
 
@@ -271,19 +269,14 @@ class _Filler:
             elif formula == "parameters" and cell.spec is not None and not cell.spec.is_own:
                 distinct[cell.spec.dimensions.parameters] = None
             elif cell.id in self.records:
-                value = follow(self.records[cell.id], formula)
+                value = evaluate(self.records[cell.id], formula)
                 distinct[value if isinstance(value, str) or is_number(value) else None] = None
         return next(iter(distinct)) if len(distinct) == 1 else (VARIES if distinct else None)
 
 
 def _is_of_memory(layout: Layout) -> bool:
     """True if a column or a line of it shows allocated memory."""
-    formulas = [
-        *(column.value for column in layout.columns),
-        *(line.value for line in layout.lines),
-    ]
-    paths = [path for formula in formulas if formula for path in paths_in(formula)]
-    return any(path.startswith(ALLOCATED) for path in paths)
+    return any(part.value.startswith(ALLOCATED) for part in (*layout.columns, *layout.lines))
 
 
 def _why(cells: Sequence[Cell], records: Sequence[Record]) -> Content:

@@ -13,16 +13,15 @@ from ...record.memory import Timeline
 from ...record.record import Record
 from ...tables.chart import with_unit
 from ...tables.table import is_number
-from ..file.layouts import is_fact
-from ..file.study import Column, Layout, Line, Study
+from ..file.study import Layout, Line, Study
 from ..run.grid import Cell
 from .formula import (
     UNITS,
-    check_template,
     converted,
     evaluate,
+    is_fact,
+    is_spread,
     parse_path,
-    paths_in,
     shown_unit,
     source_unit,
 )
@@ -106,29 +105,12 @@ def _shown(layout: Layout) -> Iterator[tuple[str, str, dict[str, str]]]:
         for column in layout.columns:
             formula = line.value or column.value
             if formula and not column.is_label:
-                template = line.format or column.format
-                yield _leading(formula, template), line.unit or column.unit, _where(line, column)
+                leading = f"{formula}.mean_ms" if is_spread(formula) else formula
+                yield leading, line.unit or column.unit, column.where | line.where
 
 
-def _leading(formula: str, template: str) -> str:
-    """The first number of a format with several: ``mean_ms`` of ``{mean:.2f} ± {std:.2f}``."""
-    names = [name for name in check_template(template) if name]
-    return f"{formula}.{names[0]}_ms" if names else formula
-
-
-def _where(line: Line, column: Column) -> dict[str, str]:
-    return column.where | line.where
-
-
-def _name(formula: str) -> str:
-    """``forward mean`` of ``timing.phases.forward.mean_ms``; operators stay."""
-    name = formula
-    for path in paths_in(formula):
-        name = name.replace(path, _words(path), 1)
-    return name
-
-
-def _words(path: str) -> str:
+def _name(path: str) -> str:
+    """``forward mean`` of ``timing.phases.forward.mean_ms``."""
     steps = [(step.name, *(wanted for _, wanted in step.wanted)) for step in parse_path(path)]
     shown = [word for words in steps for word in words if word not in _LEFT_OUT]
     for suffix in ("_ms", "_ns", "_bytes", "_seconds"):
@@ -142,7 +124,7 @@ FACTS = (
 )
 """Measures that read no block of a pass; any other one, and a table for each cell, may."""
 
-OF_TIMING = ("measures.rounds", "measures.timed_steps")
+OF_TIMING = ("measures.rounds", "measures.timed_steps", "measures.backward_and_optimizer_ms")
 """Measures that read the timing block only."""
 
 _UNSHOWN: dict[str, Any] = {"findings": [], "prediction": None, "telemetry": None}
@@ -200,7 +182,5 @@ def fields_used_by(study: Study) -> UsedFields:
 
 
 def _paths(layout: Layout) -> Iterator[str]:
-    """The paths of every formula of a table."""
-    formulas = [*(part.value for part in layout.columns), *(part.value for part in layout.lines)]
-    for formula in filter(None, formulas):
-        yield from paths_in(formula)
+    """Every formula of a table."""
+    return (part.value for part in (*layout.columns, *layout.lines) if part.value)
