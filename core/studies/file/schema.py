@@ -38,8 +38,8 @@ T = TypeVar("T")
 class _Size(Part, frozen=True):
     """What a variant replaces, as the file has it."""
 
-    axes: dict[str, Any] = {}
-    fixed: dict[str, Any] = {}
+    axes: dict[str, Any] = msgspec.field(default_factory=dict)
+    fixed: dict[str, Any] = msgspec.field(default_factory=dict)
     passes: tuple[str, ...] | None = None
     repeat: Annotated[int, Meta(ge=1, le=MAX_REPEATS)] | None = None
 
@@ -51,7 +51,7 @@ class _File(_Size, frozen=True, kw_only=True):
     timelines: bool = False
     skip: tuple[dict[str, Any], ...] = ()
     tables: Annotated[tuple[Layout, ...], Meta(min_length=1)]
-    variants: dict[str, _Size] = {}
+    variants: dict[str, _Size] = msgspec.field(default_factory=dict)
 
 
 class _Range(Part, frozen=True):
@@ -152,7 +152,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _prepare_tables(raw: Mapping[str, Any]) -> None:
-    """Fill in the rows of each table, and make the points of each ``where`` texts, as labels are."""
+    """Fill in the rows of each table, and turn the points of each ``where`` into labels."""
     for table in _tables_in(raw, "tables"):
         table.setdefault("rows", list(raw.get("axes") or ()))
         for part in (*_tables_in(table, "lines"), *_tables_in(table, "columns")):

@@ -20,7 +20,7 @@ from ....core.studies.run.runner import (
     StudyStarted,
 )
 from ....core.tables.cells import literal
-from ...text import elapsed, milliseconds
+from ...text import elapsed, forecast_text, milliseconds
 
 BAR_CELLS = 24
 
@@ -53,7 +53,7 @@ class StudyProgress:
             case StudyStarted():
                 left = f"{event.total - event.done} to run"
                 if event.seconds is not None:
-                    left += f", {forecast(event.seconds, is_least=event.is_least)}"
+                    left += f", {forecast_text(event.seconds, is_least=event.is_least)}"
                 self._say(f"{event.total} cells, {event.done} have their value; {left}")
             case CellsElsewhere():
                 self._say(f"{counted(event.count, 'cell')}: {event.words}")
@@ -83,11 +83,6 @@ class StudyProgress:
             sys.stderr.write(f"\r\x1b[2K{bar}")
             sys.stderr.flush()
         self._bar = bar
-
-
-def forecast(seconds: float, *, is_least: bool) -> str:
-    """``about 0:24``, or ``at least`` where only the start of some cells is known."""
-    return f"{'at least' if is_least else 'about'} {elapsed(seconds)}"
 
 
 def _bar(event: CellEnded) -> str:
