@@ -91,6 +91,20 @@ class Layout(Part, frozen=True):
     each: str = ""
     most: Annotated[int, Meta(ge=0, le=1000)] = 0
 
+    def column(self, name: str) -> Column:
+        """The column of that name."""
+        return next(column for column in self.columns if column.name == name)
+
+    def part(self, line: Line, column: Column) -> Column:
+        """The column in one line, whose own fields take precedence."""
+        return msgspec.structs.replace(
+            column,
+            value=line.value or column.value,
+            where=column.where | line.where,
+            unit=line.unit or column.unit,
+            format=line.format or column.format,
+        )
+
 
 class Variant(Part, frozen=True):
     """Another size of the same study: axes and fixed fields that replace the study's own."""

@@ -99,14 +99,13 @@ def values_of(study: Study) -> list[Value]:
 
 
 def _shown(layout: Layout) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Formula, unit and cells of each place of a table; a line goes before a column."""
-    nothing = Line(name="")
-    for line in layout.lines or (nothing,):
+    """Formula, unit and cells of each place of a table."""
+    for line in layout.lines or (Line(name=""),):
         for column in layout.columns:
-            formula = line.value or column.value
-            if formula and not column.is_label:
-                leading = f"{formula}.mean_ms" if is_spread(formula) else formula
-                yield leading, line.unit or column.unit, column.where | line.where
+            part = layout.part(line, column)
+            if part.value and not part.is_label:
+                is_mean = is_spread(part.value)
+                yield f"{part.value}.mean_ms" if is_mean else part.value, part.unit, part.where
 
 
 def _name(path: str) -> str:
