@@ -51,7 +51,7 @@ class _File(_Size, frozen=True, kw_only=True):
     timelines: bool = False
     skip: tuple[dict[str, Any], ...] = ()
     tables: Annotated[tuple[Layout, ...], Meta(min_length=1)]
-    variants: dict[str, _Size] = msgspec.field(default_factory=dict)
+    variants: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _Range(Part, frozen=True):
@@ -92,7 +92,7 @@ def load_study(name: str | Path) -> Study:
         with _within("skip"):
             skip = tuple(_parse_skip(combination, axes) for combination in file.skip)
         with _within("variants"):
-            variants = {key: _parse_variant(key, size, axes) for key, size in file.variants.items()}
+            variants = {key: _parse_variant(key, raw, axes) for key, raw in file.variants.items()}
         _check_tables(file.tables, axes)
         return Study(
             name=path.stem if NAME.fullmatch(path.stem) else "study",
@@ -153,8 +153,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _prepare_tables(raw: Mapping[str, Any]) -> None:
     """Fill in the rows of each table, and turn the points of each ``where`` into labels."""
+    axes = raw.get("axes")
     for table in _tables_in(raw, "tables"):
-        table.setdefault("rows", list(raw.get("axes") or ()))
+        table.setdefault("rows", list(axes) if isinstance(axes, dict) else [])
         for part in (*_tables_in(table, "lines"), *_tables_in(table, "columns")):
             if isinstance(where := part.get("where"), dict):
                 part["where"] = {axis: _label(point) for axis, point in where.items()}
@@ -264,8 +265,9 @@ def _parse_passes(names: Collection[str] | None) -> tuple[PassName, ...]:
     return tuple(name for name in EVERY_PASS if name in (names or ()))
 
 
-def _parse_variant(name: str, size: _Size, axes: Sequence[Axis]) -> Variant:
+def _parse_variant(name: str, raw: Any, axes: Sequence[Axis]) -> Variant:
     with _within(name):
+        size = _convert(raw, _Size)
         for key in size.axes:
             _check_among("axes", key, [axis.name for axis in axes])
         with _within("axes"):
@@ -329,7 +331,7 @@ def _check_part(part: Column | Line, axes: Sequence[Axis]) -> None:
 
 
 def _check_column(
-    column: Column, layout: Layout, before: Sequence[Column], open_axes: Collection[str]
+    column: Column, layout: Layout, before: Sequence[Column], open_axes: set[str]
 ) -> None:
     """Check one column; ``open_axes`` are those that the rows leave open."""
     kinds = (bool(column.value), column.ratio is not None, column.is_label)

@@ -91,6 +91,12 @@ class Layout(Part, frozen=True):
     each: str = ""
     most: Annotated[int, Meta(ge=0, le=1000)] = 0
 
+    @property
+    def formulas(self) -> list[str]:
+        """Formulas of its columns and lines."""
+        values = [column.value for column in self.columns] + [line.value for line in self.lines]
+        return [value for value in values if value]
+
     def column(self, name: str) -> Column:
         """The column of that name."""
         return next(column for column in self.columns if column.name == name)

@@ -18,7 +18,7 @@ from ..file.study import Study
 from ..run import grid
 from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progress_in
 from ..run.state import CellStatus, Entry, StudyDirectory, records_of
-from ..values.values import Value, fields_used_by, values_of
+from ..values.values import Value, pruner_for, values_of
 from .best import Best, best_of, sentence_of
 from .charts import figures_of
 from .table import fillings
@@ -145,7 +145,7 @@ def report_of(directory: StudyDirectory) -> Report:
     """
     study = directory.study()
     cells = grid.expand(study)
-    records = records_of(directory, cells, fields_used_by(study).prune)
+    records = records_of(directory, cells, pruner_for(study))
     return make_report(directory, study, cells, records)
 
 

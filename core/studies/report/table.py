@@ -99,26 +99,16 @@ class Filling:
         return {why: MARK * number for number, why in enumerate(reasons, 1)}
 
 
-def fill(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Table:
-    """Return the study's first table; a cell without a value stays empty.
+def fillings(
+    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Iterator[Filling]:
+    """Fill all tables of the study, in its order; a cell without a value stays empty.
 
     Args:
         study: With its variant and overrides applied.
         cells: From `expand`.
         records: By the cell's id. Repeats become their median.
     """
-    return next(fill_all(study, cells, records))
-
-
-def fill_all(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Iterator[Table]:
-    """All tables of the study, in its order."""
-    return (filling.table for filling in fillings(study, cells, records))
-
-
-def fillings(
-    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
-) -> Iterator[Filling]:
-    """All tables of the study with the tests of their ratios, in its order."""
     for layout in study.tables:
         if layout.each:
             yield Filling(layout, _fill_each(study, layout, cells, records))
@@ -198,8 +188,7 @@ def _context(
     """Name and formula of the columns that every table has if it can."""
     has_steps = study.fixed.get("workload") not in WITHOUT_STEPS
     yield from (pair for pair in CONTEXT.items() if has_steps or pair[0] == "hardware")
-    parts = (*layout.columns, *layout.lines)
-    is_of_memory = any(part.value.startswith(ALLOCATED) for part in parts)
+    is_of_memory = any(formula.startswith(ALLOCATED) for formula in layout.formulas)
     for name, measure in ((INSTRUCTIONS, instruction_set), (MACHINE, machine), (SDPA, sdpa_kernel)):
         if any(map(measure, records.values())) and (name != INSTRUCTIONS or is_of_memory):
             yield name, f"measures.{measure.__name__}"

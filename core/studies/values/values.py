@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -134,52 +133,36 @@ _LONG: dict[str, dict[str, Any]] = {
 """Long parts, which are kept only for a formula that names them."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsedFields:
-    """The fields of a record that a study reads.
-
-    Attributes:
-        named: First two names of every path.
-        blanks: Field of the record to the empty value that replaces it.
-    """
-
-    named: frozenset[str]
-    blanks: Mapping[str, Any]
-
-    def prune(self, record: Record) -> Record:
-        """The record without the fields that the study does not read: many are kept at once."""
-        shorter = {
-            name: msgspec.structs.replace(block, **self._unnamed(parts))
-            for name, parts in _LONG.items()
-            if name not in self.blanks and (block := getattr(record, name)) is not None
-        }
-        if (timing := shorter.get("timing")) is not None and "rounds" not in self.named:
-            rounds = [msgspec.structs.replace(one, samples_ms=[]) for one in timing.rounds]
-            shorter["timing"] = msgspec.structs.replace(timing, rounds=rounds)
-        passes = [msgspec.structs.replace(row, log_tail=[]) for row in record.passes]
-        return msgspec.structs.replace(record, passes=passes, **(dict(self.blanks) | shorter))
-
-    def _unnamed(self, parts: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: blank for name, blank in parts.items() if name not in self.named}
-
-
-def fields_used_by(study: Study) -> UsedFields:
-    """The fields that some table or figure of the study reads."""
-    paths = [path for layout in study.tables for path in _paths(layout)]
+def pruner_for(study: Study) -> Callable[[Record], Record]:
+    """Return a function that removes from a record what no table or figure of the study reads."""
+    paths = [path for layout in study.tables for path in layout.formulas]
     named = {step.name for path in paths for step in parse_path(path)[:2]}
     has_more = any(layout.each for layout in study.tables) or any(
         path.startswith("measures.") and path not in (*FACTS, *OF_TIMING) for path in paths
     )
-    if not named.isdisjoint(name.partition(".")[2] for name in OF_TIMING):
+    if not {*paths}.isdisjoint(OF_TIMING):
         named.add("timing")
+    if study.timelines:
+        named.add("timeline")
     blanks = {name: value for name, value in _UNSHOWN.items() if name not in named}
     if not has_more:
         blanks |= {name: None for name in RECORD_BLOCKS if name not in {*named, "compile"}}
-    if study.timelines:
-        named.add("timeline")
-    return UsedFields(frozenset(named), blanks)
+    long = {
+        block: {name: blank for name, blank in fields.items() if name not in named}
+        for block, fields in _LONG.items()
+        if block not in blanks
+    }
 
+    def prune(record: Record) -> Record:
+        shorter = {
+            name: msgspec.structs.replace(block, **fields)
+            for name, fields in long.items()
+            if (block := getattr(record, name)) is not None
+        }
+        if (timing := shorter.get("timing")) is not None and "rounds" not in named:
+            rounds = [msgspec.structs.replace(one, samples_ms=[]) for one in timing.rounds]
+            shorter["timing"] = msgspec.structs.replace(timing, rounds=rounds)
+        passes = [msgspec.structs.replace(row, log_tail=[]) for row in record.passes]
+        return msgspec.structs.replace(record, passes=passes, **(blanks | shorter))
 
-def _paths(layout: Layout) -> Iterator[str]:
-    """Every formula of a table."""
-    return (part.value for part in (*layout.columns, *layout.lines) if part.value)
+    return prune

@@ -8,7 +8,7 @@ import pytest
 
 from sysbench.core.errors import NotFoundError, SysbenchError
 from sysbench.core.studies.file.schema import load_study, study_files
-from sysbench.core.studies.report.table import WITHOUT_STEPS, fill_all
+from sysbench.core.studies.report.table import WITHOUT_STEPS, fillings
 from sysbench.core.studies.run.grid import expand, with_variant
 
 WRITE_UPS = {
@@ -85,6 +85,18 @@ MISTAKES = {
         ),
         "any of ms",
     ),
+    "axes of no kind": (GOOD.replace("[axes]", "[[axes]]"), "axes"),
+    "a number for axes": ("axes = 5\n" + GOOD.replace("[axes]", "[fixed]"), "axes = 5: a table"),
+    "a number for tables": ("tables = 5\n" + GOOD.split("[[tables]]")[0], "tables = 5: a list"),
+    "variant of too many repeats": (
+        GOOD + "[variants.small]\nrepeat = 1000\n",
+        "variants.small.repeat = 1000",
+    ),
+    "variant of unknown keys": (GOOD + "[variants.small]\nrepeats = 3\n", "did you mean 'repeat'"),
+    "variant of an unknown axis": (GOOD + "[variants.small.axes]\nbatch = [1]\n", "context, step"),
+    "number for a variant": (GOOD + "[variants]\nsmall = 3\n", "variants.small = 3"),
+    "list of lists": (GOOD.replace("[32, 64]", "[[32], 64]"), "axes.context"),
+    "unit in a list": (GOOD.replace('", where', '", unit = ["s"], where'), "columns.1..unit"),
     "number for a text": (GOOD.replace('title = "t"', "title = 3"), "title = 3: a text"),
     "mistyped key of a column": (GOOD.replace("value =", "vlaue ="), "did you mean 'value'"),
     "range without an end": (
@@ -121,7 +133,7 @@ def test_a_shipped_study_expands_in_full_and_small(name: str) -> None:
 @pytest.mark.parametrize("name", WRITE_UPS)
 def test_its_tables_have_the_write_ups_columns_and_those_they_forgot(name: str) -> None:
     study = with_variant(load_study(name), "small")
-    tables = list(fill_all(study, expand(study), {}))
+    tables = [filling.table for filling in fillings(study, expand(study), {})]
     columns = {column for table in tables for column in table.columns}
     assert columns >= WRITE_UPS[name]
     axes = {axis.name for axis in study.axes}
