@@ -72,6 +72,13 @@ def elapsed(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def forecast_text(seconds: float | None, *, is_least: bool = False) -> str:
+    """A forecast: ``about 0:24``, or ``at least 0:24`` where more is to come."""
+    if seconds is None:
+        return "time unknown"
+    return f"{'at least' if is_least else 'about'} {elapsed(seconds)}"
+
+
 def time_of_day(t_ns: int) -> str:
     """Local time of an event: ``12:04:11``."""
     return time.strftime("%H:%M:%S", time.localtime(t_ns / 1e9))

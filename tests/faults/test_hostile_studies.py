@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -85,4 +86,22 @@ def test_times_that_cannot_be_teach_no_forecast(median_ms: float, start: float) 
         )
         for work in (1, 10**18)
     ]
-    assert Forecaster(entries).forecast(cell_of(spec)).seconds >= 0
+    assert Forecaster(entries).forecast(cell_of(spec)).seconds is None
+
+
+def test_a_study_that_an_earlier_version_began_is_read(study: StudyDirectory) -> None:
+    column = {
+        "name": "Overhead",
+        "value": "distributed.exposed.mean_ms / distributed.step.mean_ms",
+        "where": {},
+        "unit": "",
+        "format": "{mean:.2f} ± {std:.2f}",
+        "ratio": None,
+        "is_label": False,
+    }
+    table = {"name": "t", "title": "", "rows": [], "columns": [column], "lines": []}
+    old = {"name": "s", "title": "t", "axes": [], "tables": [table]}
+    study.study_path.write_text(json.dumps(old, ensure_ascii=False))
+    (read,) = study.study().tables[0].columns
+    assert (read.value, read.format) == ("measures.exposed_fraction", "{:.2f}")
+    assert not read.is_label

@@ -251,9 +251,9 @@ def _only(texts: Sequence[str]) -> dict[str, list[str]]:
 
 def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
     """Print each cell with its predicted memory and forecast time."""
-    from ...core.studies.run.forecast import Forecaster, past_entries
+    from ...core.studies.run.forecast import Forecaster, past_entries, total_seconds
+    from ..text import forecast_text
     from .report.study import forecast_lines
-    from .report.study_progress import forecast
 
     forecaster = Forecaster(past_entries())
     forecasts = [(cell, forecaster.forecast(cell)) for cell in cells]
@@ -264,7 +264,8 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
         rows=tuple(
             (
                 *(cell.words, of_cell.peak_bytes, of_cell.fits if cell.spec else None),
-                *(round(of_cell.seconds, 1) if cell.spec else None, cell.refused or None),
+                None if cell.spec is None or of_cell.seconds is None else round(of_cell.seconds, 1),
+                cell.refused or None,
             )
             for cell, of_cell in forecasts
         ),
@@ -272,8 +273,7 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
     if as_json:
         print_json([*table.mappings()])
         return 0
-    runnable = [of_cell for cell, of_cell in forecasts if cell.spec]
-    is_least = not all(of_cell.is_timed for of_cell in runnable)
-    takes = forecast(sum(of_cell.seconds for of_cell in runnable), is_least=is_least)
+    seconds, is_least = total_seconds(of_cell for cell, of_cell in forecasts if cell.spec)
+    takes = forecast_text(seconds, is_least=is_least)
     print_lines(forecast_lines(study, cells, table, takes, page_width()))
     return 0

@@ -19,7 +19,7 @@ from ...core.studies.run.state import (
     unique,
     with_begun_rounds,
 )
-from ...core.studies.values.values import fields_used_by
+from ...core.studies.values.values import pruner_for
 from .run_watch import RunWatch
 
 Stamp = tuple[int, int]
@@ -47,7 +47,7 @@ class StudyWatch:
         self.changes = 0
         self._stamp: Stamp | None = None
         self._records: dict[str, Record] = {}
-        self._prune = fields_used_by(study).prune
+        self._prune = pruner_for(study)
         self.poll()
 
     @property

@@ -2,72 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from ...errors import NotFoundError, SpecError
+import msgspec
+from msgspec import Meta
+
+from ...errors import NotFoundError, ProfileError, SpecError
 from ...record.blocks import EVERY_PASS, PassName
 from ...spec.fields import field_named
 from ...spec.files import NAME
 from ...spec.models import find_model
 from ...spec.own_model import is_own
-from .layouts import read_layouts
+from ..report.details import EACH
+from ..values.formula import check_formula, check_template, is_fact
 from .places import study_files as study_files
-from .reader import Problems, Section, read_toml
-from .study import Axis, Point, Study, Variant
+from .study import Axis, Column, Layout, Line, Part, Point, Study, Text, Variant
 
 __all__ = [
     *("Axis", "Column", "Layout", "Line", "Point", "Study", "Variant"),
     *("find_study_file", "load_study", "parse_points", "study_files"),
 ]
 
-MOST_POINTS = 1000
-MOST_REPEATS = 100
-_KEYS = (
-    *("title", "source", "notes", "passes", "repeat", "fixed", "axes", "skip", "tables"),
-    *("timelines", "variants"),
-)
-_VARIANT_KEYS = ("axes", "fixed", "passes", "repeat")
-_RANGE_KEYS = ("from", "to", "times", "step")
+MAX_FILE_BYTES = 2**18
+MAX_POINTS = 1000
+MAX_REPEATS = 100
+T = TypeVar("T")
+
+
+class _Size(Part, frozen=True):
+    """What a variant replaces, as the file has it."""
+
+    axes: dict[str, Any] = msgspec.field(default_factory=dict)
+    fixed: dict[str, Any] = msgspec.field(default_factory=dict)
+    passes: tuple[str, ...] | None = None
+    repeat: Annotated[int, Meta(ge=1, le=MAX_REPEATS)] | None = None
+
+
+class _File(_Size, frozen=True, kw_only=True):
+    title: Text
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    timelines: bool = False
+    skip: tuple[dict[str, Any], ...] = ()
+    tables: Annotated[tuple[Layout, ...], Meta(min_length=1)]
+    variants: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _Range(Part, frozen=True):
+    low: Annotated[int, Meta(ge=0)] = msgspec.field(name="from")
+    high: int = msgspec.field(name="to")
+    times: Annotated[int, Meta(ge=2)] | None = None
+    step: Annotated[int, Meta(ge=1)] | None = None
+
+
+_WORDS = {
+    **{"bool": "true or false", "str": "a text", "int": "a whole number"},
+    **{"array": "a list", "object": "a table of keys and values"},
+}
+"""Types by their words in a message."""
+_KEYS = {
+    field.encode_name
+    for part in (_File, _Range, Layout, Column, Line)
+    for field in msgspec.structs.fields(part)
+}
 
 
 def load_study(name: str | Path) -> Study:
-    """The study of a file, or the saved or shipped one of that name.
+    """Load the study of a file, or the saved or shipped one of that name.
 
     Raises:
         NotFoundError: No such study.
-        ProfileError: One line for each mistake: the file, the key, the value, what is allowed.
+        ProfileError: The first mistake: the file, the key, the value, what is allowed.
     """
     path = find_study_file(name)
-    problems = Problems(str(path))
-    top = Section(problems, "", dict(read_toml(path)))
-    top.reject_unknown(_KEYS)
-    if not top.values.get("axes"):
-        top.invalid("axes", "at least one axis, such as context = [128, 256]")
-        problems.check()  # the other checks need axes
-    axes = _axes(top)
-    study = Study(
-        name=path.stem if NAME.fullmatch(path.stem) else "study",
-        title=top.text("title", required=True),
-        source=top.text("source"),
-        notes=top.texts("notes"),
-        timelines=top.switch("timelines"),
-        passes=_passes(top) or ("timing",),
-        repeat=top.whole("repeat", 1, 1, MOST_REPEATS),
-        fixed=_fixed(top, axes),
-        axes=axes,
-        skip=tuple(_skip(section, axes) for section in top.tables("skip")),
-        tables=read_layouts(top, axes),
-        variants=_variants(top.table("variants"), axes),
-        file=str(path),
-    )
-    problems.check()
-    return study
+    raw = _read_toml(path)
+    try:
+        _prepare_tables(raw)
+        file = _convert(raw, _File)
+        with _within("axes"):
+            axes = _parse_axes(file.axes)
+        if not axes:
+            raise SpecError("axes", file.axes, "at least one axis, such as context = [128, 256]")
+        with _within("skip"):
+            skip = tuple(_parse_skip(combination, axes) for combination in file.skip)
+        with _within("variants"):
+            variants = {key: _parse_variant(key, raw, axes) for key, raw in file.variants.items()}
+        _check_tables(file.tables, axes)
+        return Study(
+            name=path.stem if NAME.fullmatch(path.stem) else "study",
+            title=file.title,
+            source=file.source,
+            notes=file.notes,
+            timelines=file.timelines,
+            passes=_parse_passes(file.passes) or ("timing",),
+            repeat=file.repeat or 1,
+            fixed=_parse_fixed(file.fixed, axes),
+            axes=axes,
+            skip=skip,
+            tables=file.tables,
+            variants=variants,
+            file=str(path),
+        )
+    except SpecError as error:
+        raise ProfileError(f"{path}: {error}") from error
 
 
 def find_study_file(name: str | Path) -> Path:
-    """The file of that path or name; raises NotFoundError with the names there are."""
+    """Return the file of that path or name.
+
+    Raises:
+        NotFoundError: With the names there are.
+    """
     path = Path(name)
     if path.suffix == ".toml" or "/" in str(name):
         return path
@@ -77,141 +128,233 @@ def find_study_file(name: str | Path) -> Path:
     return files[str(name)]
 
 
-def parse_points(axis: str, values: list[Any]) -> tuple[Point, ...]:
-    """Points of an axis from the values of one key.
+def parse_points(axis: str, values: Sequence[Any]) -> tuple[Point, ...]:
+    """Parse the points of an axis from the values of one key.
 
     Raises:
         SpecError: No such key, or a value that it does not allow.
     """
-    field = field_named(axis, values)
-    settled = [_canonical(field.name, field.parse(value)) for value in values]
-    points = {_label(field.name, value): {field.name: value} for value in settled}
-    return tuple(Point(label=label, settings=settings) for label, settings in points.items())
+    points = [_make_point(_parse_settings({axis: value})) for value in values]
+    return tuple({point.label: point for point in points}.values())
 
 
-def _canonical(key: str, value: Any) -> Any:
-    return find_model(value).name if key == "model" and not is_own(value) else value
-
-
-def _label(key: str, value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _axes(top: Section) -> tuple[Axis, ...]:
-    section = top.table("axes")
-    return tuple(Axis(name=name, points=_points(section, name)) for name in section.values)
-
-
-def _points(section: Section, name: str) -> tuple[Point, ...]:
-    """The points of one axis: values, a range, or tables of several keys."""
-    value = section.values[name]
-    if isinstance(value, dict):
-        value = _range(section.table(name))
-    if not isinstance(value, list) or not value:
-        section.invalid(name, "a list of values, or a range such as { from = 128, to = 1024, "
-                      "times = 2 }")  # fmt: skip
-        return ()
-    if len(value) > MOST_POINTS:
-        section.invalid(name, f"at most {MOST_POINTS} values")
-        return ()
-    if all(isinstance(item, dict) for item in value):
-        points: dict[str, Point] = {}
-        for point_section in section.tables(name):
-            point = _linked(point_section)
-            if points.setdefault(point.label, point) != point:
-                point_section.problems.add(
-                    point_section.path("label"), point.label, "a label that no other point has"
-                )
-        return tuple(points.values())
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return parse_points(name, value)
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB, not a study")
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(f"{path}: not UTF-8 text ({error.reason})") from error
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ProfileError(f"{path}: not TOML: {error}") from error
+
+
+def _prepare_tables(raw: Mapping[str, Any]) -> None:
+    """Fill in the rows of each table, and turn the points of each ``where`` into labels."""
+    axes = raw.get("axes")
+    for table in _tables_in(raw, "tables"):
+        table.setdefault("rows", list(axes) if isinstance(axes, dict) else [])
+        for part in (*_tables_in(table, "lines"), *_tables_in(table, "columns")):
+            if isinstance(where := part.get("where"), dict):
+                part["where"] = {axis: _label(point) for axis, point in where.items()}
+
+
+def _tables_in(raw: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    value = raw.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _convert(value: Any, kind: type[T]) -> T:
+    """Convert a TOML value to a type; raise SpecError with the key at fault, counted from 1."""
+    try:
+        return msgspec.convert(value, kind, strict=True)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        key = ""
+        for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+            key += f".{name}" if name else f"[{int(index) + 1}]"
+            value = value[name or int(index)]
+        if match := re.match(r"Object (contains unknown|missing required) field `(.*)`", what):
+            key += f".{match[2]}"
+            value = value.get(match[2])
+            close = difflib.get_close_matches(match[2], _KEYS, n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            what = f"no such key{hint}" if match[1] == "contains unknown" else "it is missing"
+        what = re.sub(r"^Expected (.*?)(, got .*)?$", r"\1", what)
+        what = re.sub(r"`(\w+)`", lambda match: _WORDS.get(match[1], match[1]), what)
+        raise SpecError(key.removeprefix("."), value, what) from error
+
+
+@contextmanager
+def _within(place: str) -> Iterator[None]:
+    """Put a place before the key of a SpecError."""
+    try:
+        yield
     except SpecError as error:
-        section.problems.add_error(error, section.path(name))
-        return ()
+        dot = "" if not error.field or error.field.startswith("[") else "."
+        raise SpecError(f"{place}{dot}{error.field}", error.value, error.allowed) from error
 
 
-def _range(section: Section) -> list[int] | None:
-    """``{ from, to, times }`` or ``{ from, to, step }``; None where it is neither."""
-    section.reject_unknown(_RANGE_KEYS)
-    numbers = {key: section.values.get(key) for key in _RANGE_KEYS}
-    low, high, times, step = numbers.values()
-    if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < low:
-        return None
-    values = [low]
-    while len(values) <= MOST_POINTS:
-        if isinstance(times, int) and times > 1 and low > 0 and step is None:
-            following = values[-1] * times
-        elif isinstance(step, int) and step > 0 and times is None:
-            following = values[-1] + step
-        else:
-            return None
-        if following > high:
-            break
-        values.append(following)
-    return values
+def _parse_axes(raw: Mapping[str, Any]) -> tuple[Axis, ...]:
+    return tuple(Axis(name=name, points=_parse_axis(name, value)) for name, value in raw.items())
 
 
-def _linked(section: Section) -> Point:
-    """A point that sets several keys together, with its label."""
-    keys = {key: value for key, value in section.values.items() if key != "label"}
-    settings = _settings(section, keys)
-    label = section.text("label") or ", ".join(_label(*pair) for pair in settings.items())
-    return Point(label=label, settings=settings)
+def _parse_axis(name: str, value: Any) -> tuple[Point, ...]:
+    """The points of one axis: values, a range, or tables of several keys."""
+    if isinstance(value, dict):
+        with _within(name):
+            value = _parse_range(value)
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_POINTS:
+        allowed = "values, or a range such as { from = 128, to = 1024, times = 2 }"
+        raise SpecError(name, value, f"a list of up to {MAX_POINTS} {allowed}")
+    if not all(isinstance(item, dict) for item in value):
+        return parse_points(name, value)
+    points: dict[str, Point] = {}
+    with _within(name):
+        for item in value:
+            label = item.pop("label", "")
+            point = _make_point(_parse_settings(item), label)
+            if points.setdefault(point.label, point) != point:
+                raise SpecError("label", point.label, "a label that no other point has")
+    return tuple(points.values())
 
 
-def _settings(section: Section, values: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_range(raw: Mapping[str, Any]) -> list[int]:
+    limits = _convert(raw, _Range)
+    if (limits.times is None) == (limits.step is None) or (limits.times and not limits.low):
+        raise SpecError("", raw, "{ from, to, times } or { from, to, step }")
+    values = [limits.low]
+    while values[-1] <= limits.high and len(values) <= MAX_POINTS + 1:
+        values.append(values[-1] * (limits.times or 1) + (limits.step or 0))
+    return values[:-1]
+
+
+def _make_point(settings: dict[str, Any], label: object = "") -> Point:
+    if not isinstance(label, str):
+        raise SpecError("label", label, "a text")
+    return Point(label=label or ", ".join(map(_label, settings.values())), settings=settings)
+
+
+def _parse_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     settings = {}
-    for key, value in values.items():
-        try:
-            settings[key] = _canonical(key, field_named(key, value).parse(value))
-        except SpecError as error:
-            section.problems.add_error(error, section.path(key))
+    for key, value in raw.items():
+        field = field_named(key, value)
+        parsed = field.parse(value)
+        is_preset = field.name == "model" and not is_own(parsed)
+        settings[field.name] = find_model(parsed).name if is_preset else parsed
     return settings
 
 
-def _fixed(top: Section, axes: tuple[Axis, ...]) -> dict[str, Any]:
-    section = top.table("fixed")
-    taken = {key for axis in axes for point in axis.points for key in point.settings}
-    for key in section.values.keys() & taken:
-        section.invalid(key, "a key that no axis sets")
-    return _settings(section, section.values)
+def _label(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _passes(section: Section) -> tuple[PassName, ...]:
+def _parse_fixed(raw: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, Any]:
+    with _within("fixed"):
+        for key in raw.keys() & {key for axis in axes for p in axis.points for key in p.settings}:
+            raise SpecError(key, raw[key], "a key that no axis sets")
+        return _parse_settings(raw)
+
+
+def _parse_passes(names: Collection[str] | None) -> tuple[PassName, ...]:
     """In the order in which they run; none where the key is absent."""
-    names = section.texts("passes")
-    if set(names) - set(EVERY_PASS) or section.values.get("passes") == []:
-        section.invalid("passes", f"any of {', '.join(EVERY_PASS)}")
-    return tuple(name for name in EVERY_PASS if name in names)
+    if names is not None and (not names or set(names) - set(EVERY_PASS)):
+        raise SpecError("passes", names, f"any of {', '.join(EVERY_PASS)}")
+    return tuple(name for name in EVERY_PASS if name in (names or ()))
 
 
-def _variants(section: Section, axes: tuple[Axis, ...]) -> dict[str, Variant]:
-    return {name: _variant(section.table(name), axes) for name in section.values}
+def _parse_variant(name: str, raw: Any, axes: Sequence[Axis]) -> Variant:
+    with _within(name):
+        size = _convert(raw, _Size)
+        for key in size.axes:
+            _check_among("axes", key, [axis.name for axis in axes])
+        with _within("axes"):
+            own = _parse_axes(size.axes)
+        passes = _parse_passes(size.passes) or None
+        fixed = _parse_fixed(size.fixed, own)
+        return Variant(axes=own, fixed=fixed, passes=passes, repeat=size.repeat)
 
 
-def _skip(section: Section, axes: tuple[Axis, ...]) -> dict[str, tuple[str, ...]]:
+def _parse_skip(raw: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, tuple[str, ...]]:
     """Axis to the labels that are left out together."""
     labels = {axis.name: axis.labels for axis in axes}
-    section.reject_unknown(tuple(labels))
-    left_out: dict[str, tuple[str, ...]] = {}
-    if not section.values:
-        section.problems.add(section.key, {}, f"points of any of {', '.join(labels)}")
-    for name in section.values.keys() & labels.keys():
-        value = section.values[name]
-        left = [str(label) for label in (value if isinstance(value, list) else [value])]
-        if not left or set(left) - set(labels[name]):
-            section.invalid(name, f"any of {', '.join(labels[name])}")
-        left_out[name] = tuple(left)
-    return left_out
+    if not raw:
+        raise SpecError("", raw, f"points of any of {', '.join(labels)}")
+    skipped = {}
+    for name, value in raw.items():
+        _check_among("", name, labels)
+        own = tuple(map(_label, value if isinstance(value, list) else [value]))
+        if not own or set(own) - set(labels[name]):
+            raise SpecError(name, value, f"any of {', '.join(labels[name])}")
+        skipped[name] = own
+    return skipped
 
 
-def _variant(section: Section, axes: tuple[Axis, ...]) -> Variant:
-    section.reject_unknown(_VARIANT_KEYS)
-    own = section.table("axes")
-    own.reject_unknown(tuple(axis.name for axis in axes))
-    return Variant(
-        axes=_axes(section),
-        fixed=_fixed(section, axes),
-        passes=_passes(section) or None,
-        repeat=section.whole("repeat", 0, 0, MOST_REPEATS) or None,
-    )
+def _check_tables(tables: Sequence[Layout], axes: Sequence[Axis]) -> None:
+    for n, layout in enumerate(tables, 1):
+        with _within(f"tables[{n}]"):
+            _check_unique(layout.name, [other.name for other in tables[: n - 1]])
+            _check_layout(layout, axes)
+
+
+def _check_layout(layout: Layout, axes: Sequence[Axis]) -> None:
+    names = [axis.name for axis in axes]
+    for row in layout.rows:
+        _check_among("rows", row, names)
+    if layout.each:
+        _check_among("each", layout.each, EACH)
+    if bool(layout.columns) == bool(layout.each):
+        allowed = "a list of columns, or each = the name of a cell's own table"
+        raise SpecError("columns", layout.columns, allowed)
+    for n, line in enumerate(layout.lines, 1):
+        with _within(f"lines[{n}]"):
+            _check_part(line, axes)
+    for n, column in enumerate(layout.columns, 1):
+        with _within(f"columns[{n}]"):
+            before = layout.columns[: n - 1]
+            _check_unique(column.name, [other.name for other in before])
+            _check_part(column, axes)
+            _check_column(column, layout, before, set(names) - set(layout.rows))
+
+
+def _check_part(part: Column | Line, axes: Sequence[Axis]) -> None:
+    labels = {axis.name: axis.labels for axis in axes}
+    with _within("where"):
+        for axis, label in part.where.items():
+            _check_among("", axis, labels)
+            _check_among(axis, label, labels[axis])
+    if part.value:
+        check_formula(part.value, part.unit, part.format)
+    check_template(part.format)
+
+
+def _check_column(
+    column: Column, layout: Layout, before: Sequence[Column], open_axes: set[str]
+) -> None:
+    """Check one column; ``open_axes`` are those that the rows leave open."""
+    kinds = (bool(column.value), column.ratio is not None, column.is_label)
+    from_lines = bool(layout.lines) and all(line.value for line in layout.lines)
+    if sum(kinds) > 1 or (not any(kinds) and not from_lines):
+        allowed = "one of value, ratio or label = true; none where lines have a value"
+        raise SpecError("value", column.value, allowed)
+    for name in column.ratio or ():
+        _check_among("ratio", name, [c.name for c in before if not (c.is_label or c.ratio)])
+    is_of_row = column.ratio or column.is_label or (column.value and is_fact(column.value))
+    pinned = set(column.where).union(*(line.where for line in layout.lines[:1]))
+    if not is_of_row and (missing := sorted(open_axes - pinned)):
+        allowed = f"which cell of the row: a value for {', '.join(missing)}"
+        raise SpecError("where", column.where, allowed)
+
+
+def _check_among(key: str, name: str, allowed: Collection[str]) -> None:
+    if name not in allowed:
+        close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise SpecError(key or name, name, f"{hint}any of {', '.join(allowed)}")
+
+
+def _check_unique(name: str, others: Collection[str]) -> None:
+    if name in others:
+        raise SpecError("name", name, "a name that no other one has")

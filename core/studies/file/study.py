@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from ...record.blocks import PassName
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a study, as ``study.json`` keeps it."""
 
 
@@ -33,6 +34,9 @@ class Axis(Part, frozen=True):
         return tuple(point.label for point in self.points)
 
 
+Text = Annotated[str, Meta(min_length=1)]
+
+
 class Column(Part, frozen=True):
     """A column of a table.
 
@@ -42,25 +46,25 @@ class Column(Part, frozen=True):
             line's.
         where: The cell of a row that it shows: axis to label.
         unit: Unit that the value is converted to, or empty.
-        format: Format of the value, such as ``{:.2f}`` or ``{mean:.2f} ± {std:.2f}``.
-        ratio: Names of two columns before it: the first over the second; then no value.
+        format: Format of the value, such as ``{:.2f}``.
+        ratio: Names of two columns of values before it: the first over the second.
         is_label: It holds the name of the line.
     """
 
-    name: str
+    name: Text
     value: str = ""
     where: dict[str, str] = {}
     unit: str = ""
     format: str = ""
     ratio: tuple[str, str] | None = None
-    is_label: bool = False
+    is_label: bool = msgspec.field(default=False, name="label")
 
 
 class Line(Part, frozen=True):
     """A named row in a table whose columns differ by ``where``: another value of the same cells,
     or the same value of others. Its fields take precedence over a column's."""
 
-    name: str
+    name: Text
     value: str = ""
     where: dict[str, str] = {}
     unit: str = ""
@@ -79,13 +83,33 @@ class Layout(Part, frozen=True):
         most: Limit of rows from each of these tables; 0 takes all.
     """
 
-    name: str
-    title: str
+    name: Text
     rows: tuple[str, ...]
+    title: str = ""
     columns: tuple[Column, ...] = ()
     lines: tuple[Line, ...] = ()
     each: str = ""
-    most: int = 0
+    most: Annotated[int, Meta(ge=0, le=1000)] = 0
+
+    @property
+    def formulas(self) -> list[str]:
+        """Formulas of its columns and lines."""
+        values = [column.value for column in self.columns] + [line.value for line in self.lines]
+        return [value for value in values if value]
+
+    def column(self, name: str) -> Column:
+        """The column of that name."""
+        return next(column for column in self.columns if column.name == name)
+
+    def part(self, line: Line, column: Column) -> Column:
+        """The column in one line, whose own fields take precedence."""
+        return msgspec.structs.replace(
+            column,
+            value=line.value or column.value,
+            where=column.where | line.where,
+            unit=line.unit or column.unit,
+            format=line.format or column.format,
+        )
 
 
 class Variant(Part, frozen=True):

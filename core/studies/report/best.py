@@ -1,28 +1,25 @@
-"""The cell with the least time among several ways to do one work, where a test bears it out."""
+"""The cell with the least time among several ways to do one work, where verdicts bear it out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from statistics import median
 
 import msgspec
 
-from ...analysis.verdict.bounds import FALSE_RATE
 from ...formatting import counted
 from ...record.record import Record
 from ...spec.fields import COMPILE_KEYS
-from ...tables.table import is_number
 from ..file.study import Axis, Study
 from ..run.grid import Cell
 from ..values.formula import source_unit
 from ..values.values import Value, values_of
-from .ratios import Ratio, Rounds, ratio_of, rounds_of
+from .ratios import Ratio, ratio_of, rounds_of
 
-WAYS = (
+WAYS = {
     *("precision", "attention", "optimizer", "checkpoint", "device", "threads", *COMPILE_KEYS),
     *("parallel", "bucket_mib", "comm_backend", "shard_optimizer"),
-)
+}
 """Keys that leave the work of a step what it is; of two batches the smaller is no better."""
 TIMES = ("ns", "ms", "s")
 
@@ -38,7 +35,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
         label: The point's.
         others: Points that were compared with it.
         next_label: The point that comes closest.
-        ratio: That one over the best, with an interval for all comparisons together.
+        ratio: That one over the best.
     """
 
     value: int
@@ -52,10 +49,10 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Iterator[Best]:
-    """Every time of the study's tables that one point of an axis has less of than all others.
+    """Find every time of the study's tables that one point of an axis has less of than all others.
 
-    Each of the others is tested against it, at 5 % divided by their number: were it not the best,
-    it would take at least one wrong test to call it so.
+    It takes a verdict against each of the others, so that of points that are alike one is called
+    the least in at most 5 % of studies, as of two.
 
     Args:
         cells: From `expand`.
@@ -65,9 +62,32 @@ def best_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) 
     for cell in cells:
         repeats.setdefault(frozenset(cell.point.items()), []).append(cell)
     for index, value in enumerate(values_of(study)):
-        if source_unit(value.formula) in TIMES:
-            for axis in ways_in(study):
-                yield from _of_axis(index, value, axis, study, repeats, records)
+        for axis in ways_in(study) if source_unit(value.formula) in TIMES else ():
+            rest = [other for other in study.axes if other.name != axis.name]
+            for labels in product(*(other.labels for other in rest)):
+                place = dict(zip((other.name for other in rest), labels, strict=True))
+                points = {
+                    label: repeats.get(frozenset((place | {axis.name: label}).items()), [])
+                    for label in axis.labels
+                }
+                found = _least(value, points, records)
+                if found is None:
+                    continue
+                label, others, next_label, ratio = found
+                yield Best(
+                    value=index,
+                    identity=points[label][0].identity,
+                    axis=axis.name,
+                    place=", ".join(
+                        f"{other.name}={place[other.name]}"
+                        for other in rest
+                        if len(other.points) > 1
+                    ),
+                    label=label,
+                    others=others,
+                    next_label=next_label,
+                    ratio=ratio,
+                )
 
 
 def ways_in(study: Study) -> list[Axis]:
@@ -75,8 +95,7 @@ def ways_in(study: Study) -> list[Axis]:
     return [
         axis
         for axis in study.axes
-        if len(axis.points) > 1
-        and {key for point in axis.points for key in point.settings} <= set(WAYS)
+        if len(axis.points) > 1 and {key for point in axis.points for key in point.settings} <= WAYS
     ]
 
 
@@ -92,57 +111,26 @@ def sentence_of(best: Best, value: Value) -> str:
     )
 
 
-def _of_axis(
-    index: int,
-    value: Value,
-    axis: Axis,
-    study: Study,
-    repeats: Mapping[frozenset[tuple[str, str]], Sequence[Cell]],
-    records: Mapping[str, Record],
-) -> Iterator[Best]:
-    rest = [other for other in study.axes if other.name != axis.name]
-    for labels in product(*(other.labels for other in rest)):
-        place = dict(zip((other.name for other in rest), labels, strict=True))
-        found: dict[str, tuple[str, Rounds]] = {}
-        for label in axis.labels:
-            own = repeats.get(frozenset((place | {axis.name: label}).items()), ())
-            if not own or not value.applies(own[0]):
-                continue
-            rounds = rounds_of(own, records, value.number, is_counted=False)
-            if rounds.by_pass:
-                found[label] = (own[0].identity, rounds)
-        best = _best(found)
-        if best is not None:
-            label, next_label, ratio = best
-            several = [other for other in rest if len(other.points) > 1]
-            yield Best(
-                value=index,
-                identity=found[label][0],
-                axis=axis.name,
-                place=", ".join(f"{other.name}={place[other.name]}" for other in several),
-                label=label,
-                others=len(found) - 1,
-                next_label=next_label,
-                ratio=ratio,
-            )
-
-
-def _best(found: Mapping[str, tuple[str, Rounds]]) -> tuple[str, str, Ratio] | None:
-    """The label with the least median, that which comes next, and their ratio, if tested."""
-    if len({identity for identity, _ in found.values()}) < 2:
+def _least(
+    value: Value, points: Mapping[str, Sequence[Cell]], records: Mapping[str, Record]
+) -> tuple[str, int, str, Ratio] | None:
+    """The label with the least median, the count of others, the next one and their ratio."""
+    rounds = {
+        label: rounds_of(cells, records, value.number, is_counted=False)
+        for label, cells in points.items()
+        if cells and value.applies(cells[0])
+    }
+    rounds = {label: of_label for label, of_label in rounds.items() if of_label.by_pass}
+    if len({points[label][0].identity for label in rounds}) < 2:
         return None
-    rounds = {label: of_label for label, (_, of_label) in found.items()}
-    if any(of_label.waiting for of_label in rounds.values()):
+    least = min(rounds, key=lambda label: rounds[label].median)
+    ratios = {label: ratio_of(rounds[label], rounds[least]) for label in rounds if label != least}
+    differing = {
+        label: ratio
+        for label, ratio in ratios.items()
+        if ratio is not None and ratio.state == "differs" and ratio.value > 1
+    }
+    if len(differing) < len(ratios) or any(one.waiting for one in rounds.values()):
         return None
-    medians = {label: median(of_label.by_pass.values()) for label, of_label in rounds.items()}
-    least = min(medians, key=lambda label: medians[label])
-    ratios: dict[str, Ratio] = {}
-    for label in rounds:
-        if label == least:
-            continue
-        ratio = ratio_of(rounds[label], rounds[least], false_rate=FALSE_RATE / (len(rounds) - 1))
-        if ratio is None or ratio.state != "differs" or not is_number(ratio.low) or ratio.low <= 1:
-            return None
-        ratios[label] = ratio
-    closest = min(ratios, key=lambda label: ratios[label].value)
-    return least, closest, ratios[closest]
+    closest = min(differing, key=lambda label: differing[label].value)
+    return least, len(ratios), closest, differing[closest]

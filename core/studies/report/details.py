@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import fsum
 from typing import Any
 
 from ...analysis.compare import break_even
 from ...analysis.kernels.questions import by_name, questions_of
 from ...record.memory import Origin
-from ...record.record import Kernels, Memory, Nsys, Record
+from ...record.record import Kernels, Memory, Record
 from ...spec.fields import COMPILE_KEYS
 from ...spec.spec import RunSpec
 from ...tables.allocations import largest_table
 from ...tables.kernels import question_table
 from ...tables.memory import ledger_table
 from ...tables.numerics import accumulation_table, dtypes_table
-from ...tables.table import Cell, Column, Row, Table, tabulate
+from ...tables.table import Cell, Row, Table
 
 MATRICES_AT_ONCE = 2
 """Matrices of B S S alive in forward, at least: softmax reads one and writes another."""
@@ -81,17 +80,18 @@ def saved_table(record: Record) -> Table | None:
     saved_bytes = next(
         (module.activation_bytes for module in memory.modules if module.module == BLOCKS), 0
     )
-    return tabulate(
-        _under_one_call(memory, saved_bytes),
+    rows = tuple(
         (
-            Column("operation", lambda origin: _operation(origin.stack)),
-            Column("called in", lambda origin: _caller(origin.stack)),
-            Column("tensors", lambda origin: origin.blocks // layers),
-            Column("bytes", lambda origin: origin.bytes // layers),
-            Column("share", lambda origin: origin.bytes / saved_bytes),
-        ),
+            *(_operation(origin.stack), _caller(origin.stack), origin.blocks // layers),
+            *(origin.bytes // layers, origin.bytes / saved_bytes),
+        )
+        for origin in _under_one_call(memory, saved_bytes)
+    )
+    return Table(
         name="saved",
         title="What one block saves for backward",
+        columns=("operation", "called in", "tensors", "bytes", "share"),
+        rows=rows,
     )
 
 
@@ -126,82 +126,51 @@ Detail = Callable[[Record, Sequence[Record]], Table | None]
 """A table of one cell's record; the second argument has the records of all cells."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Summary:
-    """A row of nsys' summary: all calls of one kernel."""
-
-    percent: float
-    total_ns: float
-    instances: float
-    mean_ns: float | None
-    median_ns: float | None
-    min_ns: float
-    max_ns: float
-    std_ns: float | None
-    name: str
-
-
-def _microseconds(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e3
-
-
-SUMMARY_COLUMNS: tuple[Column[_Summary], ...] = (
-    Column("Time %", lambda row: row.percent),
-    Column("Total Time (ms)", lambda row: row.total_ns / 1e6),
-    Column("Instances", lambda row: row.instances),
-    Column("Avg (us)", lambda row: _microseconds(row.mean_ns)),
-    Column("Med (us)", lambda row: _microseconds(row.median_ns)),
-    Column("Min (us)", lambda row: _microseconds(row.min_ns)),
-    Column("Max (us)", lambda row: _microseconds(row.max_ns)),
-    Column("StdDev (us)", lambda row: _microseconds(row.std_ns)),
-    Column("Name", lambda row: row.name),
+SUMMARY = (
+    *("Time %", "Total Time (ms)", "Instances", "Avg (us)", "Med (us)", "Min (us)", "Max (us)"),
+    *("StdDev (us)", "Name"),
 )
+"""The columns of nsys' "CUDA GPU Kernel Summary"."""
 
 
 def kernel_summary(record: Record, _: Sequence[Record]) -> Table | None:
-    """The columns of nsys' "CUDA GPU Kernel Summary", the longest first.
+    """Summarise the kernels by name, the longest first.
 
     From the nsys pass where it ran. Else from one step of the trace pass, operators on the CPU;
     its rows have no medians and deviations of single calls, which stay empty.
     """
+    rows: list[Row]
     if record.nsys is not None:
-        rows = _as_nsys_has_it(record.nsys)
+        rows = [
+            (
+                *(100 * row.share, row.total_ns / 1e6, row.instances),
+                *map(_us, (row.mean_ns, row.median_ns, row.min_ns, row.max_ns, row.std_ns)),
+                row.name,
+            )
+            for row in record.nsys.kernel_summary
+        ]
     elif record.kernels is not None:
-        rows = _as_traced(record.kernels)
+        rows = [*_traced_rows(record.kernels)]
     else:
         return None
-    return tabulate(rows, SUMMARY_COLUMNS, name="kernels", title="Kernels by name")
+    return Table(name="kernels", title="Kernels by name", columns=SUMMARY, rows=tuple(rows))
 
 
-def _as_nsys_has_it(nsys: Nsys) -> Iterator[_Summary]:
-    for row in nsys.kernel_summary:
-        yield _Summary(
-            percent=100 * row.share,
-            total_ns=row.total_ns,
-            instances=row.instances,
-            mean_ns=row.mean_ns,
-            median_ns=row.median_ns,
-            min_ns=row.min_ns,
-            max_ns=row.max_ns,
-            std_ns=row.std_ns,
-            name=row.name,
-        )
+def _us(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e3
 
 
-def _as_traced(kernels: Kernels) -> Iterator[_Summary]:
+def _traced_rows(kernels: Kernels) -> Iterator[Row]:
     total_ns = fsum(row.exclusive_ns for row in kernels.rows) or 1.0
     for kernel in by_name(kernels.rows):
         namesakes = [row for row in kernels.rows if row.name == kernel.name]
-        yield _Summary(
-            percent=100 * kernel.ns / total_ns,
-            total_ns=kernel.ns,
-            instances=kernel.calls,
-            mean_ns=kernel.ns / kernel.calls if kernel.calls else None,
-            median_ns=None,
-            min_ns=min(row.min_ns for row in namesakes),
-            max_ns=max(row.max_ns for row in namesakes),
-            std_ns=None,
-            name=kernel.name,
+        mean_ns = kernel.ns / kernel.calls if kernel.calls else None
+        low_ns = min(row.min_ns for row in namesakes)
+        high_ns = max(row.max_ns for row in namesakes)
+        yield (
+            *(100 * kernel.ns / total_ns, kernel.ns / 1e6, kernel.calls),
+            *map(_us, (mean_ns, None, low_ns, high_ns, None)),
+            kernel.name,
         )
 
 

@@ -22,7 +22,7 @@ from ...record.record import Record
 from ...record.timing import Round, Timing
 from ...tables.table import Cell as Content
 from ...tables.table import is_number
-from ..file.schema import MOST_REPEATS
+from ..file.schema import MAX_REPEATS
 from ..run.grid import Cell
 
 COUNTED = "counted bytes"
@@ -46,6 +46,10 @@ class Rounds:
     is_counted: bool = False
     waiting: int = 0
     machines: frozenset[str] = frozenset()
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.by_pass.values())
 
 
 def rounds_of(
@@ -76,19 +80,6 @@ def rounds_of(
         processes += [one for single in _single(record) if is_number(one := figure(single))]
     waiting = sum(cell.id not in records for cell in cells)
     return Rounds(by_pass, processes, is_counted, waiting, frozenset(machines))
-
-
-def quotient_of(first: Rounds, second: Rounds) -> Rounds:
-    """The figures of a ratio, by the passes that have both; a ratio may be of ratios."""
-    by_pass = {
-        number: first.by_pass[number] / second.by_pass[number]
-        for number in sorted(first.by_pass.keys() & second.by_pass.keys())
-        if second.by_pass[number]
-    }
-    is_counted = first.is_counted and second.is_counted
-    waiting = max(first.waiting, second.waiting)
-    machines = first.machines | second.machines
-    return Rounds(by_pass, tuple(by_pass.values()), is_counted, waiting, machines)
 
 
 def _single(record: Record) -> Iterator[Record]:
@@ -152,23 +143,17 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in ("counted", "differs")
 
 
-def ratio_of(first: Rounds, second: Rounds, *, false_rate: float = FALSE_RATE) -> Ratio | None:
+def ratio_of(first: Rounds, second: Rounds) -> Ratio | None:
     """The first over the second, tested where rounds allow it; None without both figures.
 
     Rounds of the same passes are paired; with fewer than the test needs, four of either side are
-    tested without the pairs. Nothing is tested before all rounds ran that were asked for: a test
-    at every new round would call something different sooner or later. Nothing is tested across
-    machines: what they differ by would be told as a difference of the cells.
-
-    Args:
-        first: Figures of one cell.
-        second: Figures of the other.
-        false_rate: Of a claim on these two.
+    tested without the pairs. Nothing is tested before all requested rounds ran: a test at every
+    new round would call something different sooner or later. Nothing is tested across machines,
+    whose difference would read as one of the cells.
     """
     if not first.by_pass or not second.by_pass:
         return None
-    upper = statistics.median(first.by_pass.values())
-    lower = statistics.median(second.by_pass.values())
+    upper, lower = first.median, second.median
     if not lower:
         return None
     plain = Ratio(value=upper / lower, state="not tested", why="", first=upper, second=lower)
@@ -183,10 +168,10 @@ def ratio_of(first: Rounds, second: Rounds, *, false_rate: float = FALSE_RATE) -
         return msgspec.structs.replace(plain, state="not tested", why=why)
     unlike = "; ".join(_differing(side) for side in differing if side.is_counted)
     waiting = max(first.waiting, second.waiting)
-    verdict = None if waiting else _verdict(first, second, false_rate)
+    verdict = None if waiting else _verdict(first, second)
     if verdict is None or verdict.low is None or verdict.high is None or verdict.change is None:
         one = counts == [1] and not waiting
-        why = NOT_TESTED if one else _too_few(counts, waiting, false_rate)
+        why = NOT_TESTED if one else _too_few(counts, waiting)
         why = "; ".join(part for part in (why, unlike) if part)
         return msgspec.structs.replace(
             plain, state="not tested" if one else "not decidable", why=why
@@ -196,34 +181,36 @@ def ratio_of(first: Rounds, second: Rounds, *, false_rate: float = FALSE_RATE) -
         value=1 + verdict.change,
         low=1 + verdict.low,
         high=1 + verdict.high,
-        state="differs" if verdict.differs else _state(verdict),
+        state=(
+            "differs"
+            if verdict.differs
+            else "same"
+            if verdict.verdict == "same"
+            else "not decidable"
+        ),
         why="; ".join(part for part in (_evidence(verdict), unlike) if part),
         verdict=verdict,
     )
 
 
-def _state(verdict: Verdict) -> Literal["same", "not decidable"]:
-    return "same" if verdict.verdict == "same" else "not decidable"
-
-
-def _verdict(first: Rounds, second: Rounds, false_rate: float) -> Verdict | None:
+def _verdict(first: Rounds, second: Rounds) -> Verdict | None:
     """On the first against the second; None with too few rounds, or a figure without logarithm."""
     if min((*first.processes, *second.processes)) <= 0:
         return None
     common = sorted(first.by_pass.keys() & second.by_pass.keys())
-    if len(common) >= least_pairs(false_rate):
+    if len(common) >= least_pairs():
         pairs = [(second.by_pass[number], first.by_pass[number]) for number in common]
-        return of_pairs(pairs, false_rate=false_rate)
-    if rank_bound(len(second.processes), len(first.processes), false_rate) is None:
+        return of_pairs(pairs)
+    if rank_bound(len(second.processes), len(first.processes), FALSE_RATE) is None:
         return None
-    return judge(separate(second.processes, first.processes, false_rate=false_rate))
+    return judge(separate(second.processes, first.processes))
 
 
-def _too_few(counts: Sequence[int], waiting: int, false_rate: float) -> str:
+def _too_few(counts: Sequence[int], waiting: int) -> str:
     rounds = " and ".join(map(str, counts))
     if waiting:
         return f"not decidable yet: {rounds} of {counts[0] + waiting} rounds"
-    return f"not decidable: {rounds} rounds each, {least_pairs(false_rate)} are enough"
+    return f"not decidable: {rounds} rounds each, {least_pairs()} are enough"
 
 
 def _evidence(verdict: Verdict) -> str:
@@ -238,10 +225,10 @@ def _evidence(verdict: Verdict) -> str:
     if verdict.more_rounds is None:
         return undecided
     more = verdict.more_rounds // 2
-    if verdict.spread is not None and counts[0] + more > MOST_REPEATS:
-        decided = percent(decided_by(MOST_REPEATS, verdict.spread))
+    if verdict.spread is not None and counts[0] + more > MAX_REPEATS:
+        decided = percent(decided_by(MAX_REPEATS, verdict.spread))
         noise = f"±{percent(verdict.spread)} between them"
-        return f"{undecided}, {noise}; {MOST_REPEATS} rounds decide a difference of {decided}"
+        return f"{undecided}, {noise}; {MAX_REPEATS} rounds decide a difference of {decided}"
     return (
         f"{undecided}, about {counted(more, 'more round')} would decide a "
         f"{percent(SMALLEST)} difference"

@@ -16,9 +16,9 @@ from ...tables.context import environment_table
 from ...tables.table import QUANTITY, Cell, Column, Table, tabulate
 from ..file.study import Study
 from ..run import grid
-from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progress_in, seconds_left
+from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progress_in
 from ..run.state import CellStatus, Entry, StudyDirectory, records_of
-from ..values.values import Value, fields_used_by, values_of
+from ..values.values import Value, pruner_for, values_of
 from .best import Best, best_of, sentence_of
 from .charts import figures_of
 from .table import fillings
@@ -99,7 +99,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         progress: Status of each cell.
         entries: Newest entry of each cell in the study's state, by its id.
         forecasts: Forecast of each cell, by its id.
-        seconds_left: Forecast of the cells without a value.
         values: The numbers that its tables show.
         numbers: These of each cell that has a record, by its id.
         ooms: Of the cells that ran out of memory, by their ids.
@@ -120,7 +119,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress
     entries: dict[str, Entry]
     forecasts: dict[str, Forecast]
-    seconds_left: float
     values: tuple[Value, ...]
     numbers: dict[str, tuple[float | None, ...]]
     ooms: dict[str, Oom]
@@ -145,7 +143,7 @@ def report_of(directory: StudyDirectory) -> Report:
     """
     study = directory.study()
     cells = grid.expand(study)
-    records = records_of(directory, cells, fields_used_by(study).prune)
+    records = records_of(directory, cells, pruner_for(study))
     return make_report(directory, study, cells, records)
 
 
@@ -169,7 +167,6 @@ def make_report(
         progress=progress,
         entries=entries,
         forecasts=forecasts,
-        seconds_left=seconds_left(progress, forecasts),
         values=tuple(values),
         numbers={
             cell.id: tuple(

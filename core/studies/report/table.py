@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, product
+
+import msgspec
 
 from ...formatting import UNKNOWN, format_bytes
 from ...record.record import Record
 from ...tables.chart import with_unit
 from ...tables.table import Cell as Content
-from ...tables.table import Row, Table, is_number
-from ..file.layouts import is_fact
+from ...tables.table import Row, Table, is_number, select
 from ..file.study import Column, Layout, Line, Study
 from ..run.grid import Cell
 from ..values.formula import (
     as_cell,
     evaluate,
-    follow,
     is_counted,
+    is_fact,
     number_format,
-    paths_in,
     shown_unit,
     source_unit,
     written,
 )
 from ..values.measures import instruction_set, machine, sdpa_kernel
 from .details import EACH
-from .filling import ENDS, Filling, further
-from .ratios import Ratio, Rounds, merged, quotient_of, ratio_of, rounds_of
+from .ratios import Ratio, Rounds, merged, ratio_of, rounds_of
 
-FORGOTTEN = {
+CONTEXT = {
     "hardware": "measures.hardware",
     "batch": "spec.batch",
     "context": "spec.context",
@@ -38,51 +38,82 @@ FORGOTTEN = {
     "attention": "spec.attention",
 }
 """Columns that the write-ups left out of their tables, with their formulas."""
-
-INSTRUCTIONS = "instruction set"
-"""A column of every table of memory with cells of a CPU: the workspace of libraries depends on the
-instruction set there."""
-SDPA = "sdpa kernel"
-"""A column of every table with cells whose attention left torch the choice of its kernel."""
-MACHINE = "machine"
-"""A column of every table with cells that ran on a cluster."""
+INSTRUCTIONS, MACHINE, SDPA = "instruction set", "machine", "sdpa kernel"
+"""Columns of tables of memory with cells of a CPU, whose libraries choose their workspace by the
+instruction set; of tables with cells of a cluster; and of those where torch chose the kernel."""
 ALLOCATED = ("memory.", "measures.largest_bytes", "measures.largest_category")
 """Prefixes of the formulas of a table of memory."""
 OF_MEMORY = ("ledger", "largest")
 """Tables per cell that are of memory."""
-
 WITHOUT_STEPS = ("accumulation", "autocast-dtypes", "all-reduce")
 """Workloads in which batch, context, precision and attention decide nothing."""
-
 VARIES = "varies"
 FELL_BACK = "fell back to eager"
+ENDS = ("low", "high", "tested")
+"""Ends of the names of three columns after a ratio column: its interval, and its test."""
+MARK = "*"
 
 
-def fill(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Table:
-    """The study's first table; a cell without a value stays empty.
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A filled table of a study: as data, and as people read it.
+
+    Attributes:
+        layout: Its place in the study's file.
+        table: Its rows, every number in a column of its own.
+        ratios: Each cell of a ratio column, by its row and the column's name.
+        medians: The two medians of such a cell, with their units.
+    """
+
+    layout: Layout
+    table: Table
+    ratios: Mapping[tuple[int, str], Ratio] = field(default_factory=dict)
+    medians: Mapping[tuple[int, str], str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> Table:
+        """The table for people: a ratio is one text, ``1.52 (1.47–1.58)``; untested, marked."""
+        names = _ratio_names(self.layout)
+        marks = self._marks()
+        table, hidden = self.table, {further for name in names for further in _further(name)}
+        for name in names:
+            place = table.index(name)
+            write = table.formats[place].format
+            rows = list(map(list, table.rows))
+            for index, row in enumerate(rows):
+                if (ratio := self.ratios.get((index, name))) is not None:
+                    row[place] = _ratio_text(ratio, write, marks)
+            keys = table.sort_keys | {name: tuple(table.column(name))}
+            table = msgspec.structs.replace(table, rows=tuple(map(tuple, rows)), sort_keys=keys)
+        return select(table, [name for name in table.columns if name not in hidden])
+
+    @property
+    def legend(self) -> tuple[str, ...]:
+        """Meaning of the marks of `shown`, a line for each."""
+        return tuple(f"{mark} {why}" for why, mark in self._marks().items())
+
+    def _marks(self) -> dict[str, str]:
+        """A mark for each reason why ratios of the table have no interval."""
+        untested = (ratio for ratio in self.ratios.values() if ratio.low is None)
+        reasons = dict.fromkeys(ratio.why for ratio in untested if ratio.state != "counted")
+        return {why: MARK * number for number, why in enumerate(reasons, 1)}
+
+
+def fillings(
+    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Iterator[Filling]:
+    """Fill all tables of the study, in its order; a cell without a value stays empty.
 
     Args:
         study: With its variant and overrides applied.
         cells: From `expand`.
         records: By the cell's id. Repeats become their median.
     """
-    return next(iter(fill_all(study, cells, records)))
-
-
-def fill_all(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Iterator[Table]:
-    """All tables of the study, in its order."""
-    return (filling.table for filling in fillings(study, cells, records))
-
-
-def fillings(
-    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
-) -> Iterator[Filling]:
-    """All tables of the study with the tests of their ratios, in its order."""
     for layout in study.tables:
         if layout.each:
-            yield Filling(layout, _each(study, layout, cells, records))
+            yield Filling(layout, _fill_each(study, layout, cells, records))
         else:
-            yield _Filler(study, layout, cells, records).filling()
+            yield _fill_columns(study, layout, cells, records)
 
 
 def outcome(record: Record) -> str:
@@ -91,260 +122,186 @@ def outcome(record: Record) -> str:
         return ""
     if record.status != "oom":
         return record.status
-    oom = next(
-        (pass_record.oom for pass_record in record.passes if pass_record.oom is not None), None
-    )
-    requested_bytes = oom.requested_bytes if oom else None
-    return f"OOM {format_bytes(requested_bytes)}" if requested_bytes else "OOM"
+    oom = next((row.oom for row in record.passes if row.oom is not None), None)
+    return f"OOM {format_bytes(oom.requested_bytes)}" if oom and oom.requested_bytes else "OOM"
 
 
-class _Filler:
-    """Fills one table whose columns are formulas."""
-
-    def __init__(
-        self, study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
-    ) -> None:
-        self.layout = layout
-        self.cells = cells
-        self.records = records
-        self.lines = layout.lines or (Line(name=""),)
-        names = {column.name for column in layout.columns}
-        shown = {column.value for column in layout.columns}
-        self.axes = [axis for axis in study.axes if axis.name in layout.rows]
-        self.leading = [
-            axis.name
-            for axis in self.axes
-            if axis.name not in names and f"spec.{axis.name}" not in shown
-        ]
-        taken = names | {axis.name for axis in self.axes} | shown
-        has_steps = study.fixed.get("workload") not in WITHOUT_STEPS
-        self.forgotten = {
-            name: formula
-            for name, formula in FORGOTTEN.items()
-            if not {name, formula} & taken and (has_steps or name == "hardware")
-        }
-        formula = f"measures.{instruction_set.__name__}"
-        on_cpu = any(instruction_set(record) for record in records.values())
-        if on_cpu and _is_of_memory(layout) and not {INSTRUCTIONS, formula} & taken:
-            self.forgotten[INSTRUCTIONS] = formula
-        formula = f"measures.{machine.__name__}"
-        if any(map(machine, records.values())) and not {MACHINE, formula} & taken:
-            self.forgotten[MACHINE] = formula
-        formula = f"measures.{sdpa_kernel.__name__}"
-        if any(map(sdpa_kernel, records.values())) and not {SDPA, formula} & taken:
-            self.forgotten[SDPA] = formula
-
-    def filling(self) -> Filling:
-        """The table, with every row that its records allow, and its ratios."""
-        own = self.layout.columns
-        names = [column.name for column in own if column.ratio is not None]
-        rows: list[Row] = []
-        ratios: dict[tuple[int, str], Ratio] = {}
-        words: dict[tuple[int, str], str] = {}
-        compared = {name for column in own for name in column.ratio or ()}
-        for line, row, found in self._rows():
-            ratios |= {(len(rows), name): ratio for name, ratio in found.items()}
-            values = dict(
-                zip((column.name for column in own), row[len(self.leading) :], strict=False)
-            )
-            words |= {
-                (len(rows), column.name): self._words(column, line, value)
-                for column in own
-                if column.name in compared and is_number(value := values[column.name])
-            }
-            rows.append((*row, *_tested(names, found)))
-        tested = [further(name, end) for name in names for end in ENDS]
-        table = Table(
-            name=self.layout.name,
-            title=self.layout.title,
-            columns=(
-                *(*self.leading, *(column.name for column in own)),
-                *(*self.forgotten, *tested),
-            ),
-            rows=tuple(rows),
-            formats=(
-                *("" for _ in self.leading),
-                *(self._format(column) for column in own),
-                *("" for _ in (*self.forgotten, *tested)),
-            ),
-        )
-        return Filling(self.layout, table, ratios, words)
-
-    def _words(self, column: Column, line: Line, value: float) -> str:
-        if column.ratio:
-            return written(self._format(column))(value)
-        unit = shown_unit(line.value or column.value, line.unit or column.unit)
-        return with_unit(value, "" if f"({unit})" in column.name else unit)
-
-    def _format(self, column: Column) -> str:
-        if column.ratio:
-            return column.format or "{:.2f}"
-        line = self.lines[0]
-        formula = line.value or column.value
-        if not formula or column.is_label:
-            return ""
-        template, unit = line.format or column.format, line.unit or column.unit
-        return number_format(source_unit(formula), unit, template)
-
-    def _rows(self) -> Iterator[tuple[Line, Row, dict[str, Ratio]]]:
-        for labels in product(*(axis.labels for axis in self.axes)):
-            row = dict(zip((axis.name for axis in self.axes), labels, strict=True))
-            own = [cell for cell in self.cells if row.items() <= cell.point.items()]
-            if not own:
-                continue
-            for line in self.lines:
-                values, ratios = self._values(own, line)
-                forgotten = (self._fact(own, formula) for formula in self.forgotten.values())
-                leading = (row[name] for name in self.leading)
-                yield line, (*leading, *values.values(), *forgotten), ratios
-
-    def _values(
-        self, cells: Sequence[Cell], line: Line
-    ) -> tuple[dict[str, Content], dict[str, Ratio]]:
-        by_column: dict[str, Content] = {}
-        rounds: dict[str, Rounds] = {}
-        ratios: dict[str, Ratio] = {}
-        for column in self.layout.columns:
-            if column.is_label:
-                by_column[column.name] = line.name
-            elif column.ratio is not None:
-                first, second = column.ratio
-                by_column[column.name] = None
-                rounds[column.name] = quotient_of(rounds[first], rounds[second])
+def _fill_columns(
+    study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Filling:
+    """Fill a table whose columns are formulas."""
+    columns, lines = layout.columns, layout.lines or (Line(name=""),)
+    shown = {column.name for column in columns} | {column.value for column in columns}
+    axes = [axis for axis in study.axes if axis.name in layout.rows]
+    leading = [axis.name for axis in axes if not {axis.name, f"spec.{axis.name}"} & shown]
+    taken = shown | {axis.name for axis in axes}
+    context = {
+        name: formula
+        for name, formula in _context(study, layout, records)
+        if not {name, formula} & taken
+    }
+    rows: list[dict[str, Content]] = []
+    ratios: dict[tuple[int, str], Ratio] = {}
+    medians: dict[tuple[int, str], str] = {}
+    for labels in product(*(axis.labels for axis in axes)):
+        place = dict(zip((axis.name for axis in axes), labels, strict=True))
+        own = [cell for cell in cells if place.items() <= cell.point.items()]
+        for line in lines if own else ():
+            row: dict[str, Content] = {name: place[name] for name in leading}
+            row |= {name: _fact(own, formula, records) for name, formula in context.items()}
+            for column in columns:
+                part = layout.part(line, column)
+                if column.is_label:
+                    row[column.name] = line.name
+                elif column.ratio is None:
+                    row[column.name] = _content(part, own, records)
                 # A text, such as that of a run that fell back, is not compared.
-                if is_number(by_column[first]) and is_number(by_column[second]):
-                    ratio = ratio_of(rounds[first], rounds[second])
+                elif all(is_number(row[name]) for name in column.ratio):
+                    sides = [layout.part(line, layout.column(name)) for name in column.ratio]
+                    ratio = ratio_of(*(_rounds(side, own, records) for side in sides))
                     if ratio is not None:
-                        ratios[column.name] = ratio
-                        by_column[column.name] = ratio.value
-            else:
-                by_column[column.name] = self._value(cells, line, column)
-                rounds[column.name] = self._rounds(cells, line, column)
-        return by_column, ratios
-
-    def _own(self, cells: Sequence[Cell], line: Line, column: Column) -> list[Cell]:
-        where = column.where | line.where
-        return [cell for cell in cells if where.items() <= cell.point.items()]
-
-    def _content(self, line: Line, column: Column, record: Record) -> Content:
-        formula = line.value or column.value
-        unit, template = line.unit or column.unit, line.format or column.format
-        return as_cell(evaluate(record, formula), source_unit(formula), unit, template)
-
-    def _rounds(self, cells: Sequence[Cell], line: Line, column: Column) -> Rounds:
-        formula = line.value or column.value
-        if is_fact(formula):
-            value = self._value(cells, line, column)
-            return Rounds({0: value}, (value,), is_counted=True) if is_number(value) else Rounds()
-        return rounds_of(
-            self._own(cells, line, column),
-            self.records,
-            lambda record: self._content(line, column, record),
-            is_counted=is_counted(formula),
-        )
-
-    def _value(self, cells: Sequence[Cell], line: Line, column: Column) -> Content:
-        formula = line.value or column.value
-        own = self._own(cells, line, column)
-        if is_fact(formula):
-            return self._fact(own, formula)
-        unit, template = line.unit or column.unit, line.format or column.format
-        own_records = [self.records[cell.id] for cell in own if cell.id in self.records]
-        made = [self._content(line, column, record) for record in own_records]
-        value = _middle(made)
-        if value is None:
-            return _why(own, own_records)
-        fell_back = any(
-            record.compile is not None and record.compile.fell_back for record in own_records
-        )
-        if fell_back and is_number(value):
-            write = written(number_format(source_unit(formula), unit, template) or "{}")
-            return f"{write(value)} ({FELL_BACK})"
-        return value
-
-    def _fact(self, cells: Sequence[Cell], formula: str) -> Content:
-        """The common value of the cells, from their specs or, for the machine, their records."""
-        distinct: dict[Content, None] = {}
-        for cell in cells:
-            if formula.startswith("spec.") and cell.spec is not None:
-                distinct[getattr(cell.spec, formula.removeprefix("spec."))] = None
-            elif formula == "parameters" and cell.spec is not None and not cell.spec.is_own:
-                distinct[cell.spec.dimensions.parameters] = None
-            elif cell.id in self.records:
-                value = follow(self.records[cell.id], formula)
-                distinct[value if isinstance(value, str) or is_number(value) else None] = None
-        return next(iter(distinct)) if len(distinct) == 1 else (VARIES if distinct else None)
+                        ratios[len(rows), column.name] = ratio
+                        medians[len(rows), column.name] = (
+                            f"{_with_unit(sides[0], ratio.first)}, "
+                            f"{_with_unit(sides[1], ratio.second)}"
+                        )
+                        tested = (ratio.low, ratio.high, ratio.tested)
+                        row |= zip(_further(column.name), tested, strict=True)
+                        row[column.name] = ratio.value
+            rows.append(row)
+    formats = {column.name: _format(layout.part(lines[0], column)) for column in columns}
+    tested_names = (further for name in _ratio_names(layout) for further in _further(name))
+    names = (*leading, *formats, *context, *tested_names)
+    table = Table(
+        name=layout.name,
+        title=layout.title,
+        columns=names,
+        rows=tuple(tuple(map(row.get, names)) for row in rows),
+        formats=tuple(formats.get(name, "") for name in names),
+    )
+    return Filling(layout, table, ratios, medians)
 
 
-def _is_of_memory(layout: Layout) -> bool:
-    """True if a column or a line of it shows allocated memory."""
-    formulas = [
-        *(column.value for column in layout.columns),
-        *(line.value for line in layout.lines),
-    ]
-    paths = [path for formula in formulas if formula for path in paths_in(formula)]
-    return any(path.startswith(ALLOCATED) for path in paths)
+def _context(
+    study: Study, layout: Layout, records: Mapping[str, Record]
+) -> Iterator[tuple[str, str]]:
+    """Name and formula of the columns that every table has if it can."""
+    has_steps = study.fixed.get("workload") not in WITHOUT_STEPS
+    yield from (pair for pair in CONTEXT.items() if has_steps or pair[0] == "hardware")
+    is_of_memory = any(formula.startswith(ALLOCATED) for formula in layout.formulas)
+    for name, measure in ((INSTRUCTIONS, instruction_set), (MACHINE, machine), (SDPA, sdpa_kernel)):
+        if any(map(measure, records.values())) and (name != INSTRUCTIONS or is_of_memory):
+            yield name, f"measures.{measure.__name__}"
 
 
-def _why(cells: Sequence[Cell], records: Sequence[Record]) -> Content:
-    """Text for an absent value: the run's outcome, or UNKNOWN if no run can have it; None where it
-    waits."""
-    ended = next((text for record in records if (text := outcome(record))), None)
-    if ended is None and cells and all(cell.refused for cell in cells):
-        return UNKNOWN
-    return ended
+def _ratio_names(layout: Layout) -> list[str]:
+    return [column.name for column in layout.columns if column.ratio is not None]
 
 
-def _middle(values: Iterable[Content]) -> Content:
-    """The median of numbers, or the first of texts."""
-    present = [value for value in values if value is not None]
+def _further(name: str) -> list[str]:
+    """Names of the further columns of a ratio column."""
+    return [f"{name} {end}" for end in ENDS]
+
+
+def _ratio_text(ratio: Ratio, write: Callable[[float], str], marks: Mapping[str, str]) -> str:
+    if ratio.low is not None and ratio.high is not None:
+        return f"{write(ratio.value)} ({write(ratio.low)}–{write(ratio.high)})"
+    return f"{write(ratio.value)} {marks.get(ratio.why, '')}".rstrip()
+
+
+def _with_unit(part: Column, value: float) -> str:
+    unit = shown_unit(part.value, part.unit)
+    return f"{part.name} {with_unit(value, '' if f'({unit})' in part.name else unit)}"
+
+
+def _format(part: Column) -> str:
+    if part.ratio:
+        return part.format or "{:.2f}"
+    if part.is_label or not part.value:
+        return ""
+    return number_format(part.value, part.unit, part.format)
+
+
+def _own(part: Column, cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if part.where.items() <= cell.point.items()]
+
+
+def _read(part: Column, record: Record) -> Content:
+    value, source = evaluate(record, part.value), source_unit(part.value)
+    return as_cell(value, source, part.unit, part.format)
+
+
+def _rounds(part: Column, cells: Sequence[Cell], records: Mapping[str, Record]) -> Rounds:
+    if is_fact(part.value):
+        value = _content(part, cells, records)
+        return Rounds({0: value}, (value,), is_counted=True) if is_number(value) else Rounds()
+    return rounds_of(
+        _own(part, cells),
+        records,
+        lambda record: _read(part, record),
+        is_counted=is_counted(part.value),
+    )
+
+
+def _content(part: Column, cells: Sequence[Cell], records: Mapping[str, Record]) -> Content:
+    """The median of the cells' numbers or the first of their texts, else why there is none."""
+    own = _own(part, cells)
+    if is_fact(part.value):
+        return _fact(own, part.value, records)
+    measured = [records[cell.id] for cell in own if cell.id in records]
+    present = [value for record in measured if (value := _read(part, record)) is not None]
     numbers = [value for value in present if is_number(value)]
     if numbers:
-        return statistics.median(numbers)
-    return present[0] if present else None
+        value = statistics.median(numbers)
+        if any(record.compile is not None and record.compile.fell_back for record in measured):
+            return f"{written(_format(part) or '{}')(value)} ({FELL_BACK})"
+        return value
+    if present:
+        return present[0]
+    ended = next((text for record in measured if (text := outcome(record))), None)
+    is_refused = ended is None and bool(own) and all(cell.refused for cell in own)
+    return UNKNOWN if is_refused else ended
 
 
-def _tested(names: Sequence[str], ratios: Mapping[str, Ratio]) -> Iterator[Content]:
-    """Low, high and test of each ratio column, null where there is no ratio."""
-    for name in names:
-        ratio = ratios.get(name)
-        yield from (ratio.low, ratio.high, ratio.tested) if ratio else (None, None, None)
+def _fact(cells: Sequence[Cell], formula: str, records: Mapping[str, Record]) -> Content:
+    """The common value of the cells, from their specs or, for the machine, their records."""
+    distinct: dict[Content, None] = {}
+    for cell in cells:
+        if formula.startswith("spec.") and cell.spec is not None:
+            distinct[getattr(cell.spec, formula.removeprefix("spec."))] = None
+        elif formula == "parameters" and cell.spec is not None and not cell.spec.is_own:
+            distinct[cell.spec.dimensions.parameters] = None
+        elif cell.id in records:
+            value = evaluate(records[cell.id], formula)
+            distinct[value if isinstance(value, str) or is_number(value) else None] = None
+    return next(iter(distinct)) if len(distinct) == 1 else (VARIES if distinct else None)
 
 
-def _each(
+def _fill_each(
     study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Table:
-    """The same table of every cell, under each other. A cell without it is an empty row; one that
-    finished is left out. Repeats are one cell, whose times are those of its rounds."""
+    """Stack the same table of every cell. A cell without it is an empty row; one that finished is
+    left out. Repeats are one cell, whose times are those of its rounds."""
     axes = [axis.name for axis in study.axes if len(axis.points) > 1]
-    first: Table | None = None
-    made: list[tuple[list[str], Row, Table | None]] = []
-    by_cell = _merged_cells(study, cells, records)
+    by_cell = _merge_repeats(study, cells, records)
     all_records = list(by_cell.values())
-    has_instructions = layout.each in OF_MEMORY and any(map(instruction_set, all_records))
-    for cell in cells:
-        if cell.repeat:
-            continue
-        record = by_cell.get(cell.identity)
-        table = EACH[layout.each](record, all_records) if record is not None else None
-        first = first or table
-        if record is not None and record.status == "finished" and not (table and table.rows):
-            continue
-        instructions: Row = (
-            (instruction_set(record) if record else None,) if has_instructions else ()
-        )
-        made.append(([cell.point[axis] for axis in axes], instructions, table))
+    tables = {id: EACH[layout.each](record, all_records) for id, record in by_cell.items()}
+    first = next((table for table in tables.values() if table is not None), None)
     if first is None or not first.columns:
         return Table(name=layout.name, title=layout.title, columns=tuple(axes), rows=())
-    rows: list[Row] = []
-    for labels, instructions, table in made:
-        if table is None or not table.rows:
-            rows.append((*labels, *(None for _ in first.columns), *instructions))
-            continue
-        # Columns that are left out where nothing is known may differ from cell to cell.
-        for values in islice(table.mappings(), layout.most or None):
-            rows.append((*labels, *map(values.get, first.columns), *instructions))
+    has_instructions = layout.each in OF_MEMORY and any(map(instruction_set, all_records))
     last = (INSTRUCTIONS,) if has_instructions else ()
+    rows: list[Row] = []
+    for cell in cells:
+        record, table = by_cell.get(cell.identity), tables.get(cell.identity)
+        has_rows = table is not None and bool(table.rows)
+        if cell.repeat or (record is not None and record.status == "finished" and not has_rows):
+            continue
+        labels = [cell.point[axis] for axis in axes]
+        instructions = [instruction_set(record) if record else None for _ in last]
+        # Columns that are left out where nothing is known may differ from cell to cell.
+        own = islice(table.mappings(), layout.most or None) if table and has_rows else [{}]
+        rows += ((*labels, *map(values.get, first.columns), *instructions) for values in own)
     return Table(
         name=layout.name,
         title=layout.title,
@@ -359,7 +316,7 @@ def _each(
     )
 
 
-def _merged_cells(
+def _merge_repeats(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> dict[str, Record]:
     """By the identity of the cell: its record, the repeats as one run with rounds."""

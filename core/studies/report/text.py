@@ -24,7 +24,7 @@ from ...spec.spec import RunSpec
 from ..file.schema import load_study, study_files
 from ..file.study import Axis, Layout, Study
 from ..run.grid import Cell, with_variant
-from .filling import Filling
+from .ratios import Ratio
 from .table import fillings, outcome
 
 MOST_PER_COLUMN = 12
@@ -34,45 +34,34 @@ MOST_DIGITS = 4
 def sentences_of(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[str]:
-    """One for each quotient of a table, then counts of the cells without a number and reasons.
-
-    A quotient that no test bears out is told as its two medians, with the reason.
-    """
+    """One for each quotient of a table, then counts of the cells without a number and reasons."""
     for filling in fillings(study, cells, records):
-        layout = filling.layout
-        naming = _naming(layout)
         rows = list(filling.table.mappings())
-        for column in layout.columns:
-            if column.ratio is None:
-                continue
-            # The rows of one column are told together, in their order.
-            told = [index for index in range(len(rows)) if (index, column.name) in filling.ratios]
-            for index in told[:MOST_PER_COLUMN]:
-                values = rows[index]
-                place = ", ".join(str(values[name]) for name in naming if name in values)
-                yield f"{place}: {_of_ratio(column.ratio, filling, index, column.name)}."
+        naming = [name for name in _naming(filling.layout) if name in filling.table.columns]
+        for column in filling.layout.columns:
+            tested = [key for key in filling.ratios if key[1] == column.name]
+            for key in tested[:MOST_PER_COLUMN]:
+                place = ", ".join(str(rows[key[0]][name]) for name in naming)
+                assert column.ratio is not None
+                text = _of_ratio(column.ratio, filling.ratios[key], filling.medians[key])
+                yield f"{place}: {text}."
     yield from _without_numbers(cells, records)
 
 
-def _of_ratio(names: tuple[str, str], filling: Filling, row: int, column: str) -> str:
+def _of_ratio(names: tuple[str, str], ratio: Ratio, medians: str) -> str:
+    """A quotient; its two medians with the reason where no test bears it out."""
     first, second = names
-    ratio = filling.ratios[row, column]
-    if ratio.low is not None and ratio.high is not None:
-        write = _writer(ratio.low, ratio.high)
-        low, high = write(ratio.low), write(ratio.high)
+    if ratio.low is None or ratio.high is None:
         if ratio.is_claim:
-            ends = f"{low} to {high}; {ratio.why}"
-            return f"{first} is {write(ratio.value)} times {second} ({ends})"
-        if ratio.state == "same":
-            return f"{first} and {second} are the {ratio.why} (ratio {low} to {high})"
-        return f"{_two_medians(names, filling, row)}; {ratio.why} (ratio {low} to {high})"
+            return f"{first} is {ratio.value:.2f} times {second} ({ratio.why})"
+        return f"{medians}; {ratio.why}"
+    write = _writer(ratio.low, ratio.high)
+    low, high = write(ratio.low), write(ratio.high)
     if ratio.is_claim:
-        return f"{first} is {ratio.value:.2f} times {second} ({ratio.why})"
-    return f"{_two_medians(names, filling, row)}; {ratio.why}"
-
-
-def _two_medians(names: tuple[str, str], filling: Filling, row: int) -> str:
-    return ", ".join(f"{name} {filling.words[row, name]}" for name in names)
+        return f"{first} is {write(ratio.value)} times {second} ({low} to {high}; {ratio.why})"
+    if ratio.state == "same":
+        return f"{first} and {second} are the {ratio.why} (ratio {low} to {high})"
+    return f"{medians}; {ratio.why} (ratio {low} to {high})"
 
 
 def _writer(low: float, high: float) -> Callable[[float], str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import msgspec
 from ...errors import DamagedFileError
 from ...estimate.closed_form import predict, why_not_predicted
 from ...estimate.room import AvailableMemory, available_memory, card_here, is_room
-from ...machine.devices import DeviceCapacity, device_capacity
+from ...machine.devices import device_capacity
 from ...spec.spec import RunSpec
 from ..report.details import score_matrices_bytes
 from .grid import MOST_CELLS, Cell
@@ -30,14 +30,10 @@ from .state import (
     unique,
 )
 
-PASS_SECONDS = 4.0
-"""Guess of the start of a pass until cells ran here: a process, the import of torch, the model and
-the result, without steps."""
-
-COMPILE_SECONDS = 30.0
+MAX_SCALE = 8.0
+"""Ratio of two steps' work up to which their times are taken as proportional."""
 UNSETTLED_STEPS = 30
-"""Guess of the steps of a stop rule by precision until cells ran, warm-up not counted."""
-
+"""Guess of the steps of a stop rule by precision, warm-up not counted."""
 OTHER_STEPS = 5
 """Steps of a pass that does not time them."""
 
@@ -50,9 +46,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         is_least: The peak is a lower bound: the bytes certain to be resident.
         capacity_bytes: The device's memory, or the spec's limit.
         room: What of it a step can have.
-        seconds: Of all passes: their start, from cells of this home, and their steps, if the
-            peak fits.
-        is_timed: A cell of this kind ran here before. Else ``seconds`` covers only the start.
+        seconds: Of all passes; None where no cell of this kind and similar work ran here.
         is_run: False for a cell that exceeds the host's memory: the system would kill it,
             while a GPU's allocator only raises.
     """
@@ -61,8 +55,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     is_least: bool = False
     capacity_bytes: int | None = None
     room: AvailableMemory | None = None
-    seconds: float = 0.0
-    is_timed: bool = False
+    seconds: float | None = None
     is_run: bool = True
 
     @property
@@ -76,36 +69,28 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecaster:
-    """Forecasts cells of one home; learns from entries, of which the newest counts."""
+    """Forecasts cells of one home from its entries, to which `learn` adds."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self._steps: dict[str, dict[float, float]] = {}
-        self._starts: dict[tuple[str, ...], dict[float, float]] = {}
-        self._by_family: dict[tuple[str, ...], list[float]] = {}
-        self._memory: dict[str, DeviceCapacity] = {}
+        self._entries: dict[tuple[str, ...], list[Entry]] = {}
+        self._capacity = cache(device_capacity)
         for entry in entries:
             self.learn(entry)
 
     def learn(self, entry: Entry) -> None:
-        """Take a cell that ended into account."""
-        if not entry.kind or entry.work <= 0:
-            return
-        if entry.median_ms is not None and entry.median_ms > 0:
-            self._steps.setdefault(entry.kind, {})[entry.work] = entry.median_ms
-        if entry.start_seconds is not None and entry.start_seconds >= 0:
-            starts = self._starts.setdefault((entry.kind, *entry.passes), {})
-            starts[entry.work] = entry.start_seconds
-            self._by_family.setdefault(_family(entry.kind), []).append(entry.start_seconds)
+        """Add a cell that ended."""
+        has_time = entry.median_ms is None or entry.median_ms > 0
+        has_start = entry.start_seconds is not None and entry.start_seconds >= 0
+        if entry.kind and entry.work > 0 and has_time and has_start:
+            self._entries.setdefault((entry.kind, *entry.passes), []).append(entry)
 
     def forecast(self, cell: Cell) -> Forecast:
-        """Memory and time of one cell; nothing for one that is refused."""
+        """Forecast memory and time of one cell; a refused one takes none."""
         spec = cell.spec
         if spec is None:
-            return Forecast(is_timed=True)
-        memory = self._memory_of(spec.device)
+            return Forecast(seconds=0.0)
+        memory = self._capacity(spec.device)
         facts = _facts_of(spec, memory.capability)
-        step_ms = _between(self._steps.get(facts.kind, {}), facts.work)
-        start = self._start_seconds(spec, cell.passes, facts)
         capacity = spec.memory_limit or memory.capacity_bytes
         card = card_here(memory.capability)
         forecast = Forecast(
@@ -113,42 +98,47 @@ class Forecaster:
             is_least=facts.is_least,
             capacity_bytes=capacity,
             room=None if capacity is None else available_memory(spec, capacity, card),
-            seconds=start * len(cell.passes),
-            is_timed=True,
         )
-        if forecast.fits is False:
-            is_run = spec.on_cuda or bool(spec.memory_limit)
-            return (
-                forecast if is_run else msgspec.structs.replace(forecast, seconds=0.0, is_run=False)
-            )
-        seconds = forecast.seconds + steps_seconds(spec, cell.passes, step_ms or 0.0)
-        is_timed = step_ms is not None or (facts.kind, *cell.passes) in self._starts
-        return msgspec.structs.replace(forecast, seconds=seconds, is_timed=is_timed)
+        if forecast.fits is False and not (spec.on_cuda or spec.memory_limit):
+            return msgspec.structs.replace(forecast, seconds=0.0, is_run=False)
+        seconds = self._seconds(spec, cell.passes, facts)
+        return msgspec.structs.replace(forecast, seconds=seconds)
 
-    def _start_seconds(self, spec: RunSpec, passes: Sequence[str], facts: _Facts) -> float:
-        """Seconds to start one pass: of the nearest work of its kind, else of its family."""
-        starts = self._starts.get((facts.kind, *passes))
-        if starts:
-            return starts[min(starts, key=lambda work: abs(math.log(work / facts.work)))]
-        family = self._by_family.get(_family(facts.kind))
-        if family:
-            return statistics.median(family)
-        return PASS_SECONDS + (COMPILE_SECONDS if spec.compile != "off" else 0.0)
+    def _seconds(self, spec: RunSpec, passes: Sequence[str], facts: _Facts) -> float | None:
+        """Median of the finished cells of this kind whose work is nearest, in proportion to it."""
 
-    def _memory_of(self, device: str) -> DeviceCapacity:
-        if device not in self._memory:
-            self._memory[device] = device_capacity(device)
-        return self._memory[device]
+        def scale(entry: Entry) -> float:
+            return max(entry.work / facts.work, facts.work / entry.work)
+
+        entries = self._entries.get((facts.kind, *passes), ())
+        nearest = min(map(scale, entries), default=math.inf)
+        if nearest > MAX_SCALE:
+            return None
+        near = [entry for entry in entries if scale(entry) == nearest]
+        steps = [
+            entry.median_ms * facts.work / entry.work
+            for entry in near
+            if entry.median_ms is not None
+        ]
+        start = statistics.median(entry.start_seconds or 0.0 for entry in near)
+        step_ms = statistics.median(steps) if steps else 0.0
+        return start * len(passes) + steps_seconds(spec, passes, step_ms)
+
+
+def total_seconds(forecasts: Iterable[Forecast]) -> tuple[float | None, bool]:
+    """Sum the known seconds, None without any; and return whether some are unknown."""
+    every = [forecast.seconds for forecast in forecasts]
+    known = [seconds for seconds in every if seconds is not None]
+    return (sum(known) if known or not every else None), len(known) < len(every)
 
 
 def past_entries(root: Path | None = None) -> list[Entry]:
-    """Entries of every study of a home, the oldest first; studies that cannot be read teach
-    nothing."""
+    """Entries of every study of a home; studies that cannot be read are left out."""
     entries: list[Entry] = []
     for study in list_studies(root):
         with suppress(DamagedFileError):
             entries += study.entries().values()
-    return sorted(entries, key=lambda entry: entry.t_ns)
+    return entries
 
 
 def kind_of(spec: RunSpec) -> str:
@@ -200,23 +190,6 @@ def _facts_of(spec: RunSpec, capability: str | None) -> _Facts:
     sharded = spec.parallel == "fsdp2"
     least = None if sharded else copies * prediction.parameter_bytes
     return _Facts(kind, work, least, is_least=True)
-
-
-def _family(kind: str) -> tuple[str, ...]:
-    """The device, and whether it compiles: the main factors of a start."""
-    return tuple(kind.split("|")[::3])
-
-
-def _between(timed: Mapping[float, float], work: float) -> float | None:
-    """Milliseconds of a step of this work: between two timed ones by a power law, beyond them in
-    proportion to the nearest."""
-    low = max((timed_work for timed_work in timed if timed_work <= work), default=None)
-    high = min((timed_work for timed_work in timed if timed_work >= work), default=None)
-    if low is not None and high is not None and low < high:
-        share = math.log(work / low) / math.log(high / low)
-        return float(timed[low] ** (1 - share) * timed[high] ** share)
-    nearest = high if low is None else low
-    return None if nearest is None else timed[nearest] * work / nearest
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,7 +247,8 @@ def progress_in(directory: StudyDirectory, cells: Sequence[Cell]) -> Progress:
     return progress_of(cells, directory.entries(), is_live=is_live, root=directory.root)
 
 
-def seconds_left(progress: Progress, forecasts: Mapping[str, Forecast]) -> float:
-    """Forecast of the cells without a value."""
-    waiting = (id for id, status in progress.statuses.items() if status not in FINAL_STATUSES)
-    return sum(forecasts[id].seconds for id in waiting)
+def waiting_forecasts(progress: Progress, forecasts: Mapping[str, Forecast]) -> Iterator[Forecast]:
+    """The forecasts of the cells without a value."""
+    for id, status in progress.statuses.items():
+        if status not in FINAL_STATUSES:
+            yield forecasts[id]

@@ -23,7 +23,14 @@ from ...runs.records import load_record
 from ...runs.supervisor import supervise
 from ...spec.passes import parse_passes
 from ...spec.spec import RunSpec
-from .forecast import Forecaster, kind_of, past_entries, steps_seconds, work_of
+from .forecast import (
+    Forecaster,
+    kind_of,
+    past_entries,
+    steps_seconds,
+    total_seconds,
+    work_of,
+)
 from .grid import Cell, expand
 from .state import FINAL_STATUSES, CellStatus, Entry, StudyDirectory, status_of, unique
 
@@ -32,8 +39,8 @@ class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
     """The runner begins, its cells known.
 
     Attributes:
-        seconds: Forecast of all cells to run; None where they do not run here.
-        is_least: The forecast has only the start of some cells, not their steps.
+        seconds: Forecast of the cells to run; None where none is known, or they do not run here.
+        is_least: Some cells have no forecast.
     """
 
     total: int
@@ -66,8 +73,8 @@ class CellAdvanced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell has its value; ``seconds_left`` is the forecast of the rest, None where they do not
-    run here."""
+    """A cell has its value; ``seconds_left`` is the forecast of the rest, None where none is
+    known."""
 
     cell: Cell
     entry: Entry
@@ -146,18 +153,17 @@ class _Runner:
     def run(self, limit: float | None) -> Iterator[StudyEvent]:
         began = time.monotonic()
         total, done = len(self.cells), len(self.cells) - len(self.todo)
-        is_least = not all(self.forecaster.forecast(cell).is_timed for cell in self.todo)
-        seconds = self._left(self.todo)
+        seconds, is_least = self._forecast(self.todo)
         yield StudyStarted(total=total, done=done, seconds=seconds, is_least=is_least)
         for index, cell in enumerate(self.todo):
             left = None if limit is None else limit - (time.monotonic() - began)
-            if left is not None and left < self._left([cell]):
+            if left is not None and left < (self._forecast([cell])[0] or 0.0):
                 yield StudyEnded(reason="out-of-time", done=done, total=total)
                 return
             entry = yield from self._cell(cell, done + 1)
             if entry.status != "cancelled":
                 done += 1
-                rest = self._left(self.todo[index + 1 :])
+                rest, _ = self._forecast(self.todo[index + 1 :])
                 yield CellEnded(cell=cell, entry=entry, done=done, total=total, seconds_left=rest)
             if self.cancel.is_set():
                 yield StudyEnded(reason="cancelled", done=done, total=total)
@@ -195,9 +201,9 @@ class _Runner:
             detail="not run: this machine has not the memory; memory_limit makes it safe to try",
         )
 
-    def _left(self, cells: Sequence[Cell]) -> float:
-        """Forecast of these cells from those that ended."""
-        return sum(self.forecaster.forecast(cell).seconds for cell in cells)
+    def _forecast(self, cells: Sequence[Cell]) -> tuple[float | None, bool]:
+        """Forecast these cells from those that ended, as `total_seconds` has it."""
+        return total_seconds(map(self.forecaster.forecast, cells))
 
 
 def keep_python(directory: StudyDirectory) -> None:

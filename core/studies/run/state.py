@@ -28,6 +28,7 @@ from ...storage import (
     UNREADABLE_JSON,
     make_folder,
     open_to_append,
+    read_json,
     read_regular,
 )
 from ..file.places import begun_studies
@@ -41,6 +42,20 @@ run; ``too-large`` was not run because it would exceed the machine's memory."""
 
 FINAL_STATUSES: tuple[CellStatus, ...] = ("finished", "oom", "failed", "too-large", "refused")
 """Statuses that are values of the table: not run again unless requested."""
+
+
+_RENAMED = {
+    '"is_label":': '"label":',
+    '"distributed.exposed.mean_ms / distributed.step.mean_ms"': '"measures.exposed_fraction"',
+    '"distributed.communication.mean_ms - distributed.transfer.mean_ms"': '"measures.hidden_ms"',
+    '"timing.phases.backward.mean_ms + timing.phases.optimizer.mean_ms"': (
+        '"measures.backward_and_optimizer_ms"'
+    ),
+    '"memory.modules[module=blocks].activation_bytes / '
+    'memory.modules[module=model].activation_bytes"': '"measures.saved_in_blocks_fraction"',
+    '"{mean:.2f} ± {std:.2f}"': '"{:.2f}"',
+}
+"""Keys, formulas and formats of shipped studies that earlier versions wrote to ``study.json``."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -86,7 +101,13 @@ class StudyDirectory(JobDirectory):
         Raises:
             DamagedFileError: Absent or unreadable.
         """
-        return self.read(self.study_path.name, Study)
+        try:
+            data = read_json(self.study_path)
+            for old, new in _RENAMED.items():
+                data = data.replace(old.encode(), new.encode())
+            return msgspec.json.decode(data, type=Study)
+        except (OSError, *UNREADABLE_JSON) as error:
+            raise DamagedFileError(f"{self.study_path}: {error}") from error
 
     def start(self, *options: str) -> int:
         """As of any job.

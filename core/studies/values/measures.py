@@ -91,6 +91,39 @@ def longest_kernel_share(record: Record) -> Cell:
     return _quotient(forward[0].ns, _exclusive(rows)) if forward else None
 
 
+def backward_and_optimizer_ms(record: Record) -> Cell:
+    """Backward and optimizer, both timed directly, and added."""
+    phases = record.timing.phases if record.timing else {}
+    if "backward" not in phases or "optimizer" not in phases:
+        return None
+    return phases["backward"].mean_ms + phases["optimizer"].mean_ms
+
+
+def exposed_fraction(record: Record) -> Cell:
+    """Part of the step in which computing stood still for communication."""
+    block = record.distributed
+    if block is None or block.exposed is None:
+        return None
+    return _quotient(block.exposed.mean_ms, block.step.mean_ms)
+
+
+def hidden_ms(record: Record) -> Cell:
+    """Communication behind computing, on average per step and rank."""
+    block = record.distributed
+    if block is None or block.transfer is None:
+        return None
+    return block.communication.mean_ms - block.transfer.mean_ms
+
+
+def saved_in_blocks_fraction(record: Record) -> Cell:
+    """Part of all saved activations that the blocks hold."""
+    modules = record.memory.modules if record.memory else []
+    saved = {module.module: module.activation_bytes for module in modules}
+    if "blocks" not in saved or "model" not in saved:
+        return None
+    return _quotient(saved["blocks"], saved["model"])
+
+
 def softmax_ns(record: Record) -> Cell:
     """Attention's softmax in one forward."""
     return _time_of(record, is_softmax)
@@ -139,7 +172,8 @@ MEASURES: dict[str, Measure] = {
             longest_kernel_calls,
             longest_kernel_share,
         ),
-        *(softmax_ns, attention_matmul_ns),
+        *(softmax_ns, attention_matmul_ns, backward_and_optimizer_ms),
+        *(exposed_fraction, hidden_ms, saved_in_blocks_fraction),
         *(residual_bytes, largest_bytes, largest_category, largest_module),
     )
 }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,16 +12,15 @@ from ...record.memory import Timeline
 from ...record.record import Record
 from ...tables.chart import with_unit
 from ...tables.table import is_number
-from ..file.layouts import is_fact
-from ..file.study import Column, Layout, Line, Study
+from ..file.study import Layout, Line, Study
 from ..run.grid import Cell
 from .formula import (
     UNITS,
-    check_template,
     converted,
     evaluate,
+    is_fact,
+    is_spread,
     parse_path,
-    paths_in,
     shown_unit,
     source_unit,
 )
@@ -100,35 +98,17 @@ def values_of(study: Study) -> list[Value]:
 
 
 def _shown(layout: Layout) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Formula, unit and cells of each place of a table; a line goes before a column."""
-    nothing = Line(name="")
-    for line in layout.lines or (nothing,):
+    """Formula, unit and cells of each place of a table."""
+    for line in layout.lines or (Line(name=""),):
         for column in layout.columns:
-            formula = line.value or column.value
-            if formula and not column.is_label:
-                template = line.format or column.format
-                yield _leading(formula, template), line.unit or column.unit, _where(line, column)
+            part = layout.part(line, column)
+            if part.value and not part.is_label:
+                is_mean = is_spread(part.value)
+                yield f"{part.value}.mean_ms" if is_mean else part.value, part.unit, part.where
 
 
-def _leading(formula: str, template: str) -> str:
-    """The first number of a format with several: ``mean_ms`` of ``{mean:.2f} ± {std:.2f}``."""
-    names = [name for name in check_template(template) if name]
-    return f"{formula}.{names[0]}_ms" if names else formula
-
-
-def _where(line: Line, column: Column) -> dict[str, str]:
-    return column.where | line.where
-
-
-def _name(formula: str) -> str:
-    """``forward mean`` of ``timing.phases.forward.mean_ms``; operators stay."""
-    name = formula
-    for path in paths_in(formula):
-        name = name.replace(path, _words(path), 1)
-    return name
-
-
-def _words(path: str) -> str:
+def _name(path: str) -> str:
+    """``forward mean`` of ``timing.phases.forward.mean_ms``."""
     steps = [(step.name, *(wanted for _, wanted in step.wanted)) for step in parse_path(path)]
     shown = [word for words in steps for word in words if word not in _LEFT_OUT]
     for suffix in ("_ms", "_ns", "_bytes", "_seconds"):
@@ -142,7 +122,7 @@ FACTS = (
 )
 """Measures that read no block of a pass; any other one, and a table for each cell, may."""
 
-OF_TIMING = ("measures.rounds", "measures.timed_steps")
+OF_TIMING = ("measures.rounds", "measures.timed_steps", "measures.backward_and_optimizer_ms")
 """Measures that read the timing block only."""
 
 _UNSHOWN: dict[str, Any] = {"findings": [], "prediction": None, "telemetry": None}
@@ -153,54 +133,36 @@ _LONG: dict[str, dict[str, Any]] = {
 """Long parts, which are kept only for a formula that names them."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsedFields:
-    """The fields of a record that a study reads.
-
-    Attributes:
-        named: First two names of every path.
-        blanks: Field of the record to the empty value that replaces it.
-    """
-
-    named: frozenset[str]
-    blanks: Mapping[str, Any]
-
-    def prune(self, record: Record) -> Record:
-        """The record without the fields that the study does not read: many are kept at once."""
-        shorter = {
-            name: msgspec.structs.replace(block, **self._unnamed(parts))
-            for name, parts in _LONG.items()
-            if name not in self.blanks and (block := getattr(record, name)) is not None
-        }
-        if (timing := shorter.get("timing")) is not None and "rounds" not in self.named:
-            rounds = [msgspec.structs.replace(one, samples_ms=[]) for one in timing.rounds]
-            shorter["timing"] = msgspec.structs.replace(timing, rounds=rounds)
-        passes = [msgspec.structs.replace(row, log_tail=[]) for row in record.passes]
-        return msgspec.structs.replace(record, passes=passes, **(dict(self.blanks) | shorter))
-
-    def _unnamed(self, parts: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: blank for name, blank in parts.items() if name not in self.named}
-
-
-def fields_used_by(study: Study) -> UsedFields:
-    """The fields that some table or figure of the study reads."""
-    paths = [path for layout in study.tables for path in _paths(layout)]
+def pruner_for(study: Study) -> Callable[[Record], Record]:
+    """Return a function that removes from a record what no table or figure of the study reads."""
+    paths = [path for layout in study.tables for path in layout.formulas]
     named = {step.name for path in paths for step in parse_path(path)[:2]}
     has_more = any(layout.each for layout in study.tables) or any(
         path.startswith("measures.") and path not in (*FACTS, *OF_TIMING) for path in paths
     )
-    if not named.isdisjoint(name.partition(".")[2] for name in OF_TIMING):
+    if not {*paths}.isdisjoint(OF_TIMING):
         named.add("timing")
+    if study.timelines:
+        named.add("timeline")
     blanks = {name: value for name, value in _UNSHOWN.items() if name not in named}
     if not has_more:
         blanks |= {name: None for name in RECORD_BLOCKS if name not in {*named, "compile"}}
-    if study.timelines:
-        named.add("timeline")
-    return UsedFields(frozenset(named), blanks)
+    long = {
+        block: {name: blank for name, blank in fields.items() if name not in named}
+        for block, fields in _LONG.items()
+        if block not in blanks
+    }
 
+    def prune(record: Record) -> Record:
+        shorter = {
+            name: msgspec.structs.replace(block, **fields)
+            for name, fields in long.items()
+            if (block := getattr(record, name)) is not None
+        }
+        if (timing := shorter.get("timing")) is not None and "rounds" not in named:
+            rounds = [msgspec.structs.replace(one, samples_ms=[]) for one in timing.rounds]
+            shorter["timing"] = msgspec.structs.replace(timing, rounds=rounds)
+        passes = [msgspec.structs.replace(row, log_tail=[]) for row in record.passes]
+        return msgspec.structs.replace(record, passes=passes, **(blanks | shorter))
 
-def _paths(layout: Layout) -> Iterator[str]:
-    """The paths of every formula of a table."""
-    formulas = [*(part.value for part in layout.columns), *(part.value for part in layout.lines)]
-    for formula in filter(None, formulas):
-        yield from paths_in(formula)
+    return prune

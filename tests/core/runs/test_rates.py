@@ -69,7 +69,6 @@ def test_a_capped_sister_is_slower_and_the_cause_is_named() -> None:
     assert other.startswith("product bf16: faster than cuda:1 by 12.3 %")
 
 
-
 def test_a_difference_that_the_processes_do_not_bear_out_is_not_told() -> None:
     alike = report_of(rates(), before=rates(scale=1.0005), sisters=[rates("cuda:1", scale=0.999)])
     assert [row.verdict.verdict for row in (*alike.past, *alike.sisters)] == ["same"] * 4

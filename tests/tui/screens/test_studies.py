@@ -226,7 +226,7 @@ async def test_the_report_is_written_where_one_says(
 async def test_a_file_with_a_mistake_says_which(app: SysbenchApp, sysbench_home: Path) -> None:
     folder = studies_folder()
     folder.mkdir(parents=True)
-    (folder / "wrong.toml").write_text('title = "x"\naxes = { contxt = [1] }\n')
+    (folder / "wrong.toml").write_text(TWO_CELLS.replace("context =", "contxt ="))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("f6")
         await until(

@@ -13,7 +13,7 @@ from ....core.studies.run.runner import (
     StudyEvent,
     StudyStarted,
 )
-from ...text import elapsed, milliseconds
+from ...text import elapsed, forecast_text, milliseconds
 from ...widgets.charts.traces import gauge
 from .progress import BAR_CELLS, Fold
 
@@ -30,7 +30,7 @@ class StudyFold(Fold[StudyEvent]):
                 text = f"{event.done} of {counted(event.total, 'cell')} done"
                 if event.seconds is None or event.done == event.total:
                     return text
-                return f"{text}; {forecast(event.seconds, is_least=event.is_least)} left"
+                return f"{text}; {forecast_text(event.seconds, is_least=event.is_least)} left"
             case CellsElsewhere():
                 return f"{counted(event.count, 'cell')}: {event.words}"
             case CellStarted():
@@ -57,8 +57,3 @@ def _figures(event: CellEnded) -> str:
     if entry.status not in ("finished", "running") and entry.detail:
         return f"  {entry.detail}"
     return "" if entry.median_ms is None else f"  {milliseconds(entry.median_ms)}"
-
-
-def forecast(seconds: float, *, is_least: bool) -> str:
-    """``about 0:24``, or ``at least`` where only the start of some cells is known."""
-    return f"{'at least' if is_least else 'about'} {elapsed(seconds)}"

@@ -10,15 +10,15 @@ from textual.content import Content
 from ....core.studies.file.study import Study
 from ....core.studies.report.best import ways_in
 from ....core.studies.report.report import Report
-from ....core.studies.run.forecast import Forecast
+from ....core.studies.run.forecast import Forecast, total_seconds, waiting_forecasts
 from ....core.studies.run.grid import Cell
-from ....core.studies.run.state import FINAL_STATUSES, CellStatus
+from ....core.studies.run.state import CellStatus
 from ....core.studies.values.values import Value
 from ....core.tables.cells import literal
 from ....core.tables.chart import digits
 from ...live.run_watch import LiveView
 from ...live.study_watch import StudyWatch
-from ...text import STAGE_WORDS, amount, elapsed, outcome_text
+from ...text import STAGE_WORDS, amount, forecast_text, outcome_text
 from .axes import Arrangement, fixed_axes
 from .grid import GridCell
 
@@ -45,9 +45,8 @@ def heading(watch: StudyWatch, report: Report | None) -> Content:
     counts = progress.counts
     parts += [f"{counts[status]} {words}" for status, words in _LABELS if counts[status]]
     if report is not None and not watch.is_over:
-        waiting = (cell for cell in watch.cells if progress.statuses[cell.id] not in FINAL_STATUSES)
-        is_known = all(report.forecasts[cell.id].is_timed for cell in waiting)
-        left = f"{'about' if is_known else 'at least'} {elapsed(report.seconds_left)}"
+        seconds, is_least = total_seconds(waiting_forecasts(progress, report.forecasts))
+        left = forecast_text(seconds, is_least=is_least)
         parts.append(f"ETA {left}" if progress.is_live else f"{left} to go")
     state, style = _state(watch)
     return Content.assemble(
@@ -198,7 +197,7 @@ def _forecast(forecast: Forecast, *, is_done: bool) -> Iterator[str]:
         fits = "" if forecast.fits is not False else ": will not fit"
         yield f"predicted peak {least}{amount(forecast.peak_bytes)}{room}{fits}"
     if not is_done:
-        yield f"{'about' if forecast.is_timed else 'at least'} {elapsed(forecast.seconds)}"
+        yield forecast_text(forecast.seconds)
 
 
 def introduction(study: Study) -> Iterator[str]:

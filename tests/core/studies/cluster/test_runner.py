@@ -242,7 +242,7 @@ def test_times_of_another_machine_forecast_none_of_this_one(
 ) -> None:
     followed(Queue(finish_all), directory, cells)
     assert not any(entry.kind for entry in directory.entries().values())
-    assert not any(forecast.is_timed for forecast in report_of(directory).forecasts.values())
+    assert {forecast.seconds for forecast in report_of(directory).forecasts.values()} == {None}
 
 
 def test_an_array_that_sbatch_does_not_confirm_is_followed_if_it_is_queued(

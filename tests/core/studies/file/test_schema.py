@@ -8,7 +8,7 @@ import pytest
 
 from sysbench.core.errors import NotFoundError, SysbenchError
 from sysbench.core.studies.file.schema import load_study, study_files
-from sysbench.core.studies.report.table import WITHOUT_STEPS, fill_all
+from sysbench.core.studies.report.table import WITHOUT_STEPS, fillings
 from sysbench.core.studies.run.grid import expand, with_variant
 
 WRITE_UPS = {
@@ -59,7 +59,7 @@ MISTAKES = {
     "column without a place": (GOOD.replace(', where = { step = "train" }', ""), "where"),
     "unknown row axis": (GOOD.replace('rows = ["context"]', 'rows = ["size"]'), "rows"),
     "no table": (GOOD.split("[[tables]]")[0], "tables"),
-    "fixed and axis": ("[fixed]\ncontext = 3\n" + GOOD.replace('title = "t"', ""), "context"),
+    "fixed and axis": (GOOD + "[fixed]\ncontext = 3\n", "no axis sets"),
     "too many repeats": ("repeat = 1000\n" + GOOD, "repeat"),
     "no axes": ("axes = {}" + GOOD.split("[axes]")[0] + GOOD[GOOD.index("[[") :], "axes"),
     "no passes": ("passes = []\n" + GOOD, "timing"),
@@ -73,12 +73,39 @@ MISTAKES = {
     ),
     "text for a column": (GOOD.replace("columns = [{", 'columns = ["ms", {'), "columns"),
     "ratio of an unknown column": (GOOD.replace("} }]", f"}} }}, {RATIO}]"), "any of ms"),
-    "path to a block": (GOOD.replace("step.median_ms", "step"), "median_ms"),
+    "path to a block": (GOOD.replace("timing.step.median_ms", "timing"), "tokens_per_second"),
     "path to entries": (GOOD.replace("step.median_ms", "phases"), "entries by their name"),
-    "parts of a number": (GOOD.replace('", where', '", format = "{mean}", where'), "no parts"),
-    "part that a value has not": (
-        GOOD.replace('step.median_ms"', 'step", format = "{men:.2f}"'),
-        "mean_ms",
+    "named field in a format": (GOOD.replace('", where', '", format = "{mean}", where'), "digits"),
+    "arithmetic": (GOOD.replace("step.median_ms", "step.std_ms / timing.step.mean_ms"), "measures"),
+    "arithmetic without spaces": (GOOD.replace("step.median_ms", "step.a/b"), "has no 'a/b'"),
+    "ratio of a ratio": (
+        GOOD.replace(
+            "} }]",
+            '} }, { name = "r", ratio = ["ms", "ms"] }, { name = "rr", ratio = ["r", "ms"] }]',
+        ),
+        "any of ms",
+    ),
+    "axes of no kind": (GOOD.replace("[axes]", "[[axes]]"), "axes"),
+    "a number for axes": ("axes = 5\n" + GOOD.replace("[axes]", "[fixed]"), "axes = 5: a table"),
+    "a number for tables": ("tables = 5\n" + GOOD.split("[[tables]]")[0], "tables = 5: a list"),
+    "variant of too many repeats": (
+        GOOD + "[variants.small]\nrepeat = 1000\n",
+        "variants.small.repeat = 1000",
+    ),
+    "variant of unknown keys": (GOOD + "[variants.small]\nrepeats = 3\n", "did you mean 'repeat'"),
+    "variant of an unknown axis": (GOOD + "[variants.small.axes]\nbatch = [1]\n", "context, step"),
+    "number for a variant": (GOOD + "[variants]\nsmall = 3\n", "variants.small = 3"),
+    "list of lists": (GOOD.replace("[32, 64]", "[[32], 64]"), "axes.context"),
+    "unit in a list": (GOOD.replace('", where', '", unit = ["s"], where'), "columns.1..unit"),
+    "number for a text": (GOOD.replace('title = "t"', "title = 3"), "title = 3: a text"),
+    "mistyped key of a column": (GOOD.replace("value =", "vlaue ="), "did you mean 'value'"),
+    "range without an end": (
+        GOOD.replace("[32, 64]", "{ from = 1, times = 2 }"),
+        "axes.context.to",
+    ),
+    "range of two kinds": (
+        GOOD.replace("[32, 64]", "{ from = 1, to = 4, times = 2, step = 1 }"),
+        "axes.context",
     ),
     "unknown table of a cell": (
         GOOD.split("[[tables]]")[0] + '[[tables]]\nname = "x"\neach = "wishes"\n',
@@ -106,7 +133,7 @@ def test_a_shipped_study_expands_in_full_and_small(name: str) -> None:
 @pytest.mark.parametrize("name", WRITE_UPS)
 def test_its_tables_have_the_write_ups_columns_and_those_they_forgot(name: str) -> None:
     study = with_variant(load_study(name), "small")
-    tables = list(fill_all(study, expand(study), {}))
+    tables = [filling.table for filling in fillings(study, expand(study), {})]
     columns = {column for table in tables for column in table.columns}
     assert columns >= WRITE_UPS[name]
     axes = {axis.name for axis in study.axes}
@@ -126,18 +153,28 @@ def test_a_mistake_names_the_file_the_key_and_what_is_allowed(case: str, tmp_pat
     assert caught.value.exit_code == 2
 
 
-def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
-    text = GOOD.replace("[32, 64]", '["many"]').replace("median_ms", "medan_ms")
+def test_the_place_of_a_mistake_counts_from_one(tmp_path: Path) -> None:
     with pytest.raises(SysbenchError) as caught:
-        load_study(written(tmp_path / "mine.toml", text))
-    assert len(str(caught.value).splitlines()) >= 2
+        load_study(written(tmp_path / "mine.toml", GOOD.replace("median_ms", "medan_ms")))
+    text = str(caught.value)
+    assert "mine.toml: tables[1].columns[1].value = 'timing.step.medan_ms'" in text
+    assert "did you mean 'median_ms'" in text
+    assert len(text.splitlines()) == 1
 
 
-def test_one_mistake_is_told_once(tmp_path: Path) -> None:
-    for case in ("ratio of an unknown column", "no axes", "points of one label", "path to a block"):
-        with pytest.raises(SysbenchError) as caught:
-            load_study(written(tmp_path / "mine.toml", MISTAKES[case][0]))
-        assert len(str(caught.value).splitlines()) == 1
+def test_points_may_be_written_as_numbers(tmp_path: Path) -> None:
+    text = GOOD.replace('{ step = "train" }', '{ step = "train", context = 64 }')
+    study = load_study(written(tmp_path / "mine.toml", text))
+    assert study.tables[0].columns[0].where == {"step": "train", "context": "64"}
+
+
+def test_a_range_ends_at_its_end(tmp_path: Path) -> None:
+    for written_range, labels in {
+        "{ from = 8, to = 70, times = 2 }": ("8", "16", "32", "64"),
+        "{ from = 1, to = 7, step = 3 }": ("1", "4", "7"),
+    }.items():
+        study = load_study(written(tmp_path / "mine.toml", GOOD.replace("[32, 64]", written_range)))
+        assert study.axes[0].labels == labels
 
 
 def test_an_unknown_name_tells_the_known_ones() -> None:

@@ -6,9 +6,6 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-import msgspec
-import pytest
-
 from sysbench.core.record.record import Record
 from sysbench.core.studies.file.study import Axis, Column, Layout, Point, Study
 from sysbench.core.studies.report.best import Best, best_of, sentence_of, ways_in
@@ -68,17 +65,6 @@ def test_the_least_time_is_told_with_the_next_one_and_the_number_of_comparisons(
         "with 1.05 times as much (1.050 to 1.050; 8 rounds each, 3 comparisons)."
     )
     assert len(found(study(32, 64), times, 8)) == 2  # one for each context
-
-
-@pytest.mark.parametrize(("kernels", "least"), [(2, 4), (3, 5), (4, 5)])
-def test_more_comparisons_take_more_rounds(kernels: int, least: int) -> None:
-    names = KERNELS[:kernels]
-    of = study(32)
-    axis = msgspec.structs.replace(of.axes[1], points=of.axes[1].points[:kernels])
-    of = msgspec.structs.replace(of, axes=(of.axes[0], axis))
-    for rounds in (least - 1, least):
-        times = {name: scaled(1 + n, rounds) for n, name in enumerate(names)}
-        assert bool(found(of, times, rounds)) == (rounds == least)
 
 
 def test_nothing_is_the_least_before_all_rounds_ran_or_where_two_are_alike() -> None:

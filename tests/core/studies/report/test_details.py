@@ -14,7 +14,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.file.study import Axis, Column, Layout, Line, Point, Study
 from sysbench.core.studies.report.details import EACH
 from sysbench.core.studies.report.report import report_of
-from sysbench.core.studies.report.table import fill_all
+from sysbench.core.studies.report.table import fillings
 from sysbench.core.studies.report.text import cautions_of, sentences_of
 from sysbench.core.studies.run.grid import expand
 from sysbench.core.studies.run.state import records_of
@@ -96,7 +96,7 @@ def test_rounds_of_a_study_test_the_compiled_cell_against_the_eager_one(record: 
             level = levels[cell.repeat] / (1.25 + cell.repeat / 100 if compiled else 1)
             own = timed(record, cell.spec, level)
             records[cell.id] = msgspec.structs.replace(own, compile=COMPILED if compiled else None)
-        (table,) = fill_all(study, cells, records)
+        table = next(fillings(study, cells, records)).table
         (tested,) = table.column("Compiled against eager")
         if rounds == 1:
             assert tested == "one process each: not tested"
@@ -111,7 +111,7 @@ def test_the_account_is_of_the_cell_without_memory_and_of_no_other(sysbench_home
     records = records_of(directory, report.cells)
     layout = Layout(name="a", title="", rows=(), each="accounting")
     study = msgspec.structs.replace(report.study, tables=(layout,))
-    (table,) = fill_all(study, report.cells, records)
+    table = next(fillings(study, report.cells, records)).table
     kept = {row[:2] for row in table.rows}
     ended_well = {
         tuple(cell.point.values())
@@ -136,10 +136,14 @@ def test_cells_whose_tables_differ_in_a_column_stay_under_the_same_names(record:
     )
     first, second = cells = expand(study)
     without = record.memory.largest
-    (table,) = fill_all(study, cells, {first.id: record, second.id: in_blocks})
+    (table,) = (
+        one.table for one in fillings(study, cells, {first.id: record, second.id: in_blocks})
+    )
     assert table.columns[:3] == ("batch", "bytes", "category")
     assert table.column("category") == 2 * [row.category for row in without]
-    (table,) = fill_all(study, cells, {first.id: in_blocks, second.id: record})
+    (table,) = (
+        one.table for one in fillings(study, cells, {first.id: in_blocks, second.id: record})
+    )
     assert table.columns[:3] == ("batch", "bytes", "block_bytes")
     nothing_known: list[int | None] = [None] * len(without)
     assert table.column("block_bytes") == [row.block_bytes for row in blocks] + nothing_known

@@ -8,7 +8,7 @@ import pytest
 from sysbench.core.record.record import Record
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.studies.file.study import Axis, Column, Layout, Line, Point, Study
-from sysbench.core.studies.report.table import fill_all
+from sysbench.core.studies.report.table import fillings
 from sysbench.core.studies.report.text import cautions_of
 from sysbench.core.studies.run.grid import Cell, expand
 from sysbench.core.studies.values.measures import MEASURES
@@ -49,7 +49,7 @@ def measured(record: Record, asked: Study, *torch: dict[str, str]) -> dict[str, 
 
 def filled(asked: Study, records: dict[str, Record]) -> Table:
     cells: list[Cell] = list(expand(asked))
-    (table,) = fill_all(asked, cells, records)
+    table = next(fillings(asked, cells, records)).table
     return table
 
 

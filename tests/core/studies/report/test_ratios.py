@@ -18,7 +18,6 @@ from sysbench.core.studies.file.study import Axis, Column, Layout, Point, Study
 from sysbench.core.studies.report.ratios import (
     Rounds,
     merged,
-    quotient_of,
     ratio_of,
     rounds_of,
 )
@@ -259,13 +258,6 @@ def test_rounds_that_a_run_has_itself_are_processes_of_their_cell() -> None:
         records[cell.id] = msgspec.structs.replace(own, timing=timing)
     said = next(iter(sentences_of(of, cells, records)))
     assert said == "32: FP32 is 2.00 times BF16 (1.94 to 2.06; 4 rounds each)."
-
-
-def test_a_ratio_of_ratios_is_paired_too() -> None:
-    first = Rounds({n: 2.0 * (n + 1) for n in range(6)}, [1.0] * 6)
-    second = Rounds({n: 1.0 * (n + 1) for n in range(6)}, [1.0] * 6)
-    ratio = ratio_of(quotient_of(first, second), second)
-    assert ratio is not None and ratio.low is not None
 
 
 def test_repeats_become_the_rounds_of_one_run() -> None:

@@ -10,9 +10,9 @@ from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.studies.file.schema import load_study, study_files
 from sysbench.core.studies.file.study import Column, Layout, Study
 from sysbench.core.studies.report.charts import figures_of
-from sysbench.core.studies.report.table import fill_all
+from sysbench.core.studies.report.table import fillings
 from sysbench.core.studies.run.grid import expand, with_variant
-from sysbench.core.studies.values.values import fields_used_by
+from sysbench.core.studies.values.values import pruner_for
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +25,9 @@ def test_a_shipped_study_shows_the_same_of_what_is_kept(name: str, record: Recor
     study = with_variant(load_study(name), "small")
     cells = expand(study)
     whole = {cell.id: record for cell in cells}
-    prune = fields_used_by(study).prune
+    prune = pruner_for(study)
     kept = {cell.id: prune(record) for cell in cells}
-    assert [*fill_all(study, cells, kept)] == [*fill_all(study, cells, whole)]
+    assert [*fillings(study, cells, kept)] == [*fillings(study, cells, whole)]
     assert figures_of(study, cells, kept) == figures_of(study, cells, whole)
 
 
@@ -36,7 +36,7 @@ def size(record: Record) -> int:
 
 
 def test_a_study_of_times_keeps_a_small_part(record: Record) -> None:
-    kept = fields_used_by(load_study("e2e")).prune(record)
+    kept = pruner_for(load_study("e2e"))(record)
     assert kept.timing is not None
     assert (kept.memory, kept.kernels, kept.telemetry) == (None, None, None)
     assert size(kept) < size(record) / 5
@@ -45,9 +45,7 @@ def test_a_study_of_times_keeps_a_small_part(record: Record) -> None:
 def test_timelines_are_kept_where_a_page_shows_them(record: Record) -> None:
     assert record.memory is not None
     assert record.memory.timeline.t_ms
-    drawn, plain = (
-        fields_used_by(load_study(name)).prune(record) for name in ("memory", "memory-precision")
-    )
+    drawn, plain = (pruner_for(load_study(name))(record) for name in ("memory", "memory-precision"))
     assert drawn.memory is not None
     assert plain.memory is not None
     assert drawn.memory.timeline == record.memory.timeline
@@ -57,7 +55,7 @@ def test_timelines_are_kept_where_a_page_shows_them(record: Record) -> None:
 def test_a_formula_of_a_long_part_keeps_it(record: Record) -> None:
     column = Column(name="sum", value="timing.samples_ms")
     layout = Layout(name="t", title="", rows=(), columns=(column,))
-    kept = fields_used_by(Study(name="s", title="", axes=(), tables=(layout,))).prune(record)
+    kept = pruner_for(Study(name="s", title="", axes=(), tables=(layout,)))(record)
     assert kept.timing is not None
     assert record.timing is not None
     assert kept.timing.samples_ms == record.timing.samples_ms

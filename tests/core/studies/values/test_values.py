@@ -6,7 +6,12 @@ from pathlib import Path
 
 from sysbench.core.studies.file.schema import load_study
 from sysbench.core.studies.report.report import report_of
-from sysbench.core.studies.run.forecast import Forecast, Progress, seconds_left
+from sysbench.core.studies.run.forecast import (
+    Forecast,
+    Progress,
+    total_seconds,
+    waiting_forecasts,
+)
 from sysbench.core.studies.run.grid import with_variant
 from sysbench.core.studies.values.values import values_of
 
@@ -16,7 +21,11 @@ from ....half_filled import half_filled
 def test_what_is_left_is_what_the_cells_without_a_value_take() -> None:
     progress = Progress(statuses={"a": "finished", "b": "running", "c": "waiting", "d": "oom"})
     forecasts = {id: Forecast(seconds=10.0) for id in "abcd"}
-    assert seconds_left(progress, forecasts) == 20.0
+    assert total_seconds(waiting_forecasts(progress, forecasts)) == (20.0, False)
+    forecasts["c"] = Forecast()
+    assert total_seconds(waiting_forecasts(progress, forecasts)) == (10.0, True)
+    assert total_seconds([Forecast()]) == (None, True)
+    assert total_seconds([]) == (0.0, False)
     assert (progress.done, progress.total, progress.running) == (2, 4, "b")
 
 

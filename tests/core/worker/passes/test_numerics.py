@@ -11,7 +11,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.report.table import fill
+from sysbench.core.studies.report.table import fillings
 from sysbench.core.studies.run.grid import expand, with_variant
 from sysbench.core.tables.cells import cells_as_text
 from sysbench.core.tables.sections import table_named
@@ -32,7 +32,7 @@ def study_table(name: str, record: Record) -> Table:
     """The table of the shipped study of that name, its one small cell being the record."""
     study = with_variant(load_study(name), "small")
     (cell,) = expand(study)
-    return fill(study, [cell], {cell.id: record})
+    return next(fillings(study, [cell], {cell.id: record})).table
 
 
 def test_four_loops_print_what_the_write_ups_print(tmp_path: Path) -> None:
