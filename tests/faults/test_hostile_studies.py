@@ -90,7 +90,7 @@ def test_times_that_cannot_be_teach_no_forecast(median_ms: float, start: float) 
 
 
 def test_a_study_that_an_earlier_version_began_is_read(study: StudyDirectory) -> None:
-    column = {
+    column: dict[str, object] = {
         "name": "Overhead",
         "value": "distributed.exposed.mean_ms / distributed.step.mean_ms",
         "where": {},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import msgspec
 
 from ...core.errors import DeviceBusyError, SpecError, SysbenchError
 from ...core.formatting import counted
-from ...core.tables.table import Table
+from ...core.tables.table import Row, Table
 from .arguments import add_settings, complete_with, examples
 from .report.output import page_width, print_json, print_lines, say
 from .report.output import write as print_text
@@ -140,27 +141,34 @@ def _list(arguments: argparse.Namespace) -> int:
     from ...core.studies.run.state import list_studies
     from .report.layout import table_lines, titled
 
-    on_file = [load_study(name) for name in study_files()]
-    begun = []
-    for directory in list_studies():
-        try:
-            begun.append((directory.id, progress_in(directory, expand(directory.study()))))
-        except SysbenchError as error:
-            say(f"not listed: {directory.id}: {error}", to_stderr=True)
+    def file_row(name: str) -> Row:
+        study = load_study(name)
+        return study.name, len(expand(study)), ", ".join(study.variants), study.title
+
+    def begun_row(directory: StudyDirectory) -> Row:
+        progress = progress_in(directory, expand(directory.study()))
+        return directory.id, progress.done, progress.total, progress.is_live
+
+    def rows(made: Mapping[str, Callable[[], Row]]) -> Iterator[Row]:
+        for name, make in made.items():
+            try:
+                yield make()
+            except SysbenchError as error:
+                say(f"not listed: {name}: {error}", to_stderr=True)
+
+    files = {name: partial(file_row, name) for name in study_files()}
+    begun = {directory.id: partial(begun_row, directory) for directory in list_studies()}
     studies = Table(
         name="studies",
         title="Studies",
         columns=("name", "cells", "variants", "title"),
-        rows=tuple(
-            (study.name, len(expand(study)), ", ".join(study.variants), study.title)
-            for study in on_file
-        ),
+        rows=tuple(rows(files)),
     )
     directories = Table(
         name="begun",
         title="Begun here, the newest first",
         columns=("id", "done", "cells", "live"),
-        rows=tuple((id, progress.done, progress.total, progress.is_live) for id, progress in begun),
+        rows=tuple(rows(begun)),
     )
     if arguments.json:
         print_json({table.name: [*table.mappings()] for table in (studies, directories)})

@@ -24,11 +24,6 @@ from ..values.formula import check_formula, check_template, is_fact
 from .places import study_files as study_files
 from .study import Axis, Column, Layout, Line, Part, Point, Study, Text, Variant
 
-__all__ = [
-    *("Axis", "Column", "Layout", "Line", "Point", "Study", "Variant"),
-    *("find_study_file", "load_study", "parse_points", "study_files"),
-]
-
 MAX_FILE_BYTES = 2**18
 MAX_POINTS = 1000
 MAX_REPEATS = 100
@@ -93,7 +88,10 @@ def load_study(name: str | Path) -> Study:
             skip = tuple(_parse_skip(combination, axes) for combination in file.skip)
         with _within("variants"):
             variants = {key: _parse_variant(key, raw, axes) for key, raw in file.variants.items()}
-        _check_tables(file.tables, axes)
+        for n, layout in enumerate(file.tables, 1):
+            with _within(f"tables[{n}]"):
+                _check_unique(layout.name, [other.name for other in file.tables[: n - 1]])
+                _check_layout(layout, axes)
         return Study(
             name=path.stem if NAME.fullmatch(path.stem) else "study",
             title=file.title,
@@ -290,13 +288,6 @@ def _parse_skip(raw: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, tuple
             raise SpecError(name, value, f"any of {', '.join(labels[name])}")
         skipped[name] = own
     return skipped
-
-
-def _check_tables(tables: Sequence[Layout], axes: Sequence[Axis]) -> None:
-    for n, layout in enumerate(tables, 1):
-        with _within(f"tables[{n}]"):
-            _check_unique(layout.name, [other.name for other in tables[: n - 1]])
-            _check_layout(layout, axes)
 
 
 def _check_layout(layout: Layout, axes: Sequence[Axis]) -> None:

@@ -51,8 +51,8 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 def best_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Iterator[Best]:
     """Find every time of the study's tables that one point of an axis has less of than all others.
 
-    It takes a verdict against each of the others, so that of points that are alike one is called
-    the least in at most 5 % of studies, as of two.
+    It takes the verdict "differs" against each of the others. All of them must hold, which makes a
+    false claim no likelier than one of two points: at most 5 %, without a correction.
 
     Args:
         cells: From `expand`.

@@ -118,7 +118,6 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
         state: What may be said. ``counted`` is exact; ``not tested`` and ``not decidable`` allow
             no claim; ``same`` is within 1 %.
         why: Evidence, as text.
-        verdict: The engine's, on the first figure against the second; null without a test.
         first: Median of the first figure's rounds.
         second: Of the second one's.
     """
@@ -128,7 +127,6 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     state: Literal["counted", "not tested", "not decidable", "same", "differs"]
     why: str
-    verdict: Verdict | None = None
     first: float
     second: float
 
@@ -189,7 +187,6 @@ def ratio_of(first: Rounds, second: Rounds) -> Ratio | None:
             else "not decidable"
         ),
         why="; ".join(part for part in (_evidence(verdict), unlike) if part),
-        verdict=verdict,
     )
 
 

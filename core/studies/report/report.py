@@ -13,7 +13,7 @@ from ...record.record import Record
 from ...spec.command_line import command_line
 from ...tables.chart import Figure
 from ...tables.context import environment_table
-from ...tables.table import QUANTITY, Cell, Column, Table, tabulate
+from ...tables.table import QUANTITY, Cell, Row, Table
 from ..file.study import Study
 from ..run import grid
 from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progress_in
@@ -58,30 +58,26 @@ def commands_table(
     entries: Mapping[str, Entry],
 ) -> Table:
     """Status and run of each cell, and the command that measures it alone."""
+    axes = [axis.name for axis in study.axes]
     has_rounds = any(cell.repeat for cell in cells)
-
-    def axis_column(name: str) -> Column[grid.Cell]:
-        return Column(name, lambda cell: cell.point[name])
-
-    def entry_of(cell: grid.Cell, key: str) -> Cell:
-        return getattr(entries[cell.id], key) or None if cell.id in entries else None
-
-    repeat = Column[grid.Cell]("repeat", lambda cell: cell.repeat + 1)
-    return tabulate(
-        cells,
-        (
-            *(axis_column(axis.name) for axis in study.axes),
-            *((repeat,) if has_rounds else ()),
-            Column("status", lambda cell: statuses[cell.id]),
-            Column("run", lambda cell: entry_of(cell, "run")),
-            Column("why", lambda cell: cell.refused or entry_of(cell, "detail")),
-            Column(
-                "command",
-                lambda cell: command_line(cell.spec, cell.passes) if cell.spec else None,
-            ),
-        ),
+    none = Entry(cell="", status="waiting")
+    rows: list[Row] = []
+    for cell in cells:
+        entry = entries.get(cell.id, none)
+        rows.append(
+            (
+                *(cell.point[axis] for axis in axes),
+                *((cell.repeat + 1,) if has_rounds else ()),
+                *(statuses[cell.id], entry.run or None, cell.refused or entry.detail or None),
+                command_line(cell.spec, cell.passes) if cell.spec else None,
+            )
+        )
+    repeat = ("repeat",) if has_rounds else ()
+    return Table(
         name="commands",
         title="Each cell alone",
+        columns=(*axes, *repeat, "status", "run", "why", "command"),
+        rows=tuple(rows),
     )
 
 

@@ -17,13 +17,12 @@ from ...tables.table import Row, Table, is_number, select
 from ..file.study import Column, Layout, Line, Study
 from ..run.grid import Cell
 from ..values.formula import (
-    as_cell,
     evaluate,
     is_counted,
     is_fact,
     number_format,
+    read_cell,
     shown_unit,
-    source_unit,
     written,
 )
 from ..values.measures import instruction_set, machine, sdpa_kernel
@@ -227,8 +226,7 @@ def _own(part: Column, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _read(part: Column, record: Record) -> Content:
-    value, source = evaluate(record, part.value), source_unit(part.value)
-    return as_cell(value, source, part.unit, part.format)
+    return read_cell(record, part.value, part.unit, part.format)
 
 
 def _rounds(part: Column, cells: Sequence[Cell], records: Mapping[str, Record]) -> Rounds:

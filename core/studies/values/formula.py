@@ -145,8 +145,9 @@ def shown_unit(text: str, unit: str) -> str:
     return _target_unit(source_unit(text), unit)
 
 
-def as_cell(value: Any, source: str, unit: str, template: str) -> Cell:
-    """Return the cell of a value: a number in its unit, or ``mean ± standard deviation``."""
+def read_cell(record: Record, text: str, unit: str = "", template: str = "") -> Cell:
+    """Read the cell of a table: a number in its unit, or ``mean ± standard deviation``."""
+    value, source = evaluate(record, text), source_unit(text)
     if isinstance(value, Spread):
         write = written(template or _FORMATS[unit or source])
         return " ± ".join(

@@ -16,13 +16,11 @@ from ..file.study import Layout, Line, Study
 from ..run.grid import Cell
 from .formula import (
     UNITS,
-    converted,
-    evaluate,
     is_fact,
     is_spread,
     parse_path,
+    read_cell,
     shown_unit,
-    source_unit,
 )
 
 _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "distributed")
@@ -72,10 +70,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     def number(self, record: Record) -> float | None:
         """The value; None where the record has no such number."""
-        result = evaluate(record, self.formula)
-        return (
-            converted(result, source_unit(self.formula), self.unit) if is_number(result) else None
-        )
+        number = read_cell(record, self.formula, self.unit)
+        return number if is_number(number) else None
 
 
 def values_of(study: Study) -> list[Value]:

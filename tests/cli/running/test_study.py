@@ -93,3 +93,16 @@ def test_the_list_has_the_shipped_studies_and_those_begun(
     told = msgspec.json.decode(capsys.readouterr().out)
     assert {"e2e", "precision", "attention", "ddp"} <= {one["name"] for one in told["studies"]}
     assert told["begun"] == []
+
+
+def test_a_file_with_a_mistake_is_left_out_of_the_list(
+    sysbench_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = sysbench_home / "studies"
+    folder.mkdir(parents=True)
+    (folder / "wrong.toml").write_text('title = "x"\n')
+    assert main(["study", "list"]) == 0
+    output = capsys.readouterr()
+    assert "precision" in output.out
+    assert "not listed: wrong: " in output.err
+    assert "tables" in output.err

@@ -32,7 +32,7 @@ class GridApp(App[None]):
         yield StudyGrid()
 
     def on_study_grid_chosen(self, event: StudyGrid.Chosen) -> None:
-        self.chosen.append((event.row, event.column))
+        self.chosen.append(self.query_one(StudyGrid).place)
 
 
 def line(grid: StudyGrid, y: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -20,11 +20,6 @@ class Arrangement(NamedTuple):
     rows: Sequence[str]
     columns: Sequence[str]
     cells: Mapping[Place, Sequence[Cell]]
-
-    @property
-    def places(self) -> Iterator[Place]:
-        """Every place, row by row."""
-        return product(range(len(self.rows)), range(len(self.columns)))
 
 
 def arrange(study: Study, cells: Sequence[Cell]) -> Arrangement:

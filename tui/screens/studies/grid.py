@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -17,7 +16,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-LOOKS = {
+STYLES = {
     "waiting": "waiting",
     "running": "running",
     "finished": "value",
@@ -27,8 +26,8 @@ LOOKS = {
 """Component class of a cell by its state; every other state is a failure."""
 
 HEAD_ROWS = 1
-MOST_LABEL = 40
-LEAST_CELL = 7
+MAX_LABEL_CELLS = 40
+MIN_CELLS = 7
 PADDING = 2
 
 
@@ -52,18 +51,7 @@ class StudyGrid(ScrollView, can_focus=True):
     """Rows by columns with a cursor on one cell; labels stay in view when it scrolls."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        f"grid--{look}"
-        for look in (
-            "head",
-            "label",
-            "waiting",
-            "running",
-            "value",
-            "best",
-            "oom",
-            "failed",
-            "cursor",
-        )
+        f"grid--{style}" for style in ("head", "label", "failed", "cursor", *STYLES.values())
     }
     DEFAULT_CSS = """
     StudyGrid {
@@ -97,19 +85,11 @@ class StudyGrid(ScrollView, can_focus=True):
     place: reactive[tuple[int, int]] = reactive((0, 0), repaint=False)
     """Row and column of the cursor."""
 
-    @dataclass
     class Moved(Message):
-        """The cursor has moved to another cell."""
+        """The cursor is on another cell."""
 
-        row: int
-        column: int
-
-    @dataclass
     class Chosen(Message):
-        """The user asked to open a cell."""
-
-        row: int
-        column: int
+        """The user asked to open the cell under the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -145,8 +125,8 @@ class StudyGrid(ScrollView, can_focus=True):
         edges = [0]
         for column, name in enumerate(grid.columns):
             texts = (cell_len(cell.text) for row in grid.cells if (cell := row[column]) is not None)
-            edges.append(edges[-1] + max(LEAST_CELL, cell_len(name), *texts, 0) + PADDING)
-        return min(label, MOST_LABEL) + PADDING, edges
+            edges.append(edges[-1] + max(MIN_CELLS, cell_len(name), *texts, 0) + PADDING)
+        return min(label, MAX_LABEL_CELLS) + PADDING, edges
 
     def _repaint(self, row: int) -> None:
         y = HEAD_ROWS + row - round(self.scroll_y)
@@ -175,8 +155,8 @@ class StudyGrid(ScrollView, can_focus=True):
 
     def _cell(self, row: int, column: int) -> Segment:
         cell = self.grid.cells[row][column]
-        look = "waiting" if cell is None else LOOKS.get(cell.state, "failed")
-        style = self._style(look)
+        name = "waiting" if cell is None else STYLES.get(cell.state, "failed")
+        style = self._style(name)
         if self.place == (row, column):
             style += self.get_component_styles("grid--cursor").partial_rich_style
         text = "" if cell is None else cell.text
@@ -191,14 +171,14 @@ class StudyGrid(ScrollView, can_focus=True):
         blank = " " * max(width - cell_len(text), 0)
         return blank + text if right and blank else set_cell_size(text, width)
 
-    def _style(self, look: str) -> Style:
-        return self.get_component_rich_style(f"grid--{look}")
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"grid--{name}")
 
     def watch_place(self, before: tuple[int, int], now: tuple[int, int]) -> None:
         for row in {before[0], now[0]}:
             self._repaint(row)
         self._keep_in_view()
-        self.post_message(self.Moved(*now))
+        self.post_message(self.Moved())
 
     def _keep_in_view(self) -> None:
         row, column = self.place
@@ -224,16 +204,15 @@ class StudyGrid(ScrollView, can_focus=True):
 
     def action_choose(self) -> None:
         if self.grid.rows:
-            self.post_message(self.Chosen(*self.place))
+            self.post_message(self.Chosen())
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the cell; a click on the cursor's cell opens it."""
         row = event.y - HEAD_ROWS + round(self.scroll_y)
         x = event.x - self._label + round(self.scroll_x)
         column = next((index for index, end in enumerate(self._edges[1:]) if x < end), -1)
-        if event.y < HEAD_ROWS or event.x < self._label or row >= len(self.grid.rows):
-            return
-        if column < 0:
+        is_cell = event.y >= HEAD_ROWS and event.x >= self._label and column >= 0
+        if not is_cell or row >= len(self.grid.rows):
             return
         if self.place == (row, column):
             self.action_choose()

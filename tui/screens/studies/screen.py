@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from textual import getters, on, work
@@ -11,7 +10,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.events import ScreenResume
-from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -58,15 +56,6 @@ class StudiesScreen(WorkScreen):
         Binding("y", "copy", "Copy", show=False, id="copy", tooltip="Copy the table"),
         Binding("question_mark", "explain", "Explain", show=False, id="explain"),
     ]
-
-    @dataclass
-    class Filled(Message):
-        """The study's records were read: its report, or the reason why there is none."""
-
-        watch: StudyWatch
-        changes: int
-        report: Report | None = None
-        reason: str = ""
 
     menu = getters.query_one("#list", OptionList)
     grid = getters.query_one(StudyGrid)
@@ -192,24 +181,26 @@ class StudiesScreen(WorkScreen):
     @work(thread=True, group="studies.fill")
     def _compute(self, watch: StudyWatch) -> None:
         changes = watch.changes
+        report: Report | str
         try:
-            self.post_message(self.Filled(watch, changes, watch.report()))
+            report = watch.report()
         except (SysbenchError, OSError) as error:
-            self.post_message(self.Filled(watch, changes, reason=str(error)))
+            report = str(error)
+        self.call_later(self._show_filled, watch, changes, report)
 
-    @on(Filled)
-    def _show_filled(self, event: Filled) -> None:
+    def _show_filled(self, watch: StudyWatch, changes: int, report: Report | str) -> None:
+        """Show the report, or the reason why there is none."""
         self._is_filling = False
-        if event.watch is not self.followed or event.changes != event.watch.changes:
+        if watch is not self.followed or changes != watch.changes:
             self._fill()
-        if event.watch is not self.followed:
+        if watch is not self.followed:
             return
-        if event.report is None:
-            self.notify(event.reason, title="No tables", severity="error", markup=False)
+        if isinstance(report, str):
+            self.notify(report, title="No tables", severity="error", markup=False)
             return
-        self.report = event.report
+        self.report = report
         self._show_state()
-        self.views.show(event.report, self.chosen)
+        self.views.show(report, self.chosen)
 
     def _show_state(self) -> None:
         """Show the heading, the grid and the cell under the cursor."""
@@ -338,17 +329,20 @@ class StudiesScreen(WorkScreen):
         return ["study.cell", "study.left", "timing.step", "memory.peak", "prediction.peak"]
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, Any]] = []
-        if self.check_action("start", ()):
-            commands.append(("studies: Start or resume", "fill the empty cells", self.action_start))
-        if self.check_action("pause", ()):
-            commands.append(("studies: Pause", "end the runner", self.action_pause))
-        if self.check_action("variant", ()):
-            commands.append(("studies: Next size", "another variant", self.action_variant))
-        if self.report is not None:
-            commands += [
-                ("studies: Open cell", "the run under the cursor", self.action_open_cell),
-                ("studies: Next value", "in the grid and the plot", self.action_value),
-                ("studies: Export", "one HTML page, Markdown, CSV, JSON", self.action_export),
-            ]
-        return [*commands, *super().palette_commands()]
+        commands: list[tuple[str, str, str, Any]] = [
+            ("start", "Start or resume", "fill the empty cells", self.action_start),
+            ("pause", "Pause", "end the runner", self.action_pause),
+            ("variant", "Next size", "another variant", self.action_variant),
+            ("open_cell", "Open cell", "the run under the cursor", self.action_open_cell),
+            ("value", "Next value", "in the grid and the plot", self.action_value),
+            ("export", "Export", "one HTML page, Markdown, CSV, JSON", self.action_export),
+        ]
+        needs_report = ("open_cell", "value", "export")
+        return [
+            *(
+                (f"studies: {title}", about, run)
+                for action, title, about, run in commands
+                if (self.report if action in needs_report else self.check_action(action, ()))
+            ),
+            *super().palette_commands(),
+        ]

@@ -47,7 +47,9 @@ def heading(watch: StudyWatch, report: Report | None) -> Content:
     if report is not None and not watch.is_over:
         seconds, is_least = total_seconds(waiting_forecasts(progress, report.forecasts))
         left = forecast_text(seconds, is_least=is_least)
-        parts.append(f"ETA {left}" if progress.is_live else f"{left} to go")
+        if seconds is not None:
+            left = f"ETA {left}" if progress.is_live else f"{left} to go"
+        parts.append(left)
     state, style = _state(watch)
     return Content.assemble(
         (f"{literal(name)}  ", "bold"),
