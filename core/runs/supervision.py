@@ -16,7 +16,7 @@ import msgspec
 
 from ..errors import DamagedFileError
 from ..formatting import format_bytes
-from ..machine.clock import ClockGuard
+from ..machine.clocks import ClockGuard
 from ..machine.devices import nvml_index
 from ..machine.environment import describe_host
 from ..machine.neighbours import Beside
