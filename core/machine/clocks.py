@@ -1,4 +1,4 @@
-"""Clocks of the machine: the processors' frequency, and the step of the clock that times."""
+"""Clocks of the machine: processor frequency, timer resolution, moves of the wall clock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 PROCESSORS = Path("/sys/devices/system/cpu")
 _READINGS = 2000
+MIN_MOVE_SECONDS = 1.0
+"""Smaller moves are corrections by a time server; samples are 0.5 s apart."""
 
 
 def processor_mhz(folder: Path = PROCESSORS) -> float | None:
@@ -33,3 +35,22 @@ def host_tick_ns() -> int:
     readings = [time.perf_counter_ns() for _ in range(_READINGS)]
     steps = [b - a for a, b in pairwise(readings) if b > a]
     return min(steps, default=0)
+
+
+class ClockGuard:
+    """Detects that the wall clock was set, or that the machine slept: the monotonic clock stops."""
+
+    def __init__(self) -> None:
+        self._offset_ns = _offset_ns()
+
+    def moved_seconds(self) -> float | None:
+        """Seconds by which the wall clock moved since the last move; None for less than one."""
+        seconds = (_offset_ns() - self._offset_ns) / 1e9
+        if abs(seconds) < MIN_MOVE_SECONDS:
+            return None
+        self._offset_ns = _offset_ns()
+        return seconds
+
+
+def _offset_ns() -> int:
+    return time.time_ns() - time.monotonic_ns()

@@ -230,7 +230,7 @@ def missing_libraries(python: str, libraries: Sequence[str]) -> list[str]:
         name
         for name in sorted(libraries)
         # A module that was put there by hand has no spec to be found.
-        if name not in sys.modules and importlib.util.find_spec(name) is None
+        if sys.modules.get(name) is None and importlib.util.find_spec(name) is None
     ]
 
 

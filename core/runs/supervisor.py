@@ -27,7 +27,7 @@ from ..errors import (
     SpecError,
 )
 from ..formatting import format_bytes
-from ..machine.clock import ClockGuard
+from ..machine.clocks import ClockGuard
 from ..machine.devices import nvml_index
 from ..machine.environment import describe_host
 from ..machine.interpreter import chosen_before

@@ -135,7 +135,7 @@ def _run(job: Job, report: Report, parent: int) -> int:
         return 1
     # Late, so that the first event is out before the second that importing torch takes.
     with uncollected():
-        from .boot import Measure, measured
+        from .boot import Measure, run_pass
         from .limits import leftover_allocation_notice
         from .passes.registry import measure_of
 
@@ -153,7 +153,7 @@ def _run(job: Job, report: Report, parent: int) -> int:
 
         return measure_with_notice
 
-    return 0 if measured(job, report, load) else 1
+    return 0 if run_pass(job, report, load) else 1
 
 
 if __name__ == "__main__":

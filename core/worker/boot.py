@@ -18,11 +18,11 @@ Measure = Callable[[Job, Report], bool | None]
 """Runs a pass and reports its block; False if it has no result and has reported the reason."""
 
 
-def measured(job: Job, report: Report, load: Callable[[], Measure]) -> bool:
-    """Run a pass in this process; false if it failed, which is reported.
+def run_pass(job: Job, report: Report, load: Callable[[], Measure]) -> bool:
+    """Run a pass in this process; return False if it failed, which is reported.
 
     Args:
-        load: Gives the function that measures. It is called before the memory limit: what it
+        load: Returns the function that measures. It is called before the memory limit: what it
             imports, or the ranks that it joins, do not count.
     """
     observer = None

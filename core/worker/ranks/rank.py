@@ -55,7 +55,7 @@ def main() -> int:
         with uncollected():
             import torch.distributed as dist
 
-            from ..boot import Measure, measured
+            from ..boot import Measure, run_pass
             from .timing import join, measure
 
             import_compiler(job)
@@ -72,7 +72,7 @@ def main() -> int:
             measure(job, report)
             dist.destroy_process_group()
 
-        if not measured(job, report, load):
+        if not run_pass(job, report, load):
             # If another rank died first, torchrun must notice that before this one ends.
             time.sleep(BLAME_SECONDS)
             return 1

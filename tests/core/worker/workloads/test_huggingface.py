@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,6 @@ from sysbench.core.worker.workloads.transformer import make_workload
 SCRIPT = Path(__file__).parents[3] / "validation" / "models.py"
 
 
-def is_installed() -> bool:
-    try:
-        return bool(metadata.version("transformers"))
-    except metadata.PackageNotFoundError:
-        return False
-
-
-needs_transformers = pytest.mark.skipif(not is_installed(), reason="transformers is not installed")
-
-
 def configured(folder: Path, values: dict[str, Any], **settings: Any) -> RunSpec:
     path = folder / "config.json"
     path.write_text(json.dumps(values))
@@ -39,13 +28,14 @@ def configured(folder: Path, values: dict[str, Any], **settings: Any) -> RunSpec
     return resolved(parse_spec({"model": f"hf:{path}", **small, **settings}))
 
 
-@pytest.mark.skipif(is_installed(), reason="transformers is installed")
-def test_without_transformers_the_message_has_the_command_that_mends_it(tmp_path: Path) -> None:
+def test_without_transformers_the_message_has_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(SpecError, match=f"{sys.executable} -m pip install transformers"):
         make_workload(configured(tmp_path, {"model_type": "llama"}))
 
 
-@needs_transformers
 @pytest.mark.parametrize("name", ["llama", "mixtral", "mamba", "t5", "vit"])
 def test_a_row_of_the_table_of_architectures_holds(name: str) -> None:
     row_of = runpy.run_path(str(SCRIPT))["row_of"]
@@ -57,7 +47,6 @@ def test_a_row_of_the_table_of_architectures_holds(name: str) -> None:
     assert abs(row.predicted) < 0.01
 
 
-@needs_transformers
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_layers_are_computed_again_as_they_were_the_first_time(
     tmp_path: Path, precision: str
@@ -72,7 +61,6 @@ def test_layers_are_computed_again_as_they_were_the_first_time(
     assert again.peak_bytes < kept.peak_bytes
 
 
-@needs_transformers
 @pytest.mark.parametrize(
     ("settings", "is_of_one"), [({}, True), ({"model.architectures": ["BertForMaskedLM"]}, False)]
 )
@@ -83,7 +71,6 @@ def test_a_class_that_an_argument_names_may_be_of_another_package(
     assert is_of_one_package(configured(tmp_path, values, **settings)) == is_of_one
 
 
-@needs_transformers
 @pytest.mark.parametrize(
     ("values", "settings", "words"),
     [

@@ -19,7 +19,7 @@ from sysbench.core.record.record import Kernels, Memory
 from sysbench.core.runs.job import Job
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.worker.boot import measured
+from sysbench.core.worker.boot import run_pass
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.passes import memory, timing, trace
 from sysbench.core.worker.workloads.factory import import_factory
@@ -264,7 +264,7 @@ def test_an_error_of_the_user_s_code_is_told_as_theirs(
 def failed(spec: RunSpec, folder: Path) -> WorkerFailed:
     events = list[AnyEvent]()
     job = Job(spec=spec, name="timing", folder=str(folder))
-    assert not measured(job, events.append, lambda: timing.measure)
+    assert not run_pass(job, events.append, lambda: timing.measure)
     assert isinstance(events[-1], WorkerFailed)
     return events[-1]
 
