@@ -21,20 +21,7 @@ from ...estimate.allocator_settings import AllocatorSettings
 from ...estimate.blocks import SMALL_REQUEST, round_size, should_split
 from .card import SIGNS, WHOLE
 from .history import Integers
-from .snapshot.contents import MOVES
-
-
-class _Block(msgspec.Struct, gc=False):
-    address: int
-    size: int
-    state: str = "inactive"
-
-
-class _Segment(msgspec.Struct):
-    address: int
-    total_size: int
-    device: int = 0
-    blocks: list[_Block] = []
+from .snapshot.contents import MOVES, Segment
 
 
 class _Settings(msgspec.Struct):
@@ -68,7 +55,7 @@ def block_sizes(snapshot: Mapping[str, Any], device: int) -> BlockSizes:
     traces = snapshot.get("device_traces", [])
     trace = traces[device] if device < len(traces) else []
     try:
-        segments = msgspec.convert(snapshot["segments"], list[_Segment])
+        segments = msgspec.convert(snapshot["segments"], list[Segment])
         settings = msgspec.convert(snapshot.get("allocator_settings") or {}, _Settings)
     except (KeyError, msgspec.ValidationError) as error:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
@@ -100,7 +87,7 @@ class _Replay:
         self._free_ends: dict[int, int] = {}  # end to address
         self._borders: Counter[int] = Counter()  # ends of segments, over which no block merges
 
-    def begin(self, segments: list[_Segment], trace: list[dict[str, Any]]) -> None:
+    def begin(self, segments: list[Segment], trace: list[dict[str, Any]]) -> None:
         """Start with the segments that are older than the events, all free.
 
         Raises:
@@ -148,7 +135,7 @@ class _Replay:
         self._make_free(address, self._taken.pop(address))
         return 0
 
-    def check(self, segments: list[_Segment]) -> None:
+    def check(self, segments: list[Segment]) -> None:
         """Compare with the blocks that the snapshot has in use.
 
         Raises:
