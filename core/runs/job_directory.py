@@ -144,10 +144,10 @@ def new_job_folder(parent: Path, created_ns: int, *labels: str) -> Path:
 
 
 def job_with_id(text: str, jobs: Sequence[J], none: str) -> J:
-    """The job with that id, or with a unique part of it.
+    """The job with that id, or with a unique part of an id.
 
     Args:
-        text: The id, or a part of it.
+        text: The id, or a part.
         jobs: Those to choose from.
         none: Message where none matches.
 

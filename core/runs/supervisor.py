@@ -283,7 +283,7 @@ class Supervision:
         yield from self._with_telemetry(self._passes())
 
     def run_round(self, place: Place) -> Iterator[AnyEvent]:
-        """One more round of the timing pass; meanwhile the record is ``running``."""
+        """One more round of the timing pass, during which the record is ``running``."""
         self._keep_record()
         yield from self._with_telemetry(self._run_pass("timing", self.builder.next_round, place))
 

@@ -28,7 +28,7 @@ from ..job_directory import Cancellation, work_until_signal
 from ..records import load_record
 from ..supervisor import add_round, disturb_round
 from .disturbance import MOST_REPEATS, disturbance
-from .experiment import Ended, Ending, ExperimentDirectory, Side
+from .experiment import Ended, Ending, Experiment, ExperimentDirectory, Side
 
 NO_WAIT = "--no-wait"
 _POLL_SECONDS = 0.3
@@ -42,7 +42,7 @@ class RoundStarting(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         block: From 0.
         position: From 0 in its block.
-        side: Whose spec is measured.
+        side: Side that is measured.
         again: Why the round at this place is repeated; empty for the first.
     """
 
@@ -53,7 +53,7 @@ class RoundStarting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundFinished(msgspec.Struct, frozen=True, kw_only=True):
-    """A round is over, counting or not; one that left no record is not told."""
+    """A round ended. Rounds without a record have no such event."""
 
     side: Side
     round: Round
@@ -80,9 +80,9 @@ def run_experiment(
 ) -> Iterator[ExperimentEvent]:
     """Measure until the verdict stands, or the experiment's limits are reached.
 
-    Rounds that an earlier process of the experiment finished are kept, and the verdict of an
-    experiment that was decided is only told again. The last item is Stopped. The device is held
-    a round at a time: another experiment that waits for it may come in between.
+    Rounds that an earlier process of the experiment finished are kept, and resuming a decided
+    experiment repeats its verdict. The last event is Stopped. The device is held a round at a
+    time: another experiment that waits for it may come in between.
 
     Args:
         directory: The experiment, fresh or cut short.
@@ -200,9 +200,7 @@ class ExperimentRun:
 
     def rounds(self, side: Side) -> list[Round]:
         """The rounds that this experiment measured of a side."""
-        timing = self.records[side].timing
-        rows = timing.rounds if timing else []
-        return [row for row in rows if row.experiment == self.experiment.id]
+        return _rounds_of(self.records[side], self.experiment)
 
     def blocks_done(self) -> int:
         """Blocks before the first that lacks a round."""
@@ -288,9 +286,9 @@ class ExperimentRun:
 def follow_experiment(
     directory: ExperimentDirectory,
 ) -> Iterator[RoundFinished | Judged | Stopped]:
-    """What the experiment has come to so far, then every round as it ends, until it stops.
+    """Yield the rounds so far, then every round as it ends, until the experiment stops.
 
-    Without a last Stopped its process died.
+    If the last event is not Stopped, its process died.
 
     Raises:
         DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
@@ -310,12 +308,14 @@ def follow_experiment(
         if written_ns != read_at_ns:  # following must not take the processor from what is measured
             read_at_ns = written_ns
             records = {side: load_record(run) for side, run in runs.items()}
-            for side, row in _rounds(records, experiment.id):
+            rows = {side: _rounds_of(record, experiment) for side, record in records.items()}
+            pairs = [(side, row) for side in rows for row in rows[side]]
+            for side, row in sorted(pairs, key=lambda pair: pair[1].started_ns):
                 # A mark changes a round after its end.
                 if (side, row.index, row.disturbed) not in yielded:
                     yielded.add((side, row.index, row.disturbed))
                     yield RoundFinished(side=side, round=row)
-            whole = blocks_of(_times(records["A"]), _times(records["B"]))
+            whole = blocks_of(rows["A"], rows["B"])
             if len(whole) > blocks:
                 blocks = len(whole)
                 verdict = verdict_of(records["A"], records["B"], smallest=experiment.smallest)
@@ -334,18 +334,9 @@ def _written_ns(run: RunDirectory) -> int:
         return 0
 
 
-def _times(record: Record) -> list[Round]:
-    return record.timing.rounds if record.timing else []
-
-
-def _rounds(records: dict[Side, Record], experiment: str) -> list[tuple[Side, Round]]:
-    rows: list[tuple[Side, Round]] = [
-        (side, row)
-        for side, record in records.items()
-        for row in _times(record)
-        if row.experiment == experiment
-    ]
-    return sorted(rows, key=lambda pair: pair[1].started_ns)
+def _rounds_of(record: Record, experiment: Experiment) -> list[Round]:
+    rows = record.timing.rounds if record.timing else []
+    return [row for row in rows if row.experiment == experiment.id]
 
 
 def main() -> int:
