@@ -9,13 +9,10 @@ its input, or with the process PID that started it.
 from __future__ import annotations
 
 import gc
-import inspect
 import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -31,7 +28,6 @@ from ...estimate.savings.variant import PLAIN, Variant
 from ...estimate.trace import SHALLOW, Trace, extended_trace
 from ...machine.processes import die_with_parent
 from ...record.record import LedgerRow
-from ...spec.own_model import source_of
 from ...spec.spec import RunSpec
 from ..places import users_place
 
@@ -70,38 +66,6 @@ def _predicted(spec: RunSpec, capability: str | None, variant: Variant) -> Exact
     if spec.on_cuda and large.trace is not None:
         trace = extended_trace(large.trace, spec.layers)
     return _added_up(spec, extended(small, large, spec.layers), trace, how, capability)
-
-
-def quick_prediction(
-    spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
-) -> ExactPrediction:
-    """`exact_prediction` without what torch and transformers can do without, where they can."""
-    # Late: `main` times what it imports.
-    from .late_imports import list_every_model, plain_torch
-
-    # Code of the user's may use any of torch, and several ranks take tensors of their own.
-    may_use_all = spec.is_own and (source_of(spec.model).door != "hf" or spec.trust_code)
-    if not may_use_all and variant.shards == 1:
-        try:
-            with _few_imports(spec) if spec.is_own else plain_torch():
-                return exact_prediction(spec, capability, variant)
-        except Exception:
-            # This torch, or this model, may use more than there is now: the whole may do it.
-            pass
-    list_every_model()
-    return exact_prediction(spec, capability, variant)
-
-
-@contextmanager
-def _few_imports(spec: RunSpec) -> Iterator[None]:
-    from ..workloads.huggingface import is_of_one_package, model_class
-    from .late_imports import few_imports
-
-    with few_imports(is_of_one_package=is_of_one_package(spec)):
-        model_class(spec)
-        # Each step begins with a collection, which would walk all that was imported.
-        gc.freeze()
-        yield
 
 
 class Sizes(NamedTuple):
@@ -200,10 +164,9 @@ def main() -> int:
     # free storages at a moment at which a real step frees none.
     gc.disable()
     began = time.perf_counter()
-    with _sources_unread():
-        import torch
+    import torch
 
-        from . import step as dry_run_step  # noqa: F401
+    from . import step as dry_run_step  # noqa: F401
 
     import_seconds = time.perf_counter() - began
     die_with_parent(int(sys.argv[1]))
@@ -217,18 +180,12 @@ def main() -> int:
     return 0
 
 
-@contextmanager
-def _sources_unread() -> Iterator[None]:
-    """Let torch note where it defines operators without the sources, which it does not keep.
+def _import_model(spec: RunSpec) -> None:
+    """Import what the model needs, and exempt it from the collection before each step."""
+    from ..workloads.own import import_own_model  # `main` times the import of torch
 
-    Python looks through them for the text of each line: a twentieth of the import.
-    """
-    whole = inspect.getframeinfo
-    inspect.getframeinfo = lambda frame, context=0: whole(frame, 0)
-    try:
-        yield
-    finally:
-        inspect.getframeinfo = whole
+    import_own_model(spec)
+    gc.freeze()
 
 
 def _answer(line: bytes, import_seconds: float) -> Answer:
@@ -237,7 +194,9 @@ def _answer(line: bytes, import_seconds: float) -> Answer:
         question = msgspec.json.decode(line, type=Question)
         began = time.perf_counter()
         try:
-            prediction = quick_prediction(question.spec, question.capability, question.variant)
+            if question.spec.is_own:
+                _import_model(question.spec)
+            prediction = exact_prediction(question.spec, question.capability, question.variant)
         except Exception as error:
             users = users_place(error, question.spec)
             place = users and f"{users}: "

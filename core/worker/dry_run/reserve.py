@@ -80,9 +80,9 @@ def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
 
 def _reserved_bytes(spec: RunSpec) -> int:
     # Late: only CUDA runs need the dry run.
-    from .child import quick_prediction
+    from .child import exact_prediction
 
-    return _held(quick_prediction(canonical_spec(spec)), spec)
+    return _held(exact_prediction(canonical_spec(spec)), spec)
 
 
 def _held(prediction: ExactPrediction, spec: RunSpec) -> int:

@@ -180,11 +180,11 @@ def predicted(spec: RunSpec) -> dict[str, Any]:
     from sysbench.core.estimate.exact import canonical_spec
     from sysbench.core.estimate.libraries import workspace_bytes
     from sysbench.core.estimate.requests import held_by
-    from sysbench.core.worker.dry_run.child import quick_prediction
+    from sysbench.core.worker.dry_run.child import exact_prediction
 
     gc.collect()
     gc.disable()  # a collection would free storages where a step frees none
-    requests = quick_prediction(canonical_spec(spec)).requests
+    requests = exact_prediction(canonical_spec(spec)).requests
     assert requests is not None
     held = held_by(requests, workspace_bytes("9.0"), capacity_bytes=CAPACITY)
     return {
