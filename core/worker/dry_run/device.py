@@ -34,7 +34,6 @@ LOWERED_BY_BOTH = _named(
     *("addmm", "addbmm", "baddbmm", "scaled_dot_product_attention"),
     *("conv1d", "conv2d", "conv3d"),
     *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    "_native_multi_head_attention",
 ) | {torch.linalg.multi_dot, torch.linalg.vecdot}
 LOWERED_BY_CPU = LOWERED_BY_BOTH | _named("tensordot")
 """Functions that autocast runs in its dtype on the CPU."""

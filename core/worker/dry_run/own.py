@@ -24,7 +24,6 @@ from ...spec.spec import RunSpec
 from ..ranges import MakeRange, module_ranges
 from ..workloads import own
 from ..workloads.base import autocast_dtype, tensors_in
-from . import fused_layers
 from .building import BuildTracker
 from .device import replaced
 from .own_functions import OwnCpu, OwnCuda, answered
@@ -73,12 +72,9 @@ class DryRunOwnWorkload(own.OwnWorkload):
         functions = OwnCuda if spec.on_cuda else OwnCpu
         is_configured = source_of(spec.model).door == "hf"
         values = without_values() if is_configured else nullcontext()
-        # By autocast on CUDA these layers lose their fused paths, and by that on the CPU not.
-        is_cast = spec.on_cuda and autocast_dtype(spec) is not None
-        layers = nullcontext() if is_cast else fused_layers.taken()
         # On the CPU what the user's code makes without a device is where the model is.
         default = nullcontext() if spec.on_cuda else torch.device("meta")
-        with default, layers, functions(autocast_dtype(spec), spec.attention_row), values:
+        with default, functions(autocast_dtype(spec), spec.attention_row), values:
             yield
 
 

@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...spec.choices import Attention
 from ..workloads.sdpa import AttentionCall, fused_choice
-from . import fused_layers
 from .device import CpuFunctions, CudaFunctions, replaced
 
 _aten = torch.ops.aten
@@ -82,27 +81,19 @@ class _Inside(TorchFunctionMode):
         return self._answering.__torch_function__(func, types, args, kwargs)
 
 
-OF_LAYERS = (F.multi_head_attention_forward, fused_layers.ATTENTION, fused_layers.ENCODER_LAYER)
-"""What the attention layers of torch call as a whole."""
-
 DROPOUTS = (F.dropout, torch.dropout)
 
 
 def _answered_layer(
     mode: CpuFunctions, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """The result of a function of `OF_LAYERS`, with everything that it calls answered by the mode.
+    """The result of a function, with everything that it calls answered by the mode.
 
     torch asks a mode about the function as a whole, and has left the mode when its body runs. The
     body asks once more whether there is a mode: told that there is none, it goes on.
     """
-    played = func
-    if func is fused_layers.ATTENTION:
-        played = partial(fused_layers.attention, on_cuda=isinstance(mode, CudaFunctions))
-    elif func is fused_layers.ENCODER_LAYER:
-        played = fused_layers.encoder_layer
     with replaced(F, "has_torch_function", partial(answered, False)), _Inside(mode):
-        return played(*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 class OwnCpu(CpuFunctions):
@@ -111,7 +102,7 @@ class OwnCpu(CpuFunctions):
     def _answer(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        if func in OF_LAYERS:
+        if func is F.multi_head_attention_forward:
             return _answered_layer(self, func, args, kwargs)
         if func is F.scaled_dot_product_attention:
             return cpu_attention(self._attention, AttentionCall(*args, **kwargs))
@@ -126,7 +117,7 @@ class OwnCuda(CudaFunctions):
     def _answer(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        if func in OF_LAYERS:
+        if func is F.multi_head_attention_forward:
             return _answered_layer(self, func, args, kwargs)
         if func in DROPOUTS:
             return _cuda_dropout(*args, **kwargs)

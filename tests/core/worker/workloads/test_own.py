@@ -198,7 +198,6 @@ def test_all_passes_close_on_a_model_with_its_own_autograd_function(
     ("factory", "settings"),
     [
         ("encoder", {"context": 64, "precision": "bf16"}),
-        ("encoder", {"context": 64, "precision": "bf16", "step": "inference"}),
         ("pooled", {"context": 0, "precision": "bf16"}),
         ("normed", {"context": 0}),
     ],
