@@ -121,8 +121,7 @@ def measure(cells: list[Cell], every: int) -> None:
 def answer_cells() -> int:
     """Answer each line of the input, a cell, with its amounts from a process of its own."""
     from sysbench.core.worker import setup  # noqa: F401
-    from sysbench.core.worker.dry_run import building, child  # noqa: F401
-    from sysbench.core.worker.dry_run import step as dry_run_step  # noqa: F401
+    from sysbench.core.worker.dry_run import building, child, depth  # noqa: F401
 
     # All values of a null GPU are zero: no weight is outside of its bounds.
     building.BEYOND = 0.0
