@@ -11,7 +11,7 @@ from ...errors import SpecError, WorkerFailed
 from ...formatting import percent
 from ...spec.spec import RunSpec
 from ..closed_form import Prediction
-from ..exact import ExactPrediction, why_not_played
+from ..exact import ExactPrediction, unsupported_reason
 from ..grid import Predict, reserved_bytes
 from .variant import Variant
 
@@ -115,7 +115,7 @@ def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Sav
     Raises:
         SpecError: The memory of the spec itself is not predicted.
     """
-    why = why_not_played(spec)
+    why = unsupported_reason(spec)
     if why:
         raise SpecError("--savings", True, f"not for this spec: {why}")
     now, found, unknown = predict(spec), list[Saving](), dict[str, str]()
@@ -125,7 +125,7 @@ def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Sav
             changed = spec.changed(**settings)
         except SpecError:  # the spec cannot have it
             continue
-        if (why := why_not_played(changed)) is not None:
+        if (why := unsupported_reason(changed)) is not None:
             unknown[change.key] = why
             continue
         try:

@@ -139,7 +139,7 @@ class Transformer(nn.Module):
 def matmul_dtype(x: Tensor) -> torch.dtype:
     """The dtype that a matrix product of x computes in: autocast's, or x's own."""
     if has_torch_function((x,)):  # the dry run's mode knows of an autocast that it emulates
-        return handle_torch_function(matmul_dtype, (x,), x)  # type: ignore[no-any-return]
+        return handle_torch_function(matmul_dtype, (x,), x)
     device = x.device.type
     # `torch.amp.is_autocast_available` would tell of meta, too, but before torch 2.12 its compiler
     # breaks the graph there: at each norm, whatever the precision.

@@ -21,6 +21,7 @@ from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run import depth
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.dry_run.depth import Blocks, blocks_alike
+from sysbench.core.worker.dry_run.step import dry_run
 
 SCRIPT = Path(__file__).parents[4] / "docs" / "validation" / "models.py"
 LAYERS = sum(depth.DEPTHS) + 1
@@ -100,10 +101,8 @@ def test_blocks_that_differ_make_a_dry_run_of_the_whole_model(kind: str, tmp_pat
 def test_a_third_depth_that_does_not_confirm_makes_a_dry_run_of_the_whole_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = depth.dry_run
-
     def bend(*args: Any, **kwargs: Any) -> DryRun:
-        result = run(*args, **kwargs)
+        result = dry_run(*args, **kwargs)
         is_third = result.layers == depth.DEPTHS[2]
         return replace(result, saved_bytes=result.saved_bytes + 1) if is_third else result
 
