@@ -28,14 +28,14 @@ TIMEOUT_SECONDS = 120.0
 """Limit for one answer; the first includes the import of torch."""
 
 
-def why_not_played(spec: RunSpec) -> str | None:
-    """The reason why no played step stands for the spec's; None where one does."""
+def unsupported_reason(spec: RunSpec) -> str | None:
+    """Why the dry run does not support this spec, or None."""
     if not spec.is_own:
         return why_not_predicted(spec)
     if spec.compiles:
-        return "compiled code saves and fuses as it likes; the played step is eager"
+        return "torch.compile changes what is saved and fused; the dry run is eager"
     if spec.parallel != "none":
-        return "the played step is of one device; ranks hold buckets and shards besides"
+        return "the dry run covers one device; ranks also hold buckets and shards"
     return None
 
 
@@ -155,14 +155,14 @@ class Estimator:
 
         Args:
             capability: As `closed_form.predict` takes it.
-            variant: Of a training step; on CUDA no allocator is played for a sharded one.
+            variant: Of a training step; on CUDA a sharded one has no requests.
 
         Raises:
-            WorkerFailed: The process died, did not answer in time, or could not play the step.
-            SpecError: There is no such step to play, or no interpreter to play it in.
+            WorkerFailed: The process died, did not answer in time, or could not run the step.
+            SpecError: The dry run has no such step, or there is no interpreter to run it in.
         """
         if spec.workload != "transformer" and not spec.is_own:
-            raise SpecError("workload", spec.workload, "transformer; exact mode plays no other")
+            raise SpecError("workload", spec.workload, "transformer; exact mode runs no other")
         if spec.checkpoint and not spec.is_own:
             raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
         question = Question(spec=canonical_spec(spec), capability=capability, variant=variant)
@@ -201,7 +201,7 @@ class Estimator:
             self.close()
             raise
         if answer.prediction is None:
-            raise WorkerFailed(f"exact mode cannot play this step: {answer.error}")
+            raise WorkerFailed(f"exact mode cannot run this step: {answer.error}")
         return answer.prediction
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""One step recorded on meta tensors, and its extrapolation to more layers.
+"""A dry run, and its extrapolation to more layers.
 
 Blocks repeat each other, so at every place of a step the live bytes are affine in the number
 of layers and in the block's index. Two shallow models therefore give any deep one exactly: the
@@ -47,28 +47,32 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """A steady step.
+class DryRun:
+    """A steady step on tensors without data.
 
     Attributes:
+        layers: Number of blocks that its moments distinguish.
+        parameters, parameter_bytes: Those of the model.
+        trained_parameters: Count of the parameters that need gradients.
         moments: In order of time; without an order where the step was extrapolated.
         saved_bytes: Bytes that the graph holds after forward and loss, without weights.
         products: Number of times that each phase computes each product.
         moved_bytes: Bytes that all other operations read and write, by phase.
-        trained_parameters: Count of the parameters that need gradients.
         trace: Its requests for memory, in order; None where the step was extrapolated.
     """
 
     layers: int
+    parameters: int = 0
+    parameter_bytes: int = 0
+    trained_parameters: int = 0
     moments: list[Moment]
     saved_bytes: int
     products: Counter[tuple[str, Product]]
     moved_bytes: Counter[str]
-    trained_parameters: int = 0
     trace: Trace | None = field(default=None, compare=False)
 
 
-def extended(small: Played, large: Played, layers: int) -> Played:
+def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
     """The step at another depth, extrapolated from two depths, at least 3, that differ by 1.
 
     Raises:
@@ -90,12 +94,14 @@ def extended(small: Played, large: Played, layers: int) -> Played:
             rounded=_along(a.rounded, b.rounded, times),
         )
 
-    return Played(
+    return DryRun(
         layers=layers,
+        parameters=_line(small.parameters, large.parameters, times),
+        parameter_bytes=_line(small.parameter_bytes, large.parameter_bytes, times),
+        trained_parameters=_line(small.trained_parameters, large.trained_parameters, times),
         moments=[moment(label) for label in at_small],
         saved_bytes=_line(small.saved_bytes, large.saved_bytes, times),
         products=_counts(small.products, large.products, times),
-        trained_parameters=_line(small.trained_parameters, large.trained_parameters, times),
         moved_bytes=_counts(small.moved_bytes, large.moved_bytes, times),
     )
 
@@ -109,14 +115,14 @@ class _Label(NamedTuple):
     ordinal: int
 
 
-def _labelled(played: Played) -> dict[_Label, Moment]:
+def _labelled(run: DryRun) -> dict[_Label, Moment]:
     ordinals: Counter[tuple[str, int, str]] = Counter()
     labelled = {}
-    for moment in played.moments:
+    for moment in run.moments:
         key = moment.phase, moment.block, moment.place
         ordinal = ordinals[key]
         ordinals[key] += 1
-        for block in _ends(moment.block, played.layers):
+        for block in _ends(moment.block, run.layers):
             labelled[_Label(moment.phase, block, moment.place, ordinal)] = moment
     return labelled
 

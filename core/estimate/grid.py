@@ -16,7 +16,7 @@ from ..spec.own_model import canonical_arguments, decoded_arguments, is_own, sou
 from ..spec.spec import RunSpec
 from .allocator_settings import AllocatorSettings
 from .closed_form import Prediction
-from .exact import ExactPrediction, why_not_played
+from .exact import ExactPrediction, unsupported_reason
 from .room import (
     ANY_CARD,
     AvailableMemory,
@@ -122,7 +122,7 @@ def fit(
     Raises:
         SpecError: The memory of such a spec is not predicted.
     """
-    why = why_not_played(spec)
+    why = unsupported_reason(spec)
     if why:
         raise SpecError("--fit", key, f"not for this spec: {why}")
     search = _Search(spec, key, room or available_memory(spec, capacity_bytes), predict)
@@ -325,7 +325,7 @@ def _cell(
     except SpecError as error:
         return Cell(settings=settings, capacity_bytes=capacity_bytes, why=str(error))
     capacity = changed.memory_limit or capacity_bytes
-    why = why_not_played(changed)
+    why = unsupported_reason(changed)
     if why:
         return Cell(settings=settings, capacity_bytes=capacity, why=why)
     prediction = predict(changed)

@@ -24,12 +24,6 @@ NVTX_DOMAIN = "sysbench"
 LISTENER_VARIABLES = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 
 
-def profiler_range(name: str) -> AbstractContextManager[Any]:
-    """A range that torch.profiler records, at a tenth of the cost of ``record_function``."""
-    named_range: AbstractContextManager[Any] = torch._C._profiler._RecordFunctionFast(name)
-    return named_range
-
-
 def nvtx_ranges() -> tuple[MakeRange | None, str]:
     """A maker of NVTX ranges if a profiler listens, and a sentence on what was found.
 

@@ -12,7 +12,7 @@ from ...errors import SpecError, WorkerFailed
 from ...formatting import percent
 from ...spec.spec import RunSpec
 from ..closed_form import Prediction
-from ..exact import ExactPrediction, why_not_played
+from ..exact import ExactPrediction, unsupported_reason
 from ..grid import Predict, reserved_bytes
 from .variant import PLAIN, Variant
 
@@ -116,7 +116,7 @@ def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Sav
     Raises:
         SpecError: The memory of the spec itself is not predicted.
     """
-    why = why_not_played(spec)
+    why = unsupported_reason(spec)
     if why:
         raise SpecError("--savings", True, f"not for this spec: {why}")
     now, savings, unknown = predict(spec), list[Saving](), dict[str, str]()
@@ -143,7 +143,7 @@ def _predicted(spec: RunSpec, change: Change, predict: Predict, play: Play | Non
     if play is not None and change.variant != PLAIN:
         return play(spec, change.variant)
     changed = spec.changed(**change.settings)
-    if (why := why_not_played(changed)) is not None:
+    if (why := unsupported_reason(changed)) is not None:
         raise WorkerFailed(why)
     return predict(changed)
 

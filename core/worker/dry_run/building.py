@@ -9,16 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import init
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...estimate.trace import Trace
 
 _copy = torch.ops.aten._to_copy
 
-REDRAWS = "mask" in init._no_grad_trunc_normal_.__code__.co_varnames
+REDRAWS = torch.__version__ >= "2.12"  # torch compares this as versions
 """Whether this torch's truncated normal redraws what falls outside of its bounds, in tensors as
-large as the weight, until nothing does: since 2.12. Before, it worked in place."""
+large as the weight, until nothing does. Before 2.12 it worked in place."""
 
 BEYOND = math.erfc(3 / math.sqrt(2))
 """Share of a normal distribution outside of three deviations: the built-in model's bounds."""
@@ -91,7 +90,7 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def request_initialisation(module: nn.Module) -> None:
-    """What `models.transformer.initialise` requests, without values."""
+    """Make the requests of `models.transformer.initialise`, without values."""
     if REDRAWS and isinstance(module, (nn.Linear, nn.Embedding)):
         with torch.no_grad():
             _redraw(module.weight, redraws_of(module.weight.numel()))

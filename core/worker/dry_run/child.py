@@ -9,13 +9,10 @@ its input, or with the process PID that started it.
 from __future__ import annotations
 
 import gc
-import inspect
 import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -24,14 +21,12 @@ from ...errors import ModelError
 from ...estimate.allocator_settings import settings_of
 from ...estimate.closed_form import ROWS, predict
 from ...estimate.exact import Answer, ExactPrediction, PhasePrediction, ProductCount, Question
-from ...estimate.extend import Amounts, Moment, Played, extended
+from ...estimate.extend import Amounts, DryRun, Moment
 from ...estimate.libraries import workspace_bytes
 from ...estimate.requests import replay_requests
 from ...estimate.savings.variant import PLAIN, Variant
-from ...estimate.trace import SHALLOW, Trace, extended_trace
 from ...machine.processes import die_with_parent
 from ...record.record import LedgerRow
-from ...spec.own_model import source_of
 from ...spec.spec import RunSpec
 from ..places import users_place
 
@@ -39,69 +34,20 @@ from ..places import users_place
 def exact_prediction(
     spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
 ) -> ExactPrediction:
-    """Run the step on meta tensors and sum it; for a deep model, extrapolate two shallow ones.
+    """Run the step on meta tensors and sum it; for a deep model, extend shallow ones.
 
     Args:
         capability: As `closed_form.predict` takes it.
         variant: Of a training step.
     """
-    prediction = _predicted(spec, capability, variant)
-    if variant.shards > 1:  # its transfers have streams of their own, which nobody plays
+    from .depth import dry_run_at_depth  # `main` times the import of torch
+
+    run, how = dry_run_at_depth(spec, capability, variant)
+    sizes = Sizes(run.parameters, run.parameter_bytes, None, {}) if spec.is_own else _built_in(spec)
+    prediction = _added_up(spec, run, how, capability, sizes)
+    if variant.shards > 1:  # its transfers have streams of their own, which the dry run has not
         return msgspec.structs.replace(prediction, requests=None, held=None)
     return prediction
-
-
-def _predicted(spec: RunSpec, capability: str | None, variant: Variant) -> ExactPrediction:
-    # Late: `main` times what it imports.
-    if spec.is_own:
-        from .repeated import play_at_depth
-
-        own, how = play_at_depth(spec, capability, variant)
-        sizes = Sizes(own.parameters, own.parameter_bytes, None, {})
-        return _added_up(spec, own.played, own.played.trace, how, capability, sizes)
-    from .step import play
-
-    if spec.layers <= SHALLOW or variant != PLAIN:  # the last block gathers no other one ahead
-        played = play(spec, capability, variant)
-        return _added_up(spec, played, played.trace, "", capability)
-    small, large = (play(spec.changed(layers=SHALLOW - less), capability) for less in (1, 0))
-    how = f", {SHALLOW - 1} and {SHALLOW} layers extended to {spec.layers}"
-    trace = None
-    if spec.on_cuda and large.trace is not None:
-        trace = extended_trace(large.trace, spec.layers)
-    return _added_up(spec, extended(small, large, spec.layers), trace, how, capability)
-
-
-def quick_prediction(
-    spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
-) -> ExactPrediction:
-    """`exact_prediction` without what torch and transformers can do without, where they can."""
-    # Late: `main` times what it imports.
-    from .late_imports import list_every_model, plain_torch
-
-    # Code of the user's may use any of torch, and several ranks take tensors of their own.
-    may_use_all = spec.is_own and (source_of(spec.model).door != "hf" or spec.trust_code)
-    if not may_use_all and variant.shards == 1:
-        try:
-            with _few_imports(spec) if spec.is_own else plain_torch():
-                return exact_prediction(spec, capability, variant)
-        except Exception:
-            # This torch, or this model, may use more than there is now: the whole may do it.
-            pass
-    list_every_model()
-    return exact_prediction(spec, capability, variant)
-
-
-@contextmanager
-def _few_imports(spec: RunSpec) -> Iterator[None]:
-    from ..workloads.huggingface import is_of_one_package, model_class
-    from .late_imports import few_imports
-
-    with few_imports(is_of_one_package=is_of_one_package(spec)):
-        model_class(spec)
-        # Each step begins with a collection, which would walk all that was imported.
-        gc.freeze()
-        yield
 
 
 class Sizes(NamedTuple):
@@ -120,24 +66,17 @@ def _built_in(spec: RunSpec) -> Sizes:
 
 
 def _added_up(
-    spec: RunSpec,
-    played: Played,
-    trace: Trace | None,
-    how: str,
-    capability: str | None,
-    sizes: Sizes | None = None,
+    spec: RunSpec, run: DryRun, how: str, capability: str | None, sizes: Sizes
 ) -> ExactPrediction:
-    sizes = sizes or _built_in(spec)
     masked = sizes.causal_forward_flops
-    requests = trace.requests() if spec.on_cuda and trace is not None else None
+    requests = run.trace.requests() if spec.on_cuda and run.trace is not None else None
     phases = [
-        _phase(spec, played, name)
-        for name in dict.fromkeys(moment.phase for moment in played.moments)
+        _phase(spec, run, name) for name in dict.fromkeys(moment.phase for moment in run.moments)
     ]
     held = None
     if requests is not None:
         held = replay_requests(requests, workspace_bytes(capability), settings_of(os.environ))
-    peak = max(played.moments, key=lambda moment: sum(moment.requested))
+    peak = max(run.moments, key=lambda moment: sum(moment.requested))
     flops = {phase.phase: phase.flops for phase in phases}
     return ExactPrediction(
         parameters=sizes.parameters,
@@ -146,7 +85,7 @@ def _added_up(
         causal_forward_flops=flops.get("forward", 0) if masked is None else masked,
         backward_flops=flops.get("backward", 0),
         step_flops=sum(flops.values()),
-        saved_activation_bytes=played.saved_bytes,
+        saved_activation_bytes=run.saved_bytes,
         ledger=_ledger(peak.requested),
         block_ledger=_ledger(peak.rounded) if spec.on_cuda else None,
         peak_bytes=sum(peak.requested),
@@ -155,18 +94,18 @@ def _added_up(
         phases=phases,
         requests=requests,
         held=held,
-        trained_parameters=played.trained_parameters,
+        trained_parameters=run.trained_parameters,
         method=f"exact: the step on meta tensors{how}",
         formulas=sizes.formulas,
     )
 
 
-def _phase(spec: RunSpec, played: Played, name: str) -> PhasePrediction:
-    moments = [moment for moment in played.moments if moment.phase == name]
+def _phase(spec: RunSpec, run: DryRun, name: str) -> PhasePrediction:
+    moments = [moment for moment in run.moments if moment.phase == name]
     peak = max(moments, key=lambda moment: sum(moment.requested))
     products = [
         ProductCount(dtype=product.dtype, flops=product.flops, bytes=product.bytes, count=count)
-        for (phase, product), count in played.products.items()
+        for (phase, product), count in run.products.items()
         if phase == name
     ]
     return PhasePrediction(
@@ -177,7 +116,7 @@ def _phase(spec: RunSpec, played: Played, name: str) -> PhasePrediction:
         ledger=_ledger(peak.requested),
         flops=sum(product.flops * product.count for product in products),
         products=products,
-        moved_bytes=played.moved_bytes[name],
+        moved_bytes=run.moved_bytes[name],
     )
 
 
@@ -200,10 +139,9 @@ def main() -> int:
     # free storages at a moment at which a real step frees none.
     gc.disable()
     began = time.perf_counter()
-    with _sources_unread():
-        import torch
+    import torch
 
-        from . import step as dry_run_step  # noqa: F401
+    from . import depth  # noqa: F401
 
     import_seconds = time.perf_counter() - began
     die_with_parent(int(sys.argv[1]))
@@ -217,18 +155,12 @@ def main() -> int:
     return 0
 
 
-@contextmanager
-def _sources_unread() -> Iterator[None]:
-    """Let torch note where it defines operators without the sources, which it does not keep.
+def _import_model(spec: RunSpec) -> None:
+    """Import what the model needs, and exempt it from the collection before each step."""
+    from ..workloads.own import import_own_model  # `main` times the import of torch
 
-    Python looks through them for the text of each line: a twentieth of the import.
-    """
-    whole = inspect.getframeinfo
-    inspect.getframeinfo = lambda frame, context=0: whole(frame, 0)
-    try:
-        yield
-    finally:
-        inspect.getframeinfo = whole
+    import_own_model(spec)
+    gc.freeze()
 
 
 def _answer(line: bytes, import_seconds: float) -> Answer:
@@ -237,7 +169,9 @@ def _answer(line: bytes, import_seconds: float) -> Answer:
         question = msgspec.json.decode(line, type=Question)
         began = time.perf_counter()
         try:
-            prediction = quick_prediction(question.spec, question.capability, question.variant)
+            if question.spec.is_own:
+                _import_model(question.spec)
+            prediction = exact_prediction(question.spec, question.capability, question.variant)
         except Exception as error:
             users = users_place(error, question.spec)
             place = users and f"{users}: "

@@ -1,14 +1,14 @@
 """Emulates device-specific casts and kernels on meta tensors.
 
 Meta tensors have shapes and dtypes but no device by which torch could apply autocast or choose a
-kernel. This module answers each function that depends on the device: autocast's casts, norms in one
-kernel, attention kernels.
+kernel. A function mode computes each function that depends on the device: autocast's casts, norms
+in one kernel, attention kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +20,19 @@ from torch.utils._pytree import tree_map
 from ...spec.choices import Attention
 from ...spec.spec import RunSpec
 from ..workloads.base import autocast_dtype
-from ..workloads.models import transformer
+from ..workloads.models.transformer import matmul_dtype
+from ..workloads.sdpa import AttentionCall
+from .kernels import (
+    FusedNorm,
+    attention_layer,
+    cpu_attention,
+    cuda_attention,
+    cuda_dropout,
+    grouped_product,
+    is_fused_by_cuda,
+    is_grouped_product,
+    masked_cuda_attention,
+)
 
 
 def _named(*names: str) -> frozenset[Any]:
@@ -34,7 +46,6 @@ LOWERED_BY_BOTH = _named(
     *("addmm", "addbmm", "baddbmm", "scaled_dot_product_attention"),
     *("conv1d", "conv2d", "conv3d"),
     *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    "_native_multi_head_attention",
 ) | {torch.linalg.multi_dot, torch.linalg.vecdot}
 LOWERED_BY_CPU = LOWERED_BY_BOTH | _named("tensordot")
 """Functions that autocast runs in its dtype on the CPU."""
@@ -67,37 +78,32 @@ WIDENED_BY_CPU = WIDENED_BY_BOTH | _named(
 )
 """Functions that autocast runs in float32 on the CPU."""
 
-_aten = torch.ops.aten
+DROPOUTS = (F.dropout, torch.dropout)
 
 
 @contextmanager
 def device_semantics(spec: RunSpec) -> Iterator[None]:
     """Run the block as on the device: forward pass and loss. The cache of casts ends with it."""
-    dtype = autocast_dtype(spec)
-    # The model asks torch whether autocast is on; torch does not see an emulated one.
-    emulated_dtype = replaced(transformer, "matmul_dtype", lambda x: dtype or x.dtype)
     functions = CudaFunctions if spec.on_cuda else CpuFunctions
-    with emulated_dtype, functions(dtype, spec.attention_row):
-        yield
-
-
-@contextmanager
-def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Set an attribute to another value in the block."""
-    original = getattr(owner, name)
-    setattr(owner, name, value)
+    mode = functions(autocast_dtype(spec), spec.attention_row)
+    # On the CPU, what the model's code makes without a device is where the model is.
+    default = nullcontext() if spec.on_cuda else torch.device("meta")
     try:
-        yield
+        with default, mode:
+            yield
     finally:
-        setattr(owner, name, original)
+        mode.copies.clear()
 
 
 class CpuFunctions(TorchFunctionMode):
-    """Mode that answers torch functions as on the CPU.
+    """Mode that computes torch functions as on the CPU.
 
     Args:
-        dtype: Autocast's; None without autocast.
+        dtype: Dtype to which autocast lowers matrix products; None without autocast.
         attention: The spec's choice of kernel.
+
+    Attributes:
+        copies: Casts of weights that need gradients, which autocast caches.
     """
 
     lowered: frozenset[Any] = LOWERED_BY_CPU
@@ -107,11 +113,7 @@ class CpuFunctions(TorchFunctionMode):
         super().__init__()
         self._dtype = dtype
         self._attention = attention
-        self._copies: dict[Tensor, Tensor] = {}
-
-    def __exit__(self, *exception: Any) -> None:
-        self._copies.clear()
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self.copies: dict[Tensor, Tensor] = {}
 
     def __torch_function__(
         self,
@@ -121,17 +123,24 @@ class CpuFunctions(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func is matmul_dtype:
+            return self._dtype or args[0].dtype
+        if func is F.multi_head_attention_forward:
+            with self:
+                return attention_layer(*args, **kwargs)
         if self._dtype is not None and (func in self.lowered or func in self.widened):
             to = self._dtype if func in self.lowered else torch.float32
             args, kwargs = tree_map(lambda value: self._cast(value, to), (args, kwargs))
-        return self._answer(func, args, kwargs)
+        return self._compute(func, args, kwargs)
 
-    def _answer(
+    def _compute(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Result of the function for operands that are cast already."""
+        """Compute the function of operands that are cast already."""
         if func is F.scaled_dot_product_attention:
-            return cpu_attention(self._attention, args[0], args[1], args[2])
+            return cpu_attention(self._attention, AttentionCall(*args, **kwargs))
+        if is_grouped_product(func, args):
+            return grouped_product(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _cast(self, value: object, dtype: torch.dtype) -> object:
@@ -142,80 +151,36 @@ class CpuFunctions(TorchFunctionMode):
             return value
         if not (value.is_leaf and value.requires_grad) or torch.is_inference_mode_enabled():
             return value.to(dtype)
-        if value not in self._copies:
-            self._copies[value] = value.to(dtype)
-        return self._copies[value]
+        if value not in self.copies:
+            self.copies[value] = value.to(dtype)
+        return self.copies[value]
 
 
 class CudaFunctions(CpuFunctions):
-    """Mode that answers torch functions as on CUDA."""
+    """Mode that computes torch functions as on CUDA."""
 
     lowered = LOWERED_BY_CUDA
     widened = WIDENED_BY_CUDA
 
-    def _answer(
+    def _compute(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        if func is F.cross_entropy and self._dtype is not None:
+        if func is F.scaled_dot_product_attention:
+            call = AttentionCall(*args, **kwargs)
+            mixed = masked_cuda_attention(self._attention, call)
+            if mixed is not None:
+                return mixed
+            if is_fused_by_cuda(call):
+                return cuda_attention(self._attention, call)
+        if func in DROPOUTS:
+            return cuda_dropout(*args, **kwargs)
+        if is_grouped_product(func, args) and args[0].dtype != torch.bfloat16:
+            return grouped_product(*args, **kwargs)
+        if func is F.rms_norm and kwargs.get("weight") is not None:
+            return FusedNorm.apply(args[0], kwargs["weight"])  # type: ignore[no-untyped-call]
+        is_lowered_loss = self._dtype is not None and not kwargs.get("label_smoothing")
+        if func is F.cross_entropy and is_lowered_loss:
             # Not on autocast's lists itself: log_softmax runs in the low precision, nll_loss in
             # float32.
             return F.nll_loss(torch.log_softmax(args[0], 1).float(), args[1])
-        if func is F.rms_norm:
-            return FusedNorm.apply(args[0], kwargs["weight"])  # type: ignore[no-untyped-call]
-        if func is F.scaled_dot_product_attention:
-            return cuda_attention(self._attention, args[0], args[1], args[2])
         return func(*args, **kwargs)
-
-
-class FusedNorm(torch.autograd.Function):
-    """RMSNorm as one kernel: keeps its input and a float32 number per row."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        """The normalised x, in its own dtype."""
-        normed = torch.empty_like(x)  # before the numbers, as the kernel does
-        ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
-        return normed
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of both inputs."""
-        x, weight, _ = ctx.saved_tensors
-        return torch.empty_like(x), torch.empty_like(weight)
-
-
-def cpu_attention(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention by the CPU's kernel for that choice: flash, except for math."""
-    kernel = (
-        _aten._scaled_dot_product_attention_math
-        if attention.backend == "MATH"
-        else _aten._scaled_dot_product_flash_attention_for_cpu
-    )
-    mixed: Tensor = kernel(q, k, v, dropout_p=0.0, is_causal=True)[0]
-    return mixed
-
-
-def cuda_attention(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention by CUDA's kernel for that choice.
-
-    Torch's default for 16-bit inputs is cuDNN's kernel on compute capability 9 and 10, and flash
-    on others, which takes the same memory; float32 takes the memory-efficient kernel.
-    Flex attention that is not compiled writes the scores out, as math does.
-    """
-    backend = attention.backend
-    if backend is None and attention.kernel == "sdpa":
-        half = q.dtype in (torch.bfloat16, torch.float16)
-        backend = "CUDNN_ATTENTION" if half else "EFFICIENT_ATTENTION"
-    graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
-    if backend == "FLASH_ATTENTION":
-        result = _aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, True)
-    elif backend == "EFFICIENT_ATTENTION":
-        result = _aten._scaled_dot_product_efficient_attention.default(
-            q, k, v, None, graph, 0.0, True
-        )
-    elif backend == "CUDNN_ATTENTION":
-        result = _aten._scaled_dot_product_cudnn_attention.default(q, k, v, None, graph, 0.0, True)
-    else:
-        result = _aten._scaled_dot_product_attention_math.default(q, k, v, None, 0.0, True)
-    mixed: Tensor = result[0]
-    return mixed

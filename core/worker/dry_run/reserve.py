@@ -11,7 +11,7 @@ from ...analysis.memory.predicted import row_by_row
 from ...errors import SysbenchError
 from ...estimate.allocator_settings import settings_of
 from ...estimate.closed_form import why_not_predicted
-from ...estimate.exact import ExactPrediction, canonical_spec, why_not_played
+from ...estimate.exact import ExactPrediction, canonical_spec, unsupported_reason
 from ...estimate.libraries import workspace_bytes
 from ...estimate.requests import Shortage, replay_requests
 from ...formatting import format_bytes
@@ -32,23 +32,23 @@ class ShortInModel(Exception):
 
 
 def with_own_prediction(memory: Memory, spec: RunSpec) -> Memory:
-    """The block with what the step of the user's model takes when it is played; else the reason.
+    """Add the prediction of the dry run of the user's model to the block, or the reason for none.
 
-    It is played in this process after everything was measured: the built-in models have a closed
+    It runs in this process after everything was measured: the built-in models have a closed
     form, which the record takes instead.
     """
-    why = why_not_played(spec)
+    why = unsupported_reason(spec)
     if why is None:
         try:
-            return _with_played_step(memory, spec)
+            return _with_dry_run(memory, spec)
         except Exception as error:  # of code that cannot do without values
             cause = error.__cause__ or error
-            why = f"the step cannot be played: {type(cause).__name__}: {cause}".splitlines()[0]
+            why = f"the dry run failed: {type(cause).__name__}: {cause}".splitlines()[0]
     names = ("predicted_peak_bytes", "reconciliation", "predicted_reserved_bytes")
     return msgspec.structs.replace(memory, missing=memory.missing | dict.fromkeys(names, why))
 
 
-def _with_played_step(memory: Memory, spec: RunSpec) -> Memory:
+def _with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
     from .child import exact_prediction
 
     prediction = exact_prediction(canonical_spec(spec))
@@ -66,7 +66,7 @@ def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
         return memory
     why = why_not_predicted(spec)
     if spec.workload != "transformer" or spec.checkpoint:
-        why = why or "the dry run plays a transformer's step, and none that recomputes"
+        why = why or "the dry run has a transformer's step, and none that recomputes"
     if why is None:
         try:
             return msgspec.structs.replace(memory, predicted_reserved_bytes=_reserved_bytes(spec))
@@ -80,9 +80,9 @@ def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
 
 def _reserved_bytes(spec: RunSpec) -> int:
     # Late: only CUDA runs need the dry run.
-    from .child import quick_prediction
+    from .child import exact_prediction
 
-    return _held(quick_prediction(canonical_spec(spec)), spec)
+    return _held(exact_prediction(canonical_spec(spec)), spec)
 
 
 def _held(prediction: ExactPrediction, spec: RunSpec) -> int:

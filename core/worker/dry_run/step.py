@@ -1,239 +1,197 @@
-"""Dry run of the real step: model, optimizer and workload on meta tensors, which have no data.
-
-The optimizers' update functions are called directly: torch's optimizer classes refuse tensors
-without data, and import torch._dynamo.
-"""
+"""Dry run of the real step: every storage of it, with its place and its lifetime."""
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
-from torch.optim.sgd import sgd
-from torch.overrides import TorchFunctionMode
 
-from ...estimate.extend import Played
+from ...analysis.trace.scopes import MODULE_RANGE
+from ...estimate.extend import DryRun
 from ...estimate.savings.variant import PLAIN, Variant
 from ...estimate.step.backward import GRADIENTS
 from ...estimate.step.forward import LOGITS
 from ...estimate.trace import STEP
-from ...spec.choices import without_autocast
 from ...spec.spec import RunSpec
-from ..workloads import transformer as workload
-from ..workloads.models import transformer
-from .building import BuildTracker, request_initialisation
-from .device import device_semantics, replaced
+from ..ranges import MakeRange, module_ranges
+from ..workloads.base import tensors_in
+from .building import BuildTracker
 from .storages import OUTSIDE, Place, StorageTracker
-from .variants.sharding import local, ranks_played, resizes_told
-from .variants.vary import trained_of, vary
+from .variants.sharding import fake_process_group, local_shard, track_resizes
+from .variants.vary import trained_of
+from .workload import DryRunWorkload
+
+MODEL = "model"
+"""Name of the place outside every module of the model."""
+
+BLOCK = re.compile(r"blocks\.(\d+)")
+"""A block of the built-in model."""
 
 
-class DryRunOptimizer:
-    """Steps as the optimizer of `workloads.transformer.make_optimizer` from its second step on.
-
-    Attributes:
-        state: Optimizer state by parameter, allocated from the start.
-    """
-
-    def __init__(self, spec: RunSpec, model: nn.Module | Sequence[Tensor]) -> None:
-        self._kind = spec.optimizer
-        self._parameters: list[Tensor] = list(
-            model.parameters() if isinstance(model, nn.Module) else model
-        )
-        self._parameters = [one for one in self._parameters if one.requires_grad]
-        self.state = {parameter: self._state_of(parameter) for parameter in self._parameters}
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        if self._kind == "sgd":
-            return {}
-        parameter = local(parameter)
-        fused = self._kind == "adamw-fused"
-        return {
-            # Only the fused kernel reads it on the device; the others read it on the host.
-            "step": torch.zeros((), device=parameter.device) if fused else torch.tensor(0.0),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Update every parameter that has a gradient by it."""
-        parameters = [one for one in self._parameters if one.grad is not None]
-        used = [local(parameter) for parameter in parameters]
-        gradients = [local(one.grad) for one in parameters if one.grad is not None]
-        if self._kind == "sgd":
-            sgd(
-                used,
-                gradients,
-                [None] * len(gradients),
-                weight_decay=0.0,
-                momentum=0.0,
-                lr=1e-3,
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
-            )
-            return
-        adamw(
-            used,
-            gradients,
-            [self.state[parameter]["exp_avg"] for parameter in parameters],
-            [self.state[parameter]["exp_avg_sq"] for parameter in parameters],
-            [],
-            [self.state[parameter]["step"] for parameter in parameters],
-            foreach=self._kind == "adamw-foreach",
-            fused=self._kind == "adamw-fused",
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=1e-4,
-            weight_decay=1e-2,
-            eps=1e-8,
-            maximize=False,
-        )
-
-
-class DryRunWorkload(workload.Workload):
-    """The transformer's workload on meta tensors, on any machine.
+class Places(NamedTuple):
+    """Places of a model's modules, by their names, and of the parameters of their own.
 
     Attributes:
-        requested_spec: The spec that is predicted; ``spec`` is its stand-in, run eagerly.
+        layers: Number of blocks that the places distinguish.
     """
 
-    def __init__(self, requested_spec: RunSpec, variant: Variant = PLAIN) -> None:
-        self.requested_spec = requested_spec
-        with (
-            replaced(transformer, "initialise", request_initialisation),
-            # By name: renaming these in the workload or the model breaks the dry run.
-            replaced(workload, "make_optimizer", lambda spec, model: None),
-            _WithoutData(),
-        ):
-            super().__init__(_runnable(requested_spec))
-        vary(self.model, variant)
-        if self.spec.step == "train":
-            self.optimizer = DryRunOptimizer(self.spec, self.model)  # type: ignore[assignment]
-
-    @contextmanager
-    def _casting(self) -> Iterator[None]:
-        with device_semantics(self.requested_spec):
-            yield
+    of_module: Callable[[str], Place]
+    of_parameters: Callable[[str], Place]
+    layers: int = 0
 
 
-class _WithoutData(TorchFunctionMode):
-    """Makes meta tensors wherever a device is named; tensors without one get data."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if "device" in kwargs:
-            kwargs["device"] = "meta"
-        return func(*args, **kwargs)
+def places_of(spec: RunSpec) -> Places:
+    """The blocks and ends of the built-in model; of others each module by its name."""
+    if spec.is_own:
+        return Places(partial(Place, 0), partial(Place, 0))
+    return Places(_built_in_module, _built_in_parameters, spec.layers)
 
 
-def _runnable(spec: RunSpec) -> RunSpec:
-    """The eager CPU spec without autocast that runs while a device is emulated."""
-    return spec.changed(
-        device="cpu",
-        compile="off",
-        precision=without_autocast(spec.precision_row).name,
-        attention=spec.attention_row.stand_in,
-    )
+def _built_in_module(name: str) -> Place:
+    if found := BLOCK.match(name):
+        return Place(int(found[1]) + 1, "")
+    return Place(0, "head" if name in ("norm", "head") else "embedding")
 
 
-EMBEDDING, HEAD = Place(0, "embedding"), Place(0, "head")
+def _built_in_parameters(name: str) -> Place:
+    return _built_in_module(name) if BLOCK.match(name) else OUTSIDE
 
 
-def play(spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN) -> Played:
-    """Run a dry step with all of the spec's layers; optimizer state exists beforehand.
+def dry_run(
+    spec: RunSpec,
+    capability: str | None = None,
+    variant: Variant = PLAIN,
+    places: Places | None = None,
+) -> DryRun:
+    """Run the step of the whole model on meta tensors; optimizer state exists from the start.
+
+    An optimizer or a whole step of the user's makes its state in a first step, which is not
+    followed.
 
     Args:
         capability: As `closed_form.predict` takes it.
-        variant: Of a training step.
+        variant: Way to train, if it is not the spec's; without an optimizer of the user's.
+        places: See `places_of`, which is the default.
+
+    Raises:
+        Exception: Whatever the user's code raises, also because a tensor has no data.
     """
-    with ranks_played(variant.shards):
-        return _played(spec, capability, variant)
+    with fake_process_group(variant.shards):
+        return _dry_run(spec, capability, variant, places or places_of(spec))
 
 
-def _played(spec: RunSpec, capability: str | None, variant: Variant) -> Played:
+def _dry_run(spec: RunSpec, capability: str | None, variant: Variant, places: Places) -> DryRun:
     built = BuildTracker()
     with built:
         workload = DryRunWorkload(spec, variant)
+        if spec.optimizer == "custom":
+            workload.step(lambda phase: None)
     tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)
-    _own_residents(tracker, workload)
+    _own_residents(tracker, workload, places)
     built.label_the_rest()
     tracker.trace.mark(STEP)
-    _watch(tracker, workload)
-    with tracker, resizes_told(tracker, variant.shards):
+    used: set[Tensor] = set()
+    _watch(tracker, workload, places, used)
+    with (
+        module_ranges(workload.model, _place_ranges(tracker, places)),
+        tracker,
+        track_resizes(tracker, variant.shards),
+        _no_collections(),
+    ):
         workload.step(tracker.enter)
-    return tracker.played(spec.layers, trained_parameters=trained_of(workload.model))
-
-
-def _own_residents(tracker: StorageTracker, workload: DryRunWorkload) -> None:
-    # The optimizer is made last: what comes from its first state on is requested in a step.
     optimizer = workload.optimizer
-    tracker.begin_state(
-        value
-        for state in (optimizer.state.values() if optimizer else ())
-        for value in state.values()
+    for parameter, state in optimizer.state.items() if optimizer else ():
+        if parameter not in used:  # a step makes no state for it
+            for value in tensors_in(state):
+                tracker.forget(value)
+    parameters = list(workload.model.parameters())
+    return DryRun(
+        layers=places.layers,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        parameter_bytes=sum(parameter.nbytes for parameter in parameters),
+        trained_parameters=trained_of(workload.model),
+        moments=list(tracker.moments()),
+        saved_bytes=tracker.saved_bytes,
+        products=tracker.products,
+        moved_bytes=tracker.moved,
+        trace=tracker.whole_trace(),
     )
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Hold off collections: they would free storages where a real step frees none."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _own_residents(tracker: StorageTracker, workload: DryRunWorkload, places: Places) -> None:
+    states = workload.optimizer.state if workload.optimizer else {}
+    tracker.begin_state(value for state in states.values() for value in tensors_in(state))
+    spec = workload.requested_spec
     for name, parameter in workload.model.named_parameters():
-        place = _place_of(name)
-        tracker.own(local(parameter), "parameters", place)
-        state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
-        for value in state.values():
+        place = places.of_parameters(name.rpartition(".")[0] or MODEL)
+        tracker.own(local_shard(parameter), "parameters", place)
+        for value in tensors_in(states.get(parameter, {})):
             # On CUDA only the fused optimizer keeps the number of steps on the device.
-            on_host = value.dim() == 0 and workload.requested_spec.on_cuda
-            if not on_host or workload.requested_spec.optimizer == "adamw-fused":
+            on_host = value.dim() == 0 and spec.on_cuda and spec.optimizer != "adamw-fused"
+            if not on_host:
                 tracker.own(value, "optimizer state", place)
     for buffer in workload.model.buffers():
         tracker.own(buffer, "buffers")
-    for tensor in (workload.tokens, workload.targets):
+    for tensor in workload.inputs:
         tracker.own(tensor, "inputs")
 
 
-def _watch(tracker: StorageTracker, workload: DryRunWorkload) -> None:
-    """Hook the model so that the tracker has the step's place and the gradients."""
-    for name, module in workload.model.named_modules():
-        if re.fullmatch(r"blocks\.\d+", name):
-            _on_forward(tracker, module, _place_of(name), HEAD)
-    _on_forward(tracker, workload.model, EMBEDDING, HEAD)
+def _place_ranges(tracker: StorageTracker, places: Places) -> MakeRange:
+    """Ranges around modules that move the tracker to their places."""
+    open_places: list[Place] = [OUTSIDE]
 
-    def done(module: nn.Module, args: object, logits: Tensor) -> None:
-        tracker.own(logits, LOGITS)
+    @contextmanager
+    def at(range_name: str) -> Iterator[None]:
+        open_places.append(places.of_module(range_name.removeprefix(MODULE_RANGE)))
+        tracker.go_to(open_places[-1])
+        try:
+            yield
+        finally:
+            open_places.pop()
+            tracker.go_to(open_places[-1])
+
+    return at
+
+
+def _watch(
+    tracker: StorageTracker, workload: DryRunWorkload, places: Places, used: set[Tensor]
+) -> None:
+    """Hook the model so that the tracker has its outputs and the gradients."""
+
+    def done(module: nn.Module, args: object, output: object) -> None:
+        for tensor in tensors_in(output):
+            tracker.own(tensor, LOGITS)
         if not workload.spec.has_backward:
             tracker.graph_is_complete()
 
     workload.model.register_forward_hook(done)
 
-    for name, parameter in workload.model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        own = partial(_own_gradient, tracker, _place_of(name))
-        parameter.register_post_accumulate_grad_hook(own)  # type: ignore[no-untyped-call]
+    def own_gradient(place: Place, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        used.add(parameter)
+        tracker.own(local_shard(parameter.grad), GRADIENTS, place)
 
-
-def _own_gradient(tracker: StorageTracker, place: Place, parameter: Tensor) -> None:
-    assert parameter.grad is not None
-    tracker.own(local(parameter.grad), GRADIENTS, place)
-
-
-def _on_forward(tracker: StorageTracker, module: nn.Module, inside: Place, behind: Place) -> None:
-    module.register_forward_pre_hook(lambda module, args: tracker.go_to(inside))
-    module.register_forward_hook(lambda module, args, result: tracker.go_to(behind))
-
-
-def _place_of(name: str) -> Place:
-    """The place of a module or a parameter, by its name."""
-    index = re.match(r"blocks\.(\d+)", name)
-    return Place(int(index[1]) + 1, "") if index else OUTSIDE
+    named = [*workload.model.named_parameters(), *((MODEL, one) for one in workload.inputs)]
+    for name, leaf in named:
+        if leaf.requires_grad:
+            place = places.of_parameters(name.rpartition(".")[0] or MODEL)
+            keep = partial(own_gradient, place)
+            leaf.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]

@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...estimate.blocks import GRANULE
 from ...estimate.closed_form import ROWS
-from ...estimate.extend import Moment, Played, Product
+from ...estimate.extend import Moment, Product
 from ...estimate.libraries import WORKSPACES, workspace_bytes
 from ...estimate.requests import BACKWARD_PRODUCT, PRODUCT
 from ...estimate.step.forward import COPIES, LOGITS
 from ...estimate.step.tape import ACTIVATIONS, TEMPORARIES
-from ...estimate.trace import STATE
+from ...estimate.trace import STATE, Trace
 from .building import BuildTracker
 from .operations import (
     flops_of,
@@ -82,6 +82,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase: The current phase.
         saved_bytes: Bytes alive at the end of the forward pass and the loss, without residents.
         trace: Every request for a storage and its return, from the build on.
+        products: Number of times that each phase computes each product.
+        moved: Bytes that all other operations read and write, by phase.
     """
 
     def __init__(self, built: BuildTracker, capability: str | None, *, on_cuda: bool) -> None:
@@ -101,8 +103,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._moments: list[tuple[str, Place]] = []
         self._first_nodes: list[int] = []  # ascending; parallel to `_forward_places`
         self._forward_places: list[Place] = []
-        self._products: Counter[tuple[str, Product]] = Counter()
-        self._moved: Counter[str] = Counter()
+        self.products: Counter[tuple[str, Product]] = Counter()
+        self.moved: Counter[str] = Counter()
 
     def go_to(self, place: Place) -> None:
         """Enter a place of the forward pass or the loss; its graph nodes number from here."""
@@ -131,7 +133,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         life.category, life.place = category, place
 
     def resized(self, tensor: Tensor) -> None:
-        """Follow a storage whose memory was returned, or requested anew, without an operation."""
+        """Follow a storage whose memory was returned, or requested again, without an operation."""
         address, count = _address(tensor), tensor.untyped_storage().nbytes()
         life = self._of.get(address)
         if life is None or life.bytes == count:
@@ -145,7 +147,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._moments.append((self.phase, self._place))
 
     def forget(self, tensor: Tensor) -> None:
-        """Count the tensor's storage as if it had never been there."""
+        """Exclude the tensor's storage from all totals."""
         life = self._of.get(_address(tensor))
         if life is not None:
             life.bytes = 0
@@ -266,9 +268,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         flops = flops_of(func.overloadpacket, args, kwargs, result)
         if flops:
-            self._products[self.phase, product_of(flops, func, args, result)] += 1
+            self.products[self.phase, product_of(flops, func, args, result)] += 1
         elif not func.is_view:
-            self._moved[self.phase] += moved_bytes(func, args, result)
+            self.moved[self.phase] += moved_bytes(func, args, result)
 
     def _follow(
         self, tensor: Tensor, category: str, block: int, instead_of: Tensor | None = None
@@ -295,19 +297,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             life.died = len(self._moments)
         self.trace.give_back(life.number)
 
-    def played(self, layers: int, trained_parameters: int = 0) -> Played:
-        """The tracked step, of a model of so many layers and parameters that it updates."""
-        return Played(
-            layers=layers,
-            trained_parameters=trained_parameters,
-            moments=list(self._all_moments()),
-            saved_bytes=self.saved_bytes,
-            products=self._products,
-            moved_bytes=self._moved,
-            trace=self.trace.without(self._forgotten),
-        )
+    def whole_trace(self) -> Trace:
+        """Every request and its return, without those of forgotten tensors."""
+        return self.trace.without(self._forgotten)
 
-    def _all_moments(self) -> Iterator[Moment]:
+    def moments(self) -> Iterator[Moment]:
+        """Live bytes at each moment, in order of time."""
         rows = {name: row for row, name in enumerate(ROWS)}
         # One more than moments: a storage may be born or die after the last one. The zip below
         # drops that entry.

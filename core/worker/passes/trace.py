@@ -10,8 +10,7 @@ from typing import NoReturn
 
 import msgspec
 import torch
-from torch.autograd.profiler import record_function
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from ...analysis.costs.rows import borrowed_work, with_costs
 from ...analysis.kernels.provenance import GeneratedGraph, with_provenance
@@ -34,7 +33,7 @@ from ..compile.apply import compiled_modules
 from ..compile.graphs import made_kernels, watched_graphs
 from ..compile.ranges import part_ranges
 from ..limits import lift_memory_limit
-from ..ranges import PhaseRanges, module_ranges, profiler_range
+from ..ranges import PhaseRanges, module_ranges
 from ..workloads.base import SteppedWorkload
 from ..workloads.own import report_own_model
 from ..workloads.sdpa import report_sdpa_kernel
@@ -56,9 +55,9 @@ def measure(job: Job, report: Report) -> None:
     workload = make_workload(job.spec)
     raw, shaped = job.path / "trace.json", job.path / "shapes.json"
     root = compiled_modules(job.spec, workload.model)[0]
-    with watched_graphs(job.spec, root) as graphs, module_ranges(workload.model, profiler_range):
+    with watched_graphs(job.spec, root) as graphs, module_ranges(workload.model, record_function):
         _record(workload, graphs, report, raw)
-        with part_ranges(graphs, profiler_range):
+        with part_ranges(graphs, record_function):
             _record_shapes(workload, shaped)
     report_own_model(workload, report)
     report_sdpa_kernel(workload, report)
@@ -104,7 +103,7 @@ def _record(
     workload: SteppedWorkload, graphs: list[GeneratedGraph], report: Report, path: Path
 ) -> None:
     """Warm up, trace, and write the profiler's JSON."""
-    enter = PhaseRanges(profiler_range)
+    enter = PhaseRanges(record_function)
     spec = workload.spec
     report(StageEntered(stage="compile" if spec.compiles else "warmup"))
     warmup = WARMUP_STEPS if spec.warmup == "auto" else spec.warmup
@@ -122,7 +121,7 @@ def _record(
     # One profiler step for all traced steps: the range of a second one would cut ours in two.
     plan = schedule(wait=0, warmup=1, active=1)
     with (
-        part_ranges(graphs, profiler_range),
+        part_ranges(graphs, record_function),
         profile(activities=activities, schedule=plan) as profiler,
     ):
         workload.step(enter)
@@ -144,7 +143,7 @@ def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
     do without.
     """
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes:
-        workload.step(PhaseRanges(profiler_range))
+        workload.step(PhaseRanges(record_function))
         _synchronise(workload.spec)
     _export(shapes, path)
 

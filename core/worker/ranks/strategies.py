@@ -137,8 +137,8 @@ def flattened(tensors: Sequence[Tensor]) -> Tensor:
 def copy_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     """Copy the elements of a flattened tensor back into the tensors that it was made of."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
-    torch._foreach_copy_(list(tensors), shaped)
+    for part, tensor in zip(parts, tensors, strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 MIB = 2**20

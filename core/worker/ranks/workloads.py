@@ -16,9 +16,8 @@ from torch import nn
 from ...errors import ModelError
 from ...record.distributed import MemoryRow, Moment
 from ...spec.spec import RunSpec
-from ..workloads.base import EnterPhase, SteppedWorkload
-from ..workloads.own import OwnWorkload
-from ..workloads.transformer import Workload, make_optimizer
+from ..workloads.base import EnterPhase, SteppedWorkload, optimizer_over
+from ..workloads.own import Workload
 from .block import resident_row, rows_around_optimizer
 from .collectives import Collectives
 from .strategies import Strategy, make_strategy, trained
@@ -31,8 +30,8 @@ def make_sharded_optimizer(
     parameters = trained(model)
     owners = owners_of([parameter.numel() for parameter in parameters], collectives.ranks)
     pairs = list(zip(parameters, owners, strict=True))
-    own = nn.ParameterList(parameter for parameter, owner in pairs if owner == collectives.rank)
-    optimizer = make_optimizer(spec, own)
+    own = [parameter for parameter, owner in pairs if owner == collectives.rank]
+    optimizer = optimizer_over(spec, own)
 
     def share(*_: Any) -> None:
         sent = [
@@ -109,19 +108,20 @@ class ParallelWorkload(OfRanks, Workload):
         self.spec = spec
         own = slice(collectives.rank * spec.batch, (collectives.rank + 1) * spec.batch)
         # Cloned: a slice would keep the combined batch alive.
-        self.tokens, self.targets = self.tokens[own].clone(), self.targets[own].clone()
+        assert self.targets is not None
+        self.batch, self.targets = self.batch[own].clone(), self.targets[own].clone()
         self.collectives = collectives
         self.strategy = make_strategy(spec, self.model, collectives)
         self.model = self.strategy.model
         self.optimizer = (
             make_sharded_optimizer(spec, self.model, collectives)
             if spec.shard_optimizer
-            else make_optimizer(spec, self.model)
+            else optimizer_over(spec, list(self.model.parameters()))
         )
         self.phases = with_sharing(self.phases, self.strategy)
 
 
-class ParallelOwnWorkload(OfRanks, OwnWorkload):
+class ParallelOwnWorkload(OfRanks, Workload):
     """The training step of a model of the user's on one of several ranks.
 
     Every rank builds the model, takes the weights of rank 0, and has a batch of its own.

@@ -130,6 +130,20 @@ def tensors_in(value: object) -> list[Tensor]:
     return [tensor for part in parts for tensor in tensors_in(part)]
 
 
+def phases_of(spec: RunSpec) -> tuple[str, ...]:
+    """The phases of a training step over token ids, in order."""
+    if not spec.has_backward:
+        return ("forward",)
+    if spec.step == "forward+backward":
+        return ("forward", "loss", "backward", "zero-grad")
+    clip = ("clip",) if spec.clip else ()
+    return ("forward", "loss", "backward", *clip, "optimizer", "zero-grad")
+
+
+MakeOptimizer = Callable[[RunSpec, list[nn.Parameter]], torch.optim.Optimizer]
+"""Makes the spec's optimizer over these parameters."""
+
+
 def optimizer_over(spec: RunSpec, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """The spec's optimizer over these parameters, with its usual settings."""
     if spec.optimizer == "sgd":

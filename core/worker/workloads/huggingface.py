@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import inspect
 import json
 import os
@@ -102,21 +101,6 @@ def model_class(spec: RunSpec) -> tuple[Any, Any]:
         if (found := mapping.get(type(config), None)) is not None:
             return (found[0] if isinstance(found, tuple) else found), config
     raise ModelError(f"transformers {transformers.__version__} has no model for {path}")
-
-
-def is_of_one_package(spec: RunSpec) -> bool:
-    """Whether the package of the configuration's kind defines the class that it names."""
-    found = importlib.util.find_spec("transformers")
-    values = json.loads(Path(spec.model_file).read_bytes())
-    if found is None or found.origin is None or not isinstance(values, dict):
-        return False
-    kind = str(values.get("model_type"))
-    names = (values | decoded_arguments(spec.model_args)).get("architectures") or ()
-    source = Path(found.origin).with_name("models") / kind / f"modeling_{kind}.py"
-    if not kind.isidentifier() or not source.is_file():
-        return False
-    text = source.read_text(encoding="utf-8")
-    return bool(names) and all(f"\nclass {name}(" in text for name in names)
 
 
 def _transformers() -> Any:

@@ -1,4 +1,4 @@
-"""Steps of a model of the user's: a factory's, or one of a Hugging Face configuration."""
+"""Steps of a model: the built-in one, a factory's, or one of a Hugging Face configuration."""
 
 from __future__ import annotations
 
@@ -20,26 +20,40 @@ from ...spec.model_source import libraries_of
 from ...spec.own_model import source_of
 from ...spec.spec import RunSpec
 from ..compile.apply import compiled
-from .base import EnterPhase, SteppedWorkload, optimizer_over, tensors_in, weight_dtype
+from .base import (
+    EnterPhase,
+    MakeOptimizer,
+    SteppedWorkload,
+    optimizer_over,
+    phases_of,
+    tensors_in,
+    weight_dtype,
+)
 from .factory import SIZES, Parts, built_parts, guarded, import_factory
+from .models.transformer import Transformer
 
 CROSS_ENTROPY = "cross-entropy of the logits with random targets"
 OF_OUTPUT = "the loss of the output"
 MEAN_SQUARE = "mean square of the outputs"
 
 
-class OwnWorkload(SteppedWorkload):
-    """A model of the user's, with its own inputs, loss, optimizer or whole step where it has them.
+class Workload(SteppedWorkload):
+    """A model with its own inputs, loss, optimizer or whole step where it brings them.
 
     Attributes:
-        parts: What its code gave.
+        parts: The model, and what it brings.
         batch: The inputs of every step.
-        targets: Of the built-in loss over token ids; None where the inputs are the user's.
-        ids: How many different ids targets can have.
+        targets: Targets of the built-in loss over token ids; None where the model brings inputs.
+        ids: Number of different ids that targets can have.
         loss_words: Name of the loss; empty before the first step that had one.
     """
 
-    def __init__(self, spec: RunSpec, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        device: torch.device | None = None,
+        make_optimizer: MakeOptimizer = optimizer_over,
+    ) -> None:
         """Build the spec's model on its device, or on another one.
 
         Raises:
@@ -49,9 +63,10 @@ class OwnWorkload(SteppedWorkload):
         """
         super().__init__(spec)
         self.device = device or self.device
+        self._make_optimizer = make_optimizer
         self.ids = 0
         with self.device:
-            self.parts = parts_of(spec)
+            self.parts = self._parts()
             self._check_keys()
             with guarded("batch()"):
                 self.batch, self.targets = self._inputs()
@@ -85,19 +100,19 @@ class OwnWorkload(SteppedWorkload):
             **self.parts.facts,
         }
 
+    def _parts(self) -> Parts:
+        """The model and what it brings, made on torch's default device."""
+        return parts_of(self.spec)
+
     def _prepared(self, model: nn.Module) -> nn.Module:
         """The placed model as its steps run it."""
         return compiled(self.spec, model.train(self.spec.step != "inference"))
 
     def _phases(self) -> tuple[str, ...]:
-        spec = self.spec
-        if not spec.has_backward:
-            return ("forward",)
-        loss = () if self.parts.loss else ("loss",)
+        absent = {"loss"} if self.parts.loss else set[str]()
         if self.optimizer is None:
-            return ("forward", *loss, "backward", "zero-grad")
-        clip = ("clip",) if spec.clip else ()
-        return ("forward", *loss, "backward", *clip, "optimizer", "zero-grad")
+            absent |= {"clip", "optimizer"}
+        return tuple(phase for phase in phases_of(self.spec) if phase not in absent)
 
     def _check_keys(self) -> None:
         """Refuse the keys that nothing here honours.
@@ -159,7 +174,7 @@ class OwnWorkload(SteppedWorkload):
             return None
         parameters = [one for one in self.model.parameters() if one.requires_grad]
         if self.parts.optimizer is None:
-            return optimizer_over(self.spec, parameters)
+            return self._make_optimizer(self.spec, parameters)
         with guarded("optimizer()"):
             optimizer = self.parts.optimizer(parameters)
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -230,7 +245,11 @@ class OwnWorkload(SteppedWorkload):
 
 
 def parts_of(spec: RunSpec) -> Parts:
-    """What the code of the spec's model gives, made on torch's default device."""
+    """The spec's model and what it brings, made on torch's default device."""
+    if not spec.is_own:
+        kernel = spec.attention_row.kernel
+        model = Transformer(spec.dimensions, spec.context, kernel, checkpoint=spec.checkpoint)
+        return Parts(model=model, takes=frozenset(SIZES))
     if source_of(spec.model).door != "hf":
         return built_parts(spec)
     from .huggingface import configured_parts
@@ -250,7 +269,7 @@ def import_own_model(spec: RunSpec) -> None:
 
 def report_own_model(workload: object, report: Report) -> None:
     """Report the facts of a model of the user's; of others nothing."""
-    if isinstance(workload, OwnWorkload):
+    if isinstance(workload, Workload) and workload.spec.is_own:
         report(DeviceDescribed(facts={"model": workload.facts}))
 
 

@@ -60,7 +60,7 @@ def peaks_of(tmp_path: Path) -> Callable[..., dict[str, int]]:
 
 
 def _resident_bytes(workload: Workload) -> int:
-    tensors: list[Tensor] = [workload.tokens, workload.targets]
+    tensors: list[Tensor] = [*workload.inputs]
     tensors += workload.model.parameters()
     tensors += workload.model.buffers()
     if workload.optimizer is not None:

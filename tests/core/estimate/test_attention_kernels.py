@@ -15,7 +15,7 @@ from sysbench.core.estimate.libraries import HOPPER_WORKSPACE
 from sysbench.core.estimate.requests import replay_requests
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run import building
-from sysbench.core.worker.dry_run.child import quick_prediction
+from sysbench.core.worker.dry_run.child import exact_prediction
 
 MODEL: dict[str, Any] = {"vocab": 500, "d_model": 128, "d_ff": 320, "heads": 4, "layers": 6}
 
@@ -51,7 +51,7 @@ def test_the_peak_has_what_the_kernels_take(
 ) -> None:
     monkeypatch.setattr(building, "BEYOND", 0.0)  # all values there are zero
     spec = RunSpec(**MODEL, batch=2, device="cuda:0", **{"attention": "sdpa-math", **settings})
-    prediction = quick_prediction(spec)
+    prediction = exact_prediction(spec)
     assert prediction.requests is not None
     held = replay_requests(prediction.requests, HOPPER_WORKSPACE)
     assert (held.allocated_bytes, held.reserved_bytes) == (allocated, reserved)

@@ -1,4 +1,4 @@
-"""Steps played on fake tensors: against real steps, the closed form, and more layers."""
+"""Dry runs of steps: against real steps, the closed form, and more layers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.estimate.closed_form import ROWS, predict
 from sysbench.core.estimate.exact import ExactPrediction
-from sysbench.core.estimate.extend import Moment, Played, extended
+from sysbench.core.estimate.extend import DryRun, Moment, extended
 from sysbench.core.estimate.libraries import workspaces_bytes
 from sysbench.core.estimate.savings.variant import PLAIN, Variant
 from sysbench.core.estimate.step.step import step_memory
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.dry_run.step import play
+from sysbench.core.worker.dry_run.step import dry_run
 from sysbench.core.worker.workloads.transformer import Workload, phases_of
 
 SMALL: dict[str, Any] = {"vocab": 1000, "d_model": 64, "d_ff": 160, "layers": 3, "heads": 4}
@@ -71,7 +71,7 @@ def test_every_optimizer_peaks_at_what_it_allocates(
 
 
 class RealWorkload(Workload):
-    """Replaces the dry run's workload; its optimizer has its state."""
+    """Takes the place of the dry run's workload; its optimizer has its state."""
 
     def __init__(self, spec: RunSpec, variant: Variant) -> None:
         assert variant == PLAIN
@@ -97,9 +97,9 @@ def test_every_moment_is_the_moment_of_a_step_on_real_tensors(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = RunSpec(**SMALL, batch=2, context=10, device="cpu", **settings)
-    fake = play(spec)
+    fake = dry_run(spec)
     monkeypatch.setattr("sysbench.core.worker.dry_run.step.DryRunWorkload", RealWorkload)
-    real = play(spec)
+    real = dry_run(spec)
     assert fake.moments == real.moments
     assert (fake.saved_bytes, fake.moved_bytes) == (real.saved_bytes, real.moved_bytes)
     assert fake.products == real.products
@@ -114,12 +114,12 @@ def test_every_moment_is_the_moment_of_a_step_on_real_tensors(
         (LONG, 96, {"device": "cuda:0", "precision": "bf16-pure", "step": "inference"}),
     ],
 )
-def test_three_and_four_layers_tell_all_of_five(
+def test_three_and_four_layers_give_all_of_five(
     size: dict[str, Any], context: int, settings: dict[str, Any]
 ) -> None:
     spec = RunSpec(**size | {"layers": 5}, batch=2, context=context, **settings)
-    whole = play(spec)
-    small, large = (play(spec.changed(layers=layers)) for layers in (3, 4))
+    whole = dry_run(spec)
+    small, large = (dry_run(spec.changed(layers=layers)) for layers in (3, 4))
     told = extended(small, large, layers=5)
     assert worst_moments(told) == worst_moments(whole)
     assert told.saved_bytes == whole.saved_bytes
@@ -127,20 +127,20 @@ def test_three_and_four_layers_tell_all_of_five(
     assert told.moved_bytes == whole.moved_bytes
 
 
-def worst_moments(played: Played) -> dict[str, tuple[int, int]]:
+def worst_moments(run: DryRun) -> dict[str, tuple[int, int]]:
     """Phase to its peak as requested and as blocks."""
-    phases = {moment.phase for moment in played.moments}
-    return {phase: (worst(played, phase, 0), worst(played, phase, 1)) for phase in phases}
+    phases = {moment.phase for moment in run.moments}
+    return {phase: (worst(run, phase, 0), worst(run, phase, 1)) for phase in phases}
 
 
-def worst(played: Played, phase: str, column: int) -> int:
-    moments = [moment for moment in played.moments if moment.phase == phase]
+def worst(run: DryRun, phase: str, column: int) -> int:
+    moments = [moment for moment in run.moments if moment.phase == phase]
     return max(sum((moment.requested, moment.rounded)[column]) for moment in moments)
 
 
 def test_blocks_that_differ_cannot_be_extended() -> None:
-    def played(layers: int, names: str) -> Played:
-        return Played(
+    def run(layers: int, names: str) -> DryRun:
+        return DryRun(
             layers=layers,
             moments=[Moment("forward", 0, name, (1,), (512,)) for name in names],
             saved_bytes=0,
@@ -149,7 +149,7 @@ def test_blocks_that_differ_cannot_be_extended() -> None:
         )
 
     with pytest.raises(WorkerFailed, match="blocks"):
-        extended(played(3, "ab"), played(4, "ac"), 9)
+        extended(run(3, "ab"), run(4, "ac"), 9)
 
 
 COMBINATIONS: list[dict[str, Any]] = [

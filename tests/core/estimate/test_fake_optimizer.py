@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.step import DryRunOptimizer
-from sysbench.core.worker.workloads.transformer import make_optimizer
+from sysbench.core.worker.dry_run.workload import DryRunOptimizer
+from sysbench.core.worker.workloads.base import optimizer_over
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -51,7 +51,8 @@ def model_with_gradients() -> nn.Module:
 def test_a_step_is_the_step_of_the_class_operation_by_operation(kind: Any) -> None:
     spec = RunSpec(device="cpu", optimizer=kind)
     ours, theirs = model_with_gradients(), model_with_gradients()
-    fake, real = DryRunOptimizer(spec, ours), make_optimizer(spec, theirs)
+    fake = DryRunOptimizer(spec, list(ours.parameters()))
+    real = optimizer_over(spec, list(theirs.parameters()))
     fake.step()
     real.step()
     with Operations() as by_fake:

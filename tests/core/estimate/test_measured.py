@@ -122,8 +122,8 @@ def saved_bytes(spec: RunSpec) -> int:
     workload = Workload(spec)
     held = {
         tensor.untyped_storage().data_ptr()
-        for tensor in (*workload.model.parameters(), *workload.model.buffers(), workload.tokens)
-    } | {workload.targets.untyped_storage().data_ptr()}
+        for tensor in (*workload.model.parameters(), *workload.model.buffers(), *workload.inputs)
+    }
     saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:

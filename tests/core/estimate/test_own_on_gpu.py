@@ -1,4 +1,4 @@
-"""Steps of a user's model that are played on tensors without data, against CUDA's allocator."""
+"""Dry runs of a user's model, against CUDA's allocator."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from sysbench.core.estimate.room import (
 )
 from sysbench.core.machine.cards import find_card
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.child import quick_prediction
+from sysbench.core.worker.dry_run.child import exact_prediction
 
 SPEC = RunSpec(device="cuda:0")
 
@@ -81,8 +81,8 @@ def test_workspaces_go_by_the_capability() -> None:
     spec = RunSpec(vocab=500, d_model=64, d_ff=160, layers=2, heads=2, context=32, device="cuda:0")
     threads, fewer = 2, HOPPER_WORKSPACE - WORKSPACE
     assert predict(spec, "9.0") == predict(spec)
-    exact = quick_prediction(spec, "8.0")
-    for hopper, ampere in ((predict(spec), predict(spec, "8.0")), (quick_prediction(spec), exact)):
+    exact = exact_prediction(spec, "8.0")
+    for hopper, ampere in ((predict(spec), predict(spec, "8.0")), (exact_prediction(spec), exact)):
         assert hopper.peak_bytes - ampere.peak_bytes == threads * fewer
     assert exact.requests is not None
     # A limit that the smaller workspaces just leave room for, whatever the build leaves cached.
@@ -104,7 +104,7 @@ def test_what_fits_by_chance_is_not_sure_to_fit() -> None:
         model="cs336-2025/small", batch=8, context=1363, precision="bf16", device="cuda:0"
     )
     room = available_memory(spec, 24_082 * MIB, card_here("8.9"))
-    prediction = quick_prediction(spec, "8.9")
+    prediction = exact_prediction(spec, "8.9")
     assert prediction.requests is not None
     workspace = workspace_bytes("8.9")
     assert replay_requests(prediction.requests, workspace, None, room.least).shortage is None

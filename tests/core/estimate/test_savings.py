@@ -44,11 +44,11 @@ def test_each_row_is_the_prediction_of_a_spec_that_can_run(
 def test_what_cannot_be_predicted_is_named_and_ends_nothing() -> None:
     def played(spec: RunSpec) -> Prediction:
         if spec.precision != "fp32":
-            raise WorkerFailed("exact mode cannot play this step: of its own")
+            raise WorkerFailed("exact mode cannot run this step: of its own")
         return predict(spec)
 
     found = savings_of(RunSpec(**XL), played)
-    assert found.unknown == {"precision": "exact mode cannot play this step: of its own"}
+    assert found.unknown == {"precision": "exact mode cannot run this step: of its own"}
     assert {"optimizer": "sgd"} in [row.settings for row in found.savings]
     with pytest.raises(SpecError, match="--savings = True: not for this spec: compiled code"):
         savings_of(RunSpec(**XL, compile="default"), predict)

@@ -121,8 +121,7 @@ def measure(cells: list[Cell], every: int) -> None:
 def answer_cells() -> int:
     """Answer each line of the input, a cell, with its amounts from a process of its own."""
     from sysbench.core.worker import setup  # noqa: F401
-    from sysbench.core.worker.dry_run import building, child  # noqa: F401
-    from sysbench.core.worker.dry_run import step as dry_run_step  # noqa: F401
+    from sysbench.core.worker.dry_run import building, child, depth  # noqa: F401
 
     # All values of a null GPU are zero: no weight is outside of its bounds.
     building.BEYOND = 0.0
@@ -180,11 +179,11 @@ def predicted(spec: RunSpec) -> dict[str, Any]:
     from sysbench.core.estimate.exact import canonical_spec
     from sysbench.core.estimate.libraries import workspace_bytes
     from sysbench.core.estimate.requests import replay_requests
-    from sysbench.core.worker.dry_run.child import quick_prediction
+    from sysbench.core.worker.dry_run.child import exact_prediction
 
     gc.collect()
     gc.disable()  # a collection would free storages where a step frees none
-    requests = quick_prediction(canonical_spec(spec)).requests
+    requests = exact_prediction(canonical_spec(spec)).requests
     assert requests is not None
     held = replay_requests(requests, workspace_bytes("9.0"), capacity_bytes=CAPACITY)
     return {

@@ -82,7 +82,7 @@ def answered(name: str, precision: str) -> Model:
     """Predict and measure in this process."""
     from sysbench.core.spec.resolve import resolved
     from sysbench.core.spec.spec import parse_spec
-    from sysbench.core.worker.dry_run.own import without_values
+    from sysbench.core.worker.dry_run.workload import PlainBatches
 
     kind, architecture, sizes = ARCHITECTURES[name]
     with tempfile.TemporaryDirectory() as folder:
@@ -91,8 +91,8 @@ def answered(name: str, precision: str) -> Model:
         settings: dict[str, object] = {"model": f"hf:{folder}", "batch": 2, "precision": precision}
         settings |= {"context": 0 if kind.startswith(WITHOUT_CONTEXT) else 64, "device": "cuda:0"}
         spec: RunSpec = resolved(parse_spec(settings))
-        found = predicted(spec)  # it imports transformers, which has the values' functions
-        with without_values():
+        found = predicted(spec)
+        with PlainBatches():
             found |= measured(spec)
     return Model(name=name, precision=precision, **found)
 

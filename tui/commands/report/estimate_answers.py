@@ -16,7 +16,7 @@ import msgspec
 from ....core.errors import SpecError
 from ....core.estimate.allocator_settings import settings_of
 from ....core.estimate.closed_form import predict, why_no_workspace, why_not_predicted
-from ....core.estimate.exact import Estimator, ExactPrediction, why_not_played
+from ....core.estimate.exact import Estimator, ExactPrediction, unsupported_reason
 from ....core.estimate.grid import Predict, cells_of, fit, parse_axes
 from ....core.estimate.room import (
     ANY_CARD,
@@ -164,7 +164,7 @@ def _capability(arguments: argparse.Namespace) -> str | None:
 def _one(
     arguments: argparse.Namespace, spec: RunSpec, target: Target, exact: Estimator | None
 ) -> None:
-    why = (why_not_predicted(spec) if exact is None else why_not_played(spec)) or ""
+    why = (why_not_predicted(spec) if exact is None else unsupported_reason(spec)) or ""
     if why and exact is not None:
         raise SpecError("--exact", True, f"not for this spec: {why}")
     roof, why_no_roof = (None, "") if exact is None else _roof(arguments, spec, target.card)

@@ -226,9 +226,9 @@ class RunScreen(WorkScreen):
         from ....core.estimate.exact import Estimator
 
         predicted = self.prediction.predicted
-        from ....core.estimate.exact import why_not_played
+        from ....core.estimate.exact import unsupported_reason
 
-        why = why_not_played(predicted.spec) if predicted else "the form is not complete"
+        why = unsupported_reason(predicted.spec) if predicted else "the form is not complete"
         if predicted is None or why:
             self.notify(str(why), title="No exact prediction", severity="error", markup=False)
             return

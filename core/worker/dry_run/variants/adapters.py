@@ -1,4 +1,4 @@
-"""Low-rank adapters in a model that is played: what is there is frozen, what they add is trained.
+"""Low-rank adapters in the model of a dry run: what is there is frozen, what they add is trained.
 
 Hu et al. 2021, arXiv:2106.09685: beside a frozen product x W stands (x A) B, with A and B of a
 small rank. The order of the operations is the usual one: product, both small products, their

@@ -1,7 +1,7 @@
-"""Sharding of a model that is played: torch's own ``fully_shard`` among ranks that are not there.
+"""Sharding in a dry run: torch's own ``fully_shard`` in a process group with a single process.
 
-Its collectives move nothing; what it requests and returns for them is torch's own doing. Tensors
-without data are refused by one check of torch's, which is left out.
+Its collectives move nothing; what it requests and returns for them is torch's own doing. torch has
+no public way to shard tensors without data, so this module replaces one check and two functions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,24 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ....errors import ModelError
 from ...workloads.blocks import blocks_of
-from ..device import replaced
 
 if TYPE_CHECKING:
     from ..storages import StorageTracker
 
 
 @contextmanager
-def ranks_played(ranks: int) -> Iterator[None]:
+def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Set an attribute to another value in the block."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def fake_process_group(ranks: int) -> Iterator[None]:
     """A group of that many ranks in the block, this one the first; none for a single one."""
     if ranks == 1:
         yield
@@ -40,7 +50,7 @@ def ranks_played(ranks: int) -> Iterator[None]:
     )
     try:
         group = _fsdp_param_group.FSDPParamGroup
-        with replaced(group, "_validate_no_meta_params", lambda self: None):
+        with _replaced(group, "_validate_no_meta_params", lambda self: None):
             yield
     finally:
         dist.destroy_process_group()
@@ -76,8 +86,8 @@ class _NoTransfer:
 
 
 @contextmanager
-def resizes_told(tracker: StorageTracker, ranks: int) -> Iterator[None]:
-    """Tell the tracker in the block what ``fully_shard`` does to storages without an operation.
+def track_resizes(tracker: StorageTracker, ranks: int) -> Iterator[None]:
+    """Follow in the block what ``fully_shard`` does to storages without an operation.
 
     It returns the memory of gathered weights, and requests it again, by resizing their storage.
     """
@@ -86,21 +96,21 @@ def resizes_told(tracker: StorageTracker, ranks: int) -> Iterator[None]:
         return
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
-    def telling(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-        def told(tensor: Tensor) -> None:
+    def tracked(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+        def resize_and_track(tensor: Tensor) -> None:
             resize(tensor)
             tracker.resized(tensor)
 
-        return told
+        return resize_and_track
 
     with ExitStack() as stack:
         for name in ("alloc_storage", "free_storage"):
-            told = telling(getattr(_fsdp_param, name))
-            stack.enter_context(replaced(_fsdp_param, name, told))
+            resize = tracked(getattr(_fsdp_param, name))
+            stack.enter_context(_replaced(_fsdp_param, name, resize))
         yield
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """This rank's shard of a tensor that is divided; others as they are."""
     shard_of: Tensor = getattr(tensor, "_local_tensor", tensor)
     return shard_of

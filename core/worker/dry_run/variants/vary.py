@@ -1,4 +1,4 @@
-"""A model that is played, changed as a variant says."""
+"""The model of a dry run, changed by a variant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .sharding import shard
 
 
 def vary(model: nn.Module, variant: Variant) -> None:
-    """Change the model in place; `sharding.ranks_played` has to be around it.
+    """Change the model in place; `sharding.fake_process_group` has to be around it.
 
     Raises:
         ModelError: The model has nothing that the variant could change.

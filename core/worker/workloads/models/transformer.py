@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
 from ....spec.choices import Kernel
@@ -67,8 +68,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """Shape (batch, context, d_model) to the same."""
         # Change together: core/estimate/step/forward.py, backward.py and step.py replay these
-        # operations by hand for the closed form, and core/worker/dry_run (device.py, step.py)
-        # emulates their kernels and replaces `matmul_dtype` and `initialise` by name.
+        # operations by hand for the closed form, and core/worker/dry_run emulates their kernels.
         x = x + self.attention(self.attention_norm(x), cos, sin, mask)
         y: Tensor = x + self.ffn(self.ffn_norm(x))
         return y
@@ -138,6 +138,8 @@ class Transformer(nn.Module):
 
 def matmul_dtype(x: Tensor) -> torch.dtype:
     """The dtype that a matrix product of x computes in: autocast's, or x's own."""
+    if has_torch_function((x,)):  # the dry run's mode knows of an autocast that it emulates
+        return handle_torch_function(matmul_dtype, (x,), x)
     device = x.device.type
     # `torch.amp.is_autocast_available` would tell of meta, too, but before torch 2.12 its compiler
     # breaks the graph there: at each norm, whatever the precision.

@@ -19,7 +19,7 @@ from sysbench.core.estimate.requests import (
 from sysbench.core.estimate.trace import SHALLOW, STATE, STEP, Trace, extended_trace
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.dry_run.step import play
+from sysbench.core.worker.dry_run.step import dry_run
 
 MODEL: dict[str, Any] = {"vocab": 500, "d_model": 128, "d_ff": 320, "heads": 4, "device": "cuda:0"}
 WORKSPACE = 32 * MIB
@@ -66,7 +66,7 @@ def test_a_trace_of_four_layers_gives_that_of_seven(
         optimizer=optimizer,
         clip=clip,
     )
-    shallow, whole = play(spec.changed(layers=SHALLOW)).trace, play(spec).trace
+    shallow, whole = dry_run(spec.changed(layers=SHALLOW)).trace, dry_run(spec).trace
     assert shallow is not None and whole is not None
     told, real = extended_trace(shallow, 7).requests(), whole.requests()
     for part in ("build", "state", "step"):

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sysbench.core.spec.choices import attention_named
-from sysbench.core.worker.dry_run.device import CpuFunctions
-from sysbench.core.worker.dry_run.own_functions import OwnCpu, OwnCuda
+from sysbench.core.worker.dry_run.device import CpuFunctions, CudaFunctions
 
 Make = Callable[..., Tensor]
 
@@ -93,9 +92,9 @@ CASES = [
     *((torch.bfloat16, name, call) for name, call in OTHERS.items()),
 ]
 DEVICES = [
-    pytest.param("cpu", OwnCpu, id="cpu"),
+    pytest.param("cpu", CpuFunctions, id="cpu"),
     pytest.param(
-        *("cuda", OwnCuda),
+        *("cuda", CudaFunctions),
         id="cuda",
         marks=[
             pytest.mark.gpu,
@@ -120,5 +119,5 @@ def test_a_result_has_the_dtype_that_it_has_on_the_device(
     with torch.autocast(device, torch.bfloat16):
         expected = call(lambda *sizes: torch.rand(*sizes, device=device).to(dtype))
     with functions(torch.bfloat16, attention_named("sdpa")):
-        played = call(lambda *sizes: torch.empty(*sizes, device="meta", dtype=dtype))
-    assert played.dtype == expected.dtype
+        dry = call(lambda *sizes: torch.empty(*sizes, device="meta", dtype=dtype))
+    assert dry.dtype == expected.dtype

@@ -96,7 +96,7 @@ def saved_bytes(spec: RunSpec) -> int:
     """Bytes of the distinct storages that a step saves for backward, residents not counted."""
     workload = Workload(spec)
     residents = [*workload.model.parameters(), *workload.model.buffers()]
-    residents += [workload.tokens, workload.targets]
+    residents += workload.inputs
     known = {tensor.untyped_storage().data_ptr() for tensor in residents}
     kept: dict[int, Tensor] = {}  # holds them, so that no address is used twice
 

@@ -24,8 +24,7 @@ from sysbench.core.worker.ranks.workloads import (
     ParallelWorkload,
 )
 from sysbench.core.worker.workloads.base import EnterPhase, StepError, SteppedWorkload
-from sysbench.core.worker.workloads.own import OwnWorkload
-from sysbench.core.worker.workloads.transformer import Workload
+from sysbench.core.worker.workloads.own import Workload
 
 SPEC = RunSpec(device="cpu", ranks=2, parallel="naive", batch=2, context=16, threads=1)
 WAYS: dict[str, dict[str, object]] = {
@@ -144,7 +143,7 @@ def compare_own_with_alone(folder: Path) -> dict[str, float]:
         workload = ParallelOwnWorkload(spec, collectives)
         batches: list[tuple[Tensor, Tensor]] = [(torch.empty(0),) * 2] * spec.ranks
         dist.all_gather_object(batches, (workload.batch, workload.targets))
-        alone = OwnWorkload(spec.changed(ranks=1, parallel="none"))
+        alone = Workload(spec.changed(ranks=1, parallel="none"))
         weights = [whole(one) for one in workload.model.parameters()]
         with torch.no_grad():
             for own, weight in zip(alone.model.parameters(), weights, strict=True):

@@ -15,7 +15,6 @@ from sysbench.core.estimate.exact import canonical_spec
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.workloads.huggingface import is_of_one_package
 from sysbench.core.worker.workloads.transformer import make_workload
 
 SCRIPT = Path(__file__).parents[3] / "validation" / "models.py"
@@ -59,16 +58,6 @@ def test_layers_are_computed_again_as_they_were_the_first_time(
     )
     assert again.saved_activation_bytes < kept.saved_activation_bytes
     assert again.peak_bytes < kept.peak_bytes
-
-
-@pytest.mark.parametrize(
-    ("settings", "is_of_one"), [({}, True), ({"model.architectures": ["BertForMaskedLM"]}, False)]
-)
-def test_a_class_that_an_argument_names_may_be_of_another_package(
-    settings: dict[str, Any], is_of_one: bool, tmp_path: Path
-) -> None:
-    values = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
-    assert is_of_one_package(configured(tmp_path, values, **settings)) == is_of_one
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from sysbench.core.worker.boot import run_pass
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.passes import memory, timing, trace
 from sysbench.core.worker.workloads.factory import import_factory
-from sysbench.core.worker.workloads.own import CROSS_ENTROPY, MEAN_SQUARE, OwnWorkload
+from sysbench.core.worker.workloads.own import CROSS_ENTROPY, MEAN_SQUARE, Workload
 from sysbench.core.worker.workloads.transformer import make_workload
 
 from ..unplaced import GRADIENT_OF_LOSS
@@ -55,9 +55,9 @@ def own(folder: Path) -> Callable[..., RunSpec]:
     return spec
 
 
-def stepped(spec: RunSpec) -> tuple[OwnWorkload, list[str]]:
+def stepped(spec: RunSpec) -> tuple[Workload, list[str]]:
     workload, phases = make_workload(spec), list[str]()
-    assert isinstance(workload, OwnWorkload)
+    assert isinstance(workload, Workload)
     workload.step(phases.append)
     return workload, phases
 
@@ -198,7 +198,6 @@ def test_all_passes_close_on_a_model_with_its_own_autograd_function(
     ("factory", "settings"),
     [
         ("encoder", {"context": 64, "precision": "bf16"}),
-        ("encoder", {"context": 64, "precision": "bf16", "step": "inference"}),
         ("pooled", {"context": 0, "precision": "bf16"}),
         ("normed", {"context": 0}),
     ],

@@ -1,4 +1,4 @@
-"""Ways to train that no key names, as they are played: adapters and sharding."""
+"""Ways to train that no key names, in a dry run: adapters and sharding."""
 
 from __future__ import annotations
 

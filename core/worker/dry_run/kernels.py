@@ -1,31 +1,22 @@
-"""Functions of a model of the user's, answered as on the device that is emulated."""
+"""Kernels that depend on the device, as operations on tensors without data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...spec.choices import Attention
 from ..workloads.sdpa import AttentionCall, fused_choice
-from . import fused_layers
-from .device import CpuFunctions, CudaFunctions, replaced
 
 _aten = torch.ops.aten
-
-
-def answered(answer: object, *_: object, **__: object) -> object:
-    """The answer, whatever was asked."""
-    return answer
-
 
 GROUPED_PRODUCTS = tuple(
     getattr(owner, name)
@@ -57,96 +48,50 @@ class GroupedProduct(torch.autograd.Function):
         return of_rows, torch.empty_like(matrices), None
 
 
-def _grouped_product(rows: Tensor, matrices: Tensor, offs: Tensor | None = None, **_: Any) -> Any:
+def grouped_product(rows: Tensor, matrices: Tensor, offs: Tensor | None = None, **_: Any) -> Any:
+    """`GroupedProduct` by the arguments of torch's functions."""
     return GroupedProduct.apply(rows, matrices, offs)  # type: ignore[no-untyped-call]
 
 
-def _is_grouped_product(func: Callable[..., Any], args: Sequence[Any]) -> bool:
+def is_grouped_product(func: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether `grouped_product` can compute it: rows in groups, a matrix for each."""
     return func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3
 
 
-class _Inside(TorchFunctionMode):
-    """Mode that has another one answer what a function calls within its own body."""
-
-    def __init__(self, answering: CpuFunctions) -> None:
-        super().__init__()
-        self._answering = answering
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return self._answering.__torch_function__(func, types, args, kwargs)
+def _unguarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a function of `F` that does not hand itself to function modes as a whole."""
+    assert isinstance(function, FunctionType)
+    names = {**vars(F), "has_torch_function": lambda operands: False}
+    copy = FunctionType(function.__code__, names, argdefs=function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
-OF_LAYERS = (F.multi_head_attention_forward, fused_layers.ATTENTION, fused_layers.ENCODER_LAYER)
-"""What the attention layers of torch call as a whole."""
+attention_layer = _unguarded(F.multi_head_attention_forward)
+"""``F.multi_head_attention_forward``, whose operations reach a mode one by one.
 
-DROPOUTS = (F.dropout, torch.dropout)
-
-
-def _answered_layer(
-    mode: CpuFunctions, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    """The result of a function of `OF_LAYERS`, with everything that it calls answered by the mode.
-
-    torch asks a mode about the function as a whole, and has left the mode when its body runs. The
-    body asks once more whether there is a mode: told that there is none, it goes on.
-    """
-    played = func
-    if func is fused_layers.ATTENTION:
-        played = partial(fused_layers.attention, on_cuda=isinstance(mode, CudaFunctions))
-    elif func is fused_layers.ENCODER_LAYER:
-        played = fused_layers.encoder_layer
-    with replaced(F, "has_torch_function", partial(answered, False)), _Inside(mode):
-        return played(*args, **kwargs)
+torch asks a mode about the function as a whole, and leaves the mode before its body runs.
+"""
 
 
-class OwnCpu(CpuFunctions):
-    """Mode that answers any model's functions as on the CPU."""
+class FusedNorm(torch.autograd.Function):
+    """RMSNorm as one kernel: keeps its input and a float32 number per row."""
 
-    def _answer(
-        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        if func in OF_LAYERS:
-            return _answered_layer(self, func, args, kwargs)
-        if func is F.scaled_dot_product_attention:
-            return cpu_attention(self._attention, AttentionCall(*args, **kwargs))
-        if _is_grouped_product(func, args):
-            return _grouped_product(*args, **kwargs)
-        return func(*args, **kwargs)
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """The normalised x, in its own dtype."""
+        normed = torch.empty_like(x)  # before the numbers, as the kernel does
+        ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
+        return normed
 
-
-class OwnCuda(CudaFunctions):
-    """Mode that answers any model's functions as on CUDA, where the built-in model's rules hold."""
-
-    def _answer(
-        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        if func in OF_LAYERS:
-            return _answered_layer(self, func, args, kwargs)
-        if func in DROPOUTS:
-            return _cuda_dropout(*args, **kwargs)
-        if _is_grouped_product(func, args) and args[0].dtype != torch.bfloat16:
-            return _grouped_product(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
-            call = AttentionCall(*args, **kwargs)
-            mixed = _attention_with_mask(self._attention, call)
-            if mixed is not None:
-                return mixed
-            if not _is_fused_by_cuda(call):
-                return func(*args, **kwargs)
-        if func is F.rms_norm and kwargs.get("weight") is None:
-            return func(*args, **kwargs)
-        if func is F.cross_entropy and kwargs.get("label_smoothing"):
-            return func(*args, **kwargs)
-        return super()._answer(func, args, kwargs)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of both inputs."""
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
 
 
-def _cuda_dropout(
+def cuda_dropout(
     input: Tensor,
     p: float = 0.5,
     training: bool = True,
@@ -166,7 +111,7 @@ def _cuda_dropout(
     return dropped
 
 
-def _attention_with_mask(attention: Attention, call: AttentionCall) -> Tensor | None:
+def masked_cuda_attention(attention: Attention, call: AttentionCall) -> Tensor | None:
     """Attention with a mask by a kernel of CUDA that keeps no scores; None where torch has none.
 
     cuDNN's kernel takes a mask without gradient or dropout in 16 bits, on compute capability 9 and
@@ -191,7 +136,7 @@ def _attention_with_mask(attention: Attention, call: AttentionCall) -> Tensor | 
     return mixed
 
 
-def _is_fused_by_cuda(call: AttentionCall) -> bool:
+def is_fused_by_cuda(call: AttentionCall) -> bool:
     """Whether `cuda_attention` knows the kernel: one that keeps no scores, without a mask.
 
     It keeps as much with and without causality and dropout. Key heads fewer than query heads are
@@ -199,6 +144,33 @@ def _is_fused_by_cuda(call: AttentionCall) -> bool:
     """
     is_half = call.query.dtype in (torch.bfloat16, torch.float16)
     return call.attn_mask is None and (is_half or call.query.shape[-3] == call.key.shape[-3])
+
+
+def cuda_attention(attention: Attention, call: AttentionCall) -> Tensor:
+    """Causal attention by CUDA's kernel for that choice.
+
+    Torch's default for 16-bit inputs is cuDNN's kernel on compute capability 9 and 10, and flash
+    on others, which takes the same memory; float32 takes the memory-efficient kernel.
+    Flex attention that is not compiled writes the scores out, as math does.
+    """
+    q, k, v = call.operands
+    backend = attention.backend
+    if backend is None and attention.kernel == "sdpa":
+        half = q.dtype in (torch.bfloat16, torch.float16)
+        backend = "CUDNN_ATTENTION" if half else "EFFICIENT_ATTENTION"
+    graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
+    if backend == "FLASH_ATTENTION":
+        result = _aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, True)
+    elif backend == "EFFICIENT_ATTENTION":
+        result = _aten._scaled_dot_product_efficient_attention.default(
+            q, k, v, None, graph, 0.0, True
+        )
+    elif backend == "CUDNN_ATTENTION":
+        result = _aten._scaled_dot_product_cudnn_attention.default(q, k, v, None, graph, 0.0, True)
+    else:
+        result = _aten._scaled_dot_product_attention_math.default(q, k, v, None, 0.0, True)
+    mixed: Tensor = result[0]
+    return mixed
 
 
 def cpu_attention(attention: Attention, call: AttentionCall) -> Tensor:

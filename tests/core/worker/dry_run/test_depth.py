@@ -1,10 +1,11 @@
-"""Deep models that are played as two shallow ones: which, and that it changes no prediction."""
+"""Deep models that are extended from shallow ones: which, and that it changes no prediction."""
 
 from __future__ import annotations
 
 import json
 import runpy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,19 @@ import pytest
 from torch import nn
 
 from sysbench.core.estimate.exact import ExactPrediction, canonical_spec
+from sysbench.core.estimate.extend import DryRun
 from sysbench.core.spec.resolve import resolved
-from sysbench.core.spec.spec import parse_spec
-from sysbench.core.worker.dry_run import repeated
+from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.worker.dry_run import depth
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.dry_run.repeated import REPEATING, Blocks, blocks_alike
+from sysbench.core.worker.dry_run.depth import Blocks, blocks_alike
+from sysbench.core.worker.dry_run.step import dry_run
 
-SCRIPT = Path(__file__).parents[3] / "validation" / "models.py"
-LAYERS = 9
-IMAGES = ("vit", "deit")
+SCRIPT = Path(__file__).parents[4] / "tests" / "validation" / "models.py"
+LAYERS = sum(depth.DEPTHS) + 1
+"""The fewest that are extended."""
+IMAGES = ("vit",)
+MIXED = {"device": "cuda:0", "precision": "bf16"}
 
 
 class Block(nn.Module):
@@ -71,28 +76,48 @@ def test_two_lists_are_not_taken_for_one() -> None:
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        *((kind, {"device": "cuda:0", "precision": "bf16"}) for kind in sorted(REPEATING)),
-        ("llama", {"precision": "fp32"}),
-        ("llama", {"device": "cuda:0", "precision": "bf16", "step": "inference"}),
-        ("llama", {"device": "cuda:0", "precision": "bf16", "checkpoint": 1}),
+        *((kind, MIXED) for kind in ("llama", "gpt2", "vit")),
+        ("llama", {"precision": "fp32", "step": "inference"}),
     ],
 )
 def test_an_extended_step_is_the_whole_one(
     kind: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("transformers")
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(configuration(kind)))
-    context = 0 if kind in IMAGES else 32
-    small = {"model": f"hf:{path}", "device": "cpu", "batch": 2, "context": context, "threads": 1}
-    spec = canonical_spec(resolved(parse_spec(small)).changed(**settings))
+    spec = configured(kind, tmp_path, settings)
     capability = "9.0" if spec.on_cuda else None
     short = exact_prediction(spec, capability)
     assert f"3 and 4 blocks extended to {LAYERS}" in short.method
-    monkeypatch.setattr(repeated, "REPEATING", frozenset())
+    monkeypatch.setattr(depth, "DEPTHS", (LAYERS, LAYERS, LAYERS))  # too deep to extend
     whole = exact_prediction(spec, capability)
     assert "of the whole model" in whole.method
     assert comparable(short) == comparable(whole)
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "albert"])
+def test_blocks_that_differ_make_a_dry_run_of_the_whole_model(kind: str, tmp_path: Path) -> None:
+    assert "of the whole model" in exact_prediction(configured(kind, tmp_path, MIXED)).method
+
+
+def test_a_third_depth_that_does_not_confirm_makes_a_dry_run_of_the_whole_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bend(*args: Any, **kwargs: Any) -> DryRun:
+        result = dry_run(*args, **kwargs)
+        is_third = result.layers == depth.DEPTHS[2]
+        return replace(result, saved_bytes=result.saved_bytes + 1) if is_third else result
+
+    monkeypatch.setattr(depth, "dry_run", bend)
+    spec = configured("llama", tmp_path, MIXED)
+    assert "of the whole model" in exact_prediction(spec).method
+
+
+def configured(kind: str, folder: Path, settings: dict[str, Any]) -> RunSpec:
+    pytest.importorskip("transformers")
+    path = folder / "config.json"
+    path.write_text(json.dumps(configuration(kind)))
+    context = 0 if kind in IMAGES else 32
+    small = {"model": f"hf:{path}", "device": "cpu", "batch": 2, "context": context, "threads": 1}
+    return canonical_spec(resolved(parse_spec(small)).changed(**settings))
 
 
 def configuration(kind: str) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""Dry runs of deep models: shallow ones extended, where the blocks repeat each other."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ...estimate.extend import DryRun, Moment, extended
+from ...estimate.savings.variant import PLAIN, Variant
+from ...estimate.trace import SHALLOW, Trace, extended_trace
+from ...spec.own_model import canonical_arguments, decoded_arguments, source_of
+from ...spec.spec import RunSpec
+from ..workloads.huggingface import model_class
+from ..workloads.own import parts_of
+from .results import PLAIN_VALUES
+from .step import Places, dry_run
+from .storages import Place
+
+DEPTHS = (SHALLOW - 1, SHALLOW, SHALLOW + 1)
+"""Two that are extended, and a third that has to confirm them."""
+
+DEPTH = "num_hidden_layers"
+"""Name that configurations have for the number of blocks, or under which they find it."""
+
+
+class Blocks(NamedTuple):
+    """The blocks of a model, all alike: the name of their list, and their number."""
+
+    name: str
+    layers: int
+
+
+def dry_run_at_depth(
+    spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
+) -> tuple[DryRun, str]:
+    """Dry run of the model, extended from shallow ones where these decide it; and how it was made.
+
+    Args:
+        capability, variant: As `dry_run` takes them.
+
+    Raises:
+        Exception: Whatever the user's code raises.
+    """
+    if spec.is_own:
+        run = _of_configuration(spec, capability) if variant == PLAIN else None
+        if run is not None:
+            return run, f", {SHALLOW - 1} and {SHALLOW} blocks extended to {run.layers}"
+        return dry_run(spec, capability, variant), " of the whole model"
+    if spec.layers <= SHALLOW or variant != PLAIN:  # the last block gathers no other one ahead
+        return dry_run(spec, capability, variant), ""
+    small, large = (dry_run(spec.changed(layers=layers), capability) for layers in DEPTHS[:2])
+    how = f", {SHALLOW - 1} and {SHALLOW} layers extended to {spec.layers}"
+    return _deep(small, large, spec.layers, on_cuda=spec.on_cuda), how
+
+
+def _deep(small: DryRun, large: DryRun, layers: int, *, on_cuda: bool) -> DryRun:
+    trace = None
+    if on_cuda and large.trace is not None:
+        trace = extended_trace(large.trace, layers)
+    return replace(extended(small, large, layers), trace=trace)
+
+
+def _of_configuration(spec: RunSpec, capability: str | None) -> DryRun | None:
+    """The extended dry run of a model whose blocks repeat each other; None of any other one."""
+    if source_of(spec.model).door != "hf" or spec.trust_code:
+        return None
+    try:
+        return _extended(spec, capability)
+    except Exception:
+        # No shallow model can be built, or the blocks differ in what they do. The dry run of the
+        # whole model follows, and raises what is wrong with it.
+        return None
+
+
+def _extended(spec: RunSpec, capability: str | None) -> DryRun | None:
+    _, config = model_class(spec)
+    layers = getattr(config, DEPTH, 0)
+    if layers <= sum(DEPTHS):  # the whole model takes no longer
+        return None
+    lists = {name: value for name, value in vars(config).items() if _is_list(value, layers)}
+    with torch.device("meta"):
+        model = parts_of(spec).model
+    blocks = blocks_alike(model)
+    if blocks is None or blocks.layers != layers or not all(map(_is_uniform, lists.values())):
+        return None
+
+    def place_of(module: str) -> Place:
+        found = re.match(rf"{re.escape(blocks.name)}\.(\d+)", module)
+        if found is None:
+            return Place(0, module)
+        return Place(int(found[1]) + 1, f"{blocks.name}.*{module[found.end() :]}")
+
+    def shallow(depth: int) -> DryRun:
+        key = getattr(config, "attribute_map", {}).get(DEPTH, DEPTH)
+        changed = {name: list(value[:depth]) for name, value in lists.items()} | {key: depth}
+        arguments = canonical_arguments(decoded_arguments(spec.model_args) | changed)
+        places = Places(place_of, place_of, depth)
+        return dry_run(spec.changed(model_args=arguments), capability, places=places)
+
+    small, large, third = map(shallow, DEPTHS)
+    run = _deep(small, large, layers, on_cuda=spec.on_cuda)
+    by_third = extended(large, third, layers)
+    if _without_order(run) != _without_order(by_third) or not _extends(large.trace, third.trace):
+        return None
+    if run.parameters != sum(one.numel() for one in model.parameters()):
+        return None
+    return replace(run, moments=[_named(moment) for moment in run.moments])
+
+
+def _without_order(run: DryRun) -> tuple[DryRun, Counter[Moment]]:
+    return replace(run, moments=[]), Counter(run.moments)
+
+
+def _extends(trace: Trace | None, deeper: Trace | None) -> bool:
+    """Whether a trace of `SHALLOW` layers gives that of one layer more."""
+    assert trace is not None and deeper is not None
+    given = extended_trace(trace, SHALLOW + 1).requests()
+    return [*_in_one_order(given.step)] == [*_in_one_order(deeper.requests().step)]
+
+
+def _in_one_order(entries: Sequence[int]) -> Iterator[int]:
+    """Requests with the returns between them sorted: their order changes nothing."""
+    for is_return, group in groupby(entries, key=lambda entry: entry < 0):
+        rows = list(group)
+        yield from sorted(rows) if is_return else rows
+
+
+def _is_list(value: object, layers: int) -> bool:
+    """Whether a value of a configuration speaks of each layer."""
+    return isinstance(value, (list, tuple)) and len(value) == layers
+
+
+def _is_uniform(values: Sequence[Any]) -> bool:
+    return all(value == values[0] for value in values)
+
+
+def _named(moment: Moment) -> Moment:
+    """The moment with the name of its module, as the whole model's step has it."""
+    return replace(moment, block=0, place=moment.place.replace("*", str(moment.block - 1), 1))
+
+
+def blocks_alike(model: nn.Module) -> Blocks | None:
+    """The model's only list of modules, if its children differ in nothing but their index."""
+    lists = [(name, one) for name, one in model.named_modules() if type(one) is nn.ModuleList]
+    if len(lists) != 1 or not len(lists[0][1]):
+        return None
+    name, blocks = lists[0]
+    facts = [dict(_facts(block)) for block in blocks]
+    is_alike = all(one.keys() == facts[0].keys() for one in facts) and all(
+        _is_uniform(values) or values == list(range(len(values)))
+        for values in ([one[key] for one in facts] for key in facts[0])
+    )
+    return Blocks(name, len(facts)) if is_alike else None
+
+
+_BASE = frozenset(vars(nn.Module()))
+
+
+def _facts(block: nn.Module) -> Iterator[tuple[tuple[str, str], Any]]:
+    """All of a block that decides what it does: by the name of a module in it, and what of it."""
+    for name, module in block.named_modules():
+        yield (name, ""), type(module)
+        for kind in (module.named_parameters, module.named_buffers):
+            for tensor_name, one in kind(recurse=False):
+                yield (name, tensor_name), (one.shape, one.dtype, one.requires_grad)
+        for key, value in vars(module).items():
+            if key not in _BASE:
+                is_plain = isinstance(value, (*PLAIN_VALUES, tuple))
+                # Any other object is like itself alone.
+                yield (name, key), value if is_plain else (type(value), id(value))
