@@ -21,6 +21,7 @@ from textual.driver import Driver
 from textual.events import Event, InputEvent, Resize
 from textual.filter import LineFilter
 from textual.screen import Screen
+from textual.timer import Timer
 
 from ..core.errors import SysbenchError
 from . import modes
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from .live.run_watch import RunWatch
 
 REFRESH_SECONDS = 0.5
+REDRAW_SECONDS = 0.2
+"""Wait after the last resize before the whole screen is painted once more."""
 
 
 class SysbenchApp(App[None]):
@@ -87,6 +90,15 @@ class SysbenchApp(App[None]):
             id="suspend",
             show=False,
             tooltip="Back to the shell, where fg returns; a run goes on",
+        ),
+        Binding(
+            "ctrl+l",
+            "redraw",
+            "Redraw",
+            id="redraw",
+            show=False,
+            priority=True,
+            tooltip="Repaint the whole screen",
         ),
         Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Leave; asks if a run is live"),
     ]
@@ -143,14 +155,28 @@ class SysbenchApp(App[None]):
             self.garbage.note_input()
         elif isinstance(event, Resize):  # also when the app comes back from the background
             self._shown_cells.forget()
+            self._redraw_timer.reset()
+            self._redraw_timer.resume()
         if not await self.keys.carry_out(event):
             await super().on_event(event)
 
     @on(Driver.SignalResume)
     def _repaint(self) -> None:
         """The shell had the terminal meanwhile."""
+        self.action_redraw()
+
+    def action_redraw(self) -> None:
+        """Repaint the whole screen, whatever the terminal shows."""
+        self._redraw_timer.pause()
         self._shown_cells.forget()
-        self.screen.refresh()
+        for screen in self.screen_stack[-1:]:  # on the way out there is none
+            screen.refresh()
+
+    @cached_property
+    def _redraw_timer(self) -> Timer:
+        # A terminal that shrinks and grows while the app is busy loses cells, and a frame of the
+        # size before may have been painted over the next one.
+        return self.set_interval(REDRAW_SECONDS, self.action_redraw, pause=True)
 
     def update_styles(self, node: DOMNode, animate: bool = True) -> None:
         # A widget is styled when it is mounted. What its constructor did before goes into that.

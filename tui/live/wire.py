@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.console import Console
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.strip import Strip
 
@@ -39,6 +40,7 @@ class Shown:
         self.pen = pen
         self.colours = colours
         self._screen: object = None
+        self._size: Size | None = None  # of the last whole layout
         self._rows: dict[int, dict[int, Cell]] = {}
         self._whole: dict[int, list[Run]] = {}
         """Rows that were sent once, from the left: cells are made of them on demand."""
@@ -66,6 +68,9 @@ class Shown:
         if (is_other and not is_dialog) or not isinstance(update, ChopsUpdate | LayoutUpdate):
             self.forget()
         if isinstance(update, LayoutUpdate):
+            if self._size not in (None, update.region.size):
+                self.forget()  # a frame of the old size may have come after the resize
+            self._size = update.region.size
             x = update.region.x
             rows = enumerate(update.strips, update.region.y)
             pieces = [
