@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
-from textual.events import Event, Resize
+from textual.events import Event, Key, Resize
 from textual.filter import LineFilter
 from textual.timer import Timer
 
@@ -21,7 +21,7 @@ from . import modes
 from .colours.kept import Choices, keep, kept_choices
 from .colours.themes import DARK, LIGHT, depth_of, hue_variables, theme_of
 from .glyphs import ascii_only
-from .keys import Keys
+from .keys import KeyQueue
 from .live.sensors import StripSampler
 from .live.session import Session
 from .live.terminal import has_hung_up, stay_off_a_lost_terminal
@@ -95,7 +95,7 @@ class SysbenchApp(FrameDiffApp[None]):
     def __init__(self, sampler: StripSampler | None = None) -> None:
         super().__init__()
         self.session = Session(sampler or StripSampler())
-        self.keys = Keys(self)
+        self.keys = KeyQueue(self)
         self.shown: RunDirectory | None = None
         self.compared: Pair | None = None
         self._own_filters = [PrintableFilter(), *([AsciiFilter()] if ascii_only() else [])]
@@ -142,7 +142,9 @@ class SysbenchApp(FrameDiffApp[None]):
             self.frame.forget()
             self._redraw_timer.reset()
             self._redraw_timer.resume()
-        if not await self.keys.carry_out(event):
+        if isinstance(event, Key) and not event.is_forwarded and self.screen_stack:
+            await self.keys.pass_on(event, super().on_event)
+        else:
             await super().on_event(event)
 
     @on(Driver.SignalResume)
