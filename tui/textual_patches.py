@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from rich.cells import cell_len
 from rich.color import ColorSystem
@@ -75,12 +75,12 @@ class FrameDiffApp(App[ReturnType]):
         super()._display(screen, renderable)
 
 
-def is_layout(update: object) -> bool:
+def is_layout(update: object) -> TypeGuard[Layout]:
     """Whether it has the shape of a whole frame."""
     return all(hasattr(update, name) for name in ("strips", "region"))
 
 
-def is_chops(update: object) -> bool:
+def is_chops(update: object) -> TypeGuard[Chops]:
     """Whether it has the shape of parts of lines."""
     return all(hasattr(update, name) for name in ("spans", "chops", "chop_ends"))
 
@@ -148,12 +148,12 @@ def pieces_of(update: Layout | Chops) -> Iterator[tuple[int, int, Iterable[Strip
     if is_layout(update):
         for y, strips in enumerate(update.strips, update.region.y):
             yield update.region.x, y, strips
-        return
-    for y, from_x, to_x in update.spans:
-        for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
-            if strip is not None and x <= to_x and end > from_x:
-                is_whole = from_x <= x < to_x and end <= to_x
-                yield x, y, [strip if is_whole else strip.crop(0, min(end, to_x) - x)]
+    elif is_chops(update):
+        for y, from_x, to_x in update.spans:
+            for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
+                if strip is not None and x <= to_x and end > from_x:
+                    is_whole = from_x <= x < to_x and end <= to_x
+                    yield x, y, [strip if is_whole else strip.crop(0, min(end, to_x) - x)]
 
 
 def cells_of(strip: Strip, colours: ColorSystem) -> list[Cell]:

@@ -86,6 +86,8 @@ class WorkScreen(Screen[None]):
         self.query_one(KeyBar).compact = event.size.width < 100
         self.set_class(event.size.height < TINY, "-tiny")
         self.refresh_bindings()  # the key of what is folded
+        if not self.is_current:
+            self.call_after_refresh(self.app.screen.refresh)  # a dialog's backdrop
 
     def on_screen_suspend(self) -> None:
         self.query(KeyBar).add_class("-covered")  # in front of a dialog none of its keys work
