@@ -90,7 +90,7 @@ def seen(cell: pyte.screens.Char) -> tuple[object, ...]:
     return (unicodedata.normalize("NFC", cell.data), *cell[1:])
 
 
-def layout(frame: list[Strip]) -> LayoutUpdate:
+def layout(frame: list[Strip]) -> Any:
     width = frame[0].cell_length
     return LayoutUpdate([[strip] for strip in frame], Region(0, 0, width, len(frame)))
 
@@ -101,10 +101,11 @@ def stock_paint(frame: list[Strip], console: Console) -> str:
         Strip([Segment(text, style and style.copy()) for text, style, _ in strip])
         for strip in frame
     ]
-    return layout(copies).render_segments(console)
+    painted: str = layout(copies).render_segments(console)
+    return painted
 
 
-def partial(frame: list[Strip]) -> ChopsUpdate:
+def partial(frame: list[Strip]) -> Any:
     spans = [(y, 0, WIDTH) for y in range(len(frame))]
     return ChopsUpdate([{0: strip} for strip in frame], spans, [[WIDTH]] * len(frame))
 
