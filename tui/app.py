@@ -3,54 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.color import ColorSystem
 from textual import on
-from textual._compositor import CompositorUpdate
-from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.dom import DOMNode
 from textual.driver import Driver
-from textual.events import Event, InputEvent, Resize
+from textual.events import Event, Key, Resize
 from textual.filter import LineFilter
-from textual.screen import Screen
+from textual.timer import Timer
 
 from ..core.errors import SysbenchError
 from . import modes
 from .colours.kept import Choices, keep, kept_choices
 from .colours.themes import DARK, LIGHT, depth_of, hue_variables, theme_of
 from .glyphs import ascii_only
-from .keys import Keys
-from .live.garbage import Garbage
-from .live.pen import Pen, terminal_abilities
+from .keys import KeyQueue
 from .live.sensors import StripSampler
 from .live.session import Session
-from .live.terminal import TerminalDriver, has_hung_up, stay_off_a_lost_terminal
-from .live.wire import Shown, is_nothing
+from .live.terminal import has_hung_up, stay_off_a_lost_terminal
 from .loading import load_class
 from .screens.base import WorkScreen
-from .theme import AsciiFilter, OnceParsed, PrintableFilter
+from .textual_patches import FrameDiffApp
+from .theme import AsciiFilter, PrintableFilter
 from .widgets import dialog
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ..core.runs.directory import RunDirectory
     from .colours.themes import Depth
     from .live.pair_watch import Pair
     from .live.run_watch import RunWatch
 
 REFRESH_SECONDS = 0.5
+REDRAW_SECONDS = 0.2
+"""Wait after the last resize before the whole screen is painted once more."""
 
 
-class SysbenchApp(App[None]):
+class SysbenchApp(FrameDiffApp[None]):
     """One mode a job; `modes.MODES` has them all."""
 
     TITLE = "sysbench-tui"
@@ -88,15 +80,22 @@ class SysbenchApp(App[None]):
             show=False,
             tooltip="Back to the shell, where fg returns; a run goes on",
         ),
+        Binding(
+            "ctrl+l",
+            "redraw",
+            "Redraw",
+            id="redraw",
+            show=False,
+            priority=True,
+            tooltip="Repaint the whole screen",
+        ),
         Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Leave; asks if a run is live"),
     ]
 
     def __init__(self, sampler: StripSampler | None = None) -> None:
         super().__init__()
-        self.stylesheet = OnceParsed(variables=self.get_css_variables())
         self.session = Session(sampler or StripSampler())
-        self.keys = Keys(self)
-        self.garbage = Garbage()
+        self.keys = KeyQueue(self)
         self.shown: RunDirectory | None = None
         self.compared: Pair | None = None
         self._own_filters = [PrintableFilter(), *([AsciiFilter()] if ascii_only() else [])]
@@ -139,61 +138,35 @@ class SysbenchApp(App[None]):
         return self.session.watch
 
     async def on_event(self, event: Event) -> None:
-        if isinstance(event, InputEvent):
-            self.garbage.note_input()
-        elif isinstance(event, Resize):  # also when the app comes back from the background
-            self._shown_cells.forget()
-        if not await self.keys.carry_out(event):
+        if isinstance(event, Resize):  # also when the app comes back from the background
+            self.frame.forget()
+            self._redraw_timer.reset()
+            self._redraw_timer.resume()
+        if isinstance(event, Key) and not event.is_forwarded and self.screen_stack:
+            await self.keys.pass_on(event, super().on_event)
+        else:
             await super().on_event(event)
 
     @on(Driver.SignalResume)
     def _repaint(self) -> None:
         """The shell had the terminal meanwhile."""
-        self._shown_cells.forget()
-        self.screen.refresh()
+        self.action_redraw()
 
-    def update_styles(self, node: DOMNode, animate: bool = True) -> None:
-        # A widget is styled when it is mounted. What its constructor did before goes into that.
-        if node.parent is not None or isinstance(node, App | Screen):
-            super().update_styles(node, animate=animate)
+    def action_redraw(self) -> None:
+        """Repaint the whole screen, whatever the terminal shows."""
+        self._redraw_timer.pause()
+        self.frame.forget()
+        for screen in self.screen_stack[-1:]:  # on the way out there is none
+            screen.refresh()
+
+    @cached_property
+    def _redraw_timer(self) -> Timer:
+        # A terminal that shrinks and grows while the app is busy loses cells, and a frame of the
+        # size before may have been painted over the next one.
+        return self.set_interval(REDRAW_SECONDS, self.action_redraw, pause=True)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._own_filters]
-
-    @cached_property
-    def _shown_cells(self) -> Shown:
-        colours = self.console._color_system or ColorSystem.TRUECOLOR
-        return Shown(Pen(terminal_abilities()), colours)
-
-    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        # The one place that all painting goes through on its way to the terminal.
-        writes = self._running and not self._closed and not self.is_headless
-        if writes and isinstance(renderable, CompositorUpdate) and not self._batch_count:
-            renderable = self._shown_cells.only_changes(renderable, screen, self.size.width)
-            cursor = self.screen.outer_size.clamp_offset(self.cursor_position)
-            if cursor == self._previous_cursor_position and is_nothing(renderable):
-                renderable = None  # else the cursor would be sent to where it is
-        super()._display(screen, renderable)
-
-    def get_driver_class(self) -> type[Driver]:
-        return super().get_driver_class() if "TEXTUAL_DRIVER" in os.environ else TerminalDriver
-
-    def delay_update(self, delay: float = 0.05) -> None:
-        """Paint when the screen has done what it was sent, at the latest after these seconds."""
-        batch = ExitStack()
-        batch.enter_context(self.batch_update())
-
-        def paint() -> None:
-            batch.close()
-            for screen in self.screen_stack[-1:]:  # on the way out there is none
-                screen.check_idle()
-
-        def paint_when_settled() -> None:
-            for screen in self.screen_stack[-1:]:
-                screen.call_later(paint)
-
-        self.set_timer(delay, paint)
-        self.call_later(paint_when_settled)  # now the screen is still the one before
 
     def action_command_palette(self) -> None:
         if not isinstance(self.screen, dialog.Palette):
@@ -212,7 +185,6 @@ class SysbenchApp(App[None]):
         self.call_after_refresh(self._attach_live_run)
 
     def on_unmount(self) -> None:
-        self.garbage.end()
         self.session.close()
 
     def _attach_live_run(self) -> None:
@@ -254,7 +226,6 @@ class SysbenchApp(App[None]):
 
     def _tick(self) -> None:
         """Twice a second: read new events and let the visible screen paint them."""
-        self.garbage.tick()
         if not self.is_running:  # on the way out a screen outlives its widgets
             return
         if not self.is_headless and has_hung_up():

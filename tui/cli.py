@@ -65,9 +65,6 @@ def _open_workstation() -> int:
             "the workstation needs a terminal; here, `sysbench-tui run` measures and prints "
             "the tables, and `sysbench-tui --help` lists every command"
         )
-    # What is made from here to the first frames stays: to look through it for garbage is a sixth
-    # of that time. The app's first tick sets it aside for good and lets the collector begin.
-    gc.disable()
     # Textual reads it when it is imported. What changes waits for up to two frames to be painted.
     os.environ.setdefault("TEXTUAL_FPS", "120")
     # Imported here: no command needs the interface.

@@ -1,4 +1,4 @@
-"""The looks of the workstation: swatches, lines in ASCII, a stylesheet parsed once."""
+"""The looks of the workstation: swatches, and lines in ASCII."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from rich.segment import Segment
 from textual.app import App
 from textual.color import Color
-from textual.css.stylesheet import Stylesheet
 from textual.filter import LineFilter
 
 from ..core.colours import HUES, Look, look_of, place_look
@@ -51,25 +50,6 @@ def rich_colour(app: App[Any], colour: str) -> str:
     name = colour.removeprefix("$")
     plain = HUES.get(name.removeprefix("hue-"))
     return app.theme_variables.get(name, plain.dark if plain else colour)
-
-
-class OnceParsed(Stylesheet):
-    """Textual parses every source anew, several times, whenever a screen is first shown: in a
-    fresh stylesheet without a cache, and after clearing the cache for variables that did not
-    change. This one parses a source when it is added, and again when the theme changes."""
-
-    def __init__(self, *, variables: dict[str, str]) -> None:
-        super().__init__(variables=variables)
-        self._known = variables
-
-    def set_variables(self, variables: dict[str, str]) -> None:
-        if variables != self._known:
-            self._known = variables
-            super().set_variables(variables)
-
-    def reparse(self) -> None:
-        # Rules replace the old ones only when all of them could be parsed.
-        self.parse()
 
 
 class PrintableFilter(LineFilter):

@@ -1,4 +1,4 @@
-"""Each key in figures: bytes that it writes, and time until the screen stands still.
+"""Each key in figures: bytes, plain and compressed, and time until the screen stands still.
 
     python -P tests/benchmarks/bench_keys.py [--turns N]
 
@@ -15,6 +15,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,8 +47,8 @@ KEYS = (
     ("F2: Run", b"\x1bOQ"),
 )
 """Keys in the order in which they are pressed: each is possible after the one before."""
-Taken = dict[str, list[tuple[int, float]]]
-"""Bytes and seconds of each time that a key was pressed, by its name."""
+Taken = dict[str, list[tuple[int, int, float]]]
+"""Of each time that a key was pressed, by its name: bytes, bytes through `ssh -C`, seconds."""
 
 
 def pressed(home: str, columns: int, lines: int, rate: float, turns: int) -> Taken:
@@ -57,11 +58,16 @@ def pressed(home: str, columns: int, lines: int, rate: float, turns: int) -> Tak
     terminal.read_for(10)  # until the bars beside the load are all of it
     found: Taken = {name: [] for name, _ in KEYS}
     terminal.rate = rate
+    stream = zlib.compressobj(6)  # as `ssh -C`: one stream, flushed after each key
+    stream.compress(bytes(terminal.seen))
+    stream.flush(zlib.Z_SYNC_FLUSH)
     for turn in range(turns + 1):
         for name, key in KEYS:
-            figures = terminal.stills(key)
+            count, seconds = terminal.stills(key)
+            packed = stream.compress(bytes(terminal.seen[-count:]))
+            packed += stream.flush(zlib.Z_SYNC_FLUSH)
             if turn:
-                found[name].append(figures)
+                found[name].append((count, len(packed), seconds))
     terminal.end()
     return found
 
@@ -71,7 +77,8 @@ def lines_of(turns: int = TURNS) -> Iterator[str]:
     load = f"load {os.getloadavg()[0]:.1f} before"
     yield f"Each key {turns} times on {RUNS[0]}, in true colours, {load}."
     yield "Milliseconds to the last byte, median and p95: all read at once, then through a line of"
-    yield f"{SLOW_LINE // 2**10} KiB/s."
+    yield f"{SLOW_LINE // 2**10} KiB/s. -C: bytes through zlib, level 6, one stream flushed"
+    yield "per key, as `ssh -C` sends them."
     with tempfile.TemporaryDirectory() as home:
         for run in RUNS:
             shutil.copytree(RUN, Path(home, "runs", run))
@@ -79,8 +86,8 @@ def lines_of(turns: int = TURNS) -> Iterator[str]:
             size = f"{columns}x{lines}"
             yield from (
                 "",
-                f"| key, {size} | bytes | ms | p95 | ms, slow | p95 |",
-                "|---|" + 5 * "---:|",
+                f"| key, {size} | bytes | -C | ms | p95 | ms, slow | p95 |",
+                "|---|" + 6 * "---:|",
             )
             fast, slow = (pressed(home, columns, lines, rate, turns) for rate in (0, SLOW_LINE))
             for name, _ in KEYS:
@@ -89,10 +96,10 @@ def lines_of(turns: int = TURNS) -> Iterator[str]:
             yield _row("all of them", *both)
 
 
-def _row(name: str, fast: list[tuple[int, float]], slow: list[tuple[int, float]]) -> str:
-    cells = [f"{statistics.median(count for count, _ in fast):.0f}"]
+def _row(name: str, fast: list[tuple[int, int, float]], slow: list[tuple[int, int, float]]) -> str:
+    cells = [f"{statistics.median(one[at] for one in fast):.0f}" for at in (0, 1)]
     for taken in (fast, slow):
-        seconds = [one for _, one in taken]
+        seconds = [one for *_, one in taken]
         p95 = statistics.quantiles(seconds, n=20, method="inclusive")[-1]
         cells += [f"{1e3 * statistics.median(seconds):.0f}", f"{1e3 * p95:.0f}"]
     return f"| {name} | {' | '.join(cells)} |"

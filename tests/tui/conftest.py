@@ -26,6 +26,8 @@ from sysbench.tui.live.sensors import StripSampler
 from sysbench.tui.screens.result.screen import ResultScreen
 from sysbench.tui.screens.result.tab import ResultTab
 
+from .emulated import Emulated
+
 WAIT_SECONDS = 60.0
 
 SAMPLE = Sample(
@@ -121,3 +123,12 @@ async def open_tab(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory, name
     await pilot.pause()
     assert screen.tab is not None
     return screen.tab
+
+
+@pytest.fixture
+def emulated(sysbench_home: Path) -> Iterator[Emulated]:
+    """The workstation on two stored runs, in an emulated terminal."""
+    emulated = Emulated(sysbench_home)
+    emulated.wait_for("F4 Result")
+    yield emulated
+    emulated.program.end()

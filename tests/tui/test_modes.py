@@ -102,7 +102,7 @@ async def test_a_dialog_leaves_the_screen_as_it_is_but_for_its_keys(
     app: SysbenchApp, dialog: str
 ) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.screen.query("#field-rounds") and app.screen.query(".-lit"))
+        await until(pilot, lambda: app.screen.query("#field-rounds") and app.screen.focused)
         title, keys = 1, app.size.height - 1
         before = looks(app, title), looks(app, keys)
         assert metas(app)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
 from importlib.util import find_spec
 
 import pytest
-
-from sysbench.tui.app import SysbenchApp
-
-from .conftest import CannedSampler
 
 DRIVE = """
 import asyncio, json, sys
@@ -55,17 +50,3 @@ def test_the_first_screen_loads_no_other() -> None:
         assert find_spec(name), "a module that is gone cannot be loaded"
         assert name not in loaded
     assert "sysbench.core.runs.supervisor" not in loaded
-
-
-async def test_the_collector_begins_with_the_first_tick() -> None:
-    # As the command starts the workstation.
-    gc.disable()
-    try:
-        app = SysbenchApp(CannedSampler())
-        async with app.run_test(size=(80, 24)):
-            app._tick()
-            assert gc.isenabled()
-            assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
-        gc.enable()

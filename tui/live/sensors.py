@@ -10,7 +10,7 @@ from ...core.formatting import UNKNOWN
 from ...core.machine.telemetry.sample import DeviceSample, HostSample, Sample
 from ..text import amount, percent
 from ..widgets.charts.traces import block_rows
-from .steady import Steady
+from .steady import Hysteresis
 
 if TYPE_CHECKING:
     from ...core.machine.telemetry.sampler import Sampler
@@ -125,7 +125,7 @@ class StripState:
         self.latest: Sample | None = None
         self.device = "auto"
         self.watch: RunWatch | None = None
-        self._steady = Steady()
+        self._hysteresis = Hysteresis()
         self._shown: Sample | None = None
         self._busy: deque[float | None] = deque(maxlen=HISTORY)
 
@@ -136,7 +136,7 @@ class StripState:
             # A sampler's first sample has no CPU share yet; the next one has.
             return
         self.latest, self.device = sample, device
-        self._shown = shown = self._steady.of(sample)
+        self._shown = shown = self._hysteresis.apply(sample)
         gpu = device_of(shown, device)
         self._busy.append(gpu.utilization if gpu else shown.host.cpu)
 

@@ -8,7 +8,7 @@ from textual import getters
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize, ScreenResume
-from textual.geometry import Offset, Size
+from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -26,9 +26,6 @@ TINY = 20
 """Below this height also the command and the row in full are folded away."""
 UNFOLDED = "-unfolded"
 """Class of a short screen that shows legends and notes all the same."""
-
-LIT = "-lit"
-"""Class of the panels that the focus is in."""
 
 
 def unfold_binding(*, is_shown: bool) -> Binding:
@@ -51,7 +48,7 @@ class WorkScreen(Screen[None]):
     ]
 
     takes_keys = True
-    """False while it is being built: what is typed meanwhile waits for `Keys.release`."""
+    """False while it is being built: what is typed meanwhile waits for `KeyQueue.release`."""
 
     if TYPE_CHECKING:
         # The app imports this module.
@@ -61,11 +58,6 @@ class WorkScreen(Screen[None]):
     def is_current(self) -> bool:
         # Textual's is also true behind a dialog, and sends all of both for each change there.
         return bool(self.app.screen_stack) and self.app.screen is self
-
-    def _screen_resized(self, size: Size) -> None:
-        # Textual says so of the screen behind a dialog, too, once the dialog has its size.
-        if self.is_current or self._compositor.size != size:
-            super()._screen_resized(size)
 
     def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
         widget, offset = super().get_widget_and_offset_at(x, y)
@@ -94,41 +86,19 @@ class WorkScreen(Screen[None]):
         self.query_one(KeyBar).compact = event.size.width < 100
         self.set_class(event.size.height < TINY, "-tiny")
         self.refresh_bindings()  # the key of what is folded
+        if not self.is_current:
+            self.call_after_refresh(self.app.screen.refresh)  # a dialog's backdrop
 
     def on_screen_suspend(self) -> None:
         self.query(KeyBar).add_class("-covered")  # in front of a dialog none of its keys work
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        # Its styles are those of each change since it was mounted; a new theme styles it anyway.
-        event.refresh_styles = False
         self.query(KeyBar).remove_class("-covered")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "unfold":
             return self.size.height < SHORT
         return super().check_action(action, parameters)
-
-    def set_focus(
-        self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
-    ) -> None:
-        super().set_focus(widget, scroll_visible, from_app_focus)
-        if self.focused is not None:
-            # Now and not when it is told, which would be after a first paint without the focus.
-            self.focused.has_focus = True
-        self._light(self.focused)
-
-    def _light(self, focused: Widget | None) -> None:
-        """Show which panels the focus is in.
-
-        By a class: for ``:focus-within`` Textual styles all of a panel anew at each move inside.
-        """
-        around = set(focused.ancestors_with_self) if focused is not None else set()
-        changed = []
-        for panel in self.query(".panel"):
-            if panel.has_class(LIT) != (panel in around):
-                changed.append(panel.set_class(panel in around, LIT, update=False))
-        # Their borders alone: an update by Textual would style all that is in them, too.
-        self.app.stylesheet.update_nodes(changed)
 
     def body(self) -> ComposeResult:
         """The widgets between strip and footer."""

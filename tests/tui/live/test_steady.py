@@ -16,7 +16,7 @@ from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, Sam
 from sysbench.tui import app as tui_app
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.sensors import StripSampler, StripState
-from sysbench.tui.live.steady import SETTLED, Steady
+from sysbench.tui.live.steady import Hysteresis
 
 HOST = HostSample(cores=2, cpu=0.98, memory_used_bytes=2**30, memory_total_bytes=2**34)
 GPU = DeviceSample(
@@ -84,25 +84,21 @@ def test_a_change_beyond_jitter_is_shown_at_once() -> None:
 
 def test_an_idle_gpu_does_not_stay_two_percent_busy() -> None:
     strip = StripState()
-    strip.take(sample(0.5, gpu=replace(GPU, utilization=0.02)))
-    idle = sample(0.5, gpu=replace(GPU, utilization=0.0))
-    for _ in range(SETTLED - 1):
-        strip.take(idle)
-    assert strip.parts()[1].endswith(" 2 %")
-    strip.take(idle)
+    for share in (0.02, 0.0):
+        strip.take(sample(0.5, gpu=replace(GPU, utilization=share)))
     assert strip.parts()[1].endswith(" 0 %")
 
 
 def test_a_figure_that_is_gone_is_not_kept() -> None:
-    steady = Steady()
-    steady.of(sample(0.5, gpu=GPU))
-    (gone,) = steady.of(sample(0.5, gpu=replace(GPU, power_watts=None))).devices
+    hysteresis = Hysteresis()
+    hysteresis.apply(sample(0.5, gpu=GPU))
+    (gone,) = hysteresis.apply(sample(0.5, gpu=replace(GPU, power_watts=None))).devices
     assert gone.power_watts is None and gone.temperature_celsius == 31
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30))
 def test_what_is_shown_was_read_and_is_near(cpu: list[float]) -> None:
-    steady = Steady()
+    hysteresis = Hysteresis()
     for number, value in enumerate(cpu, 1):
-        shown = steady.of(sample(value)).host.cpu
+        shown = hysteresis.apply(sample(value)).host.cpu
         assert shown in cpu[:number] and abs(shown - value) < 0.03

@@ -185,14 +185,6 @@ def test_a_sequence_may_come_in_parts(terminal: Terminal) -> None:
     terminal.wait_for(HELP)
 
 
-def test_bytes_that_are_no_text_harm_nothing(terminal: Terminal) -> None:
-    terminal.wait_for(b"What to run")
-    terminal.send(b"\xff\xc3")
-    terminal.read()
-    terminal.send(F1)
-    terminal.wait_for(HELP)
-
-
 def test_ctrl_z_gives_the_shell_back_until_fg(terminal: Terminal) -> None:
     terminal.wait_for(b"What to run")
     terminal.send(CTRL_Z)

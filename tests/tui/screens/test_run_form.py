@@ -105,7 +105,7 @@ async def test_the_first_field_has_the_focus_and_the_prediction_is_there(app: Sy
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         assert app.focused is app.screen.query_one("#field-model")
-        assert [panel.id for panel in app.screen.query(".panel.-lit")] == ["what"]
+        assert [one.id for one in app.screen.query(".panel:focus-within")] == ["what"]
         assert f"{RunSpec().dimensions.parameters:,} parameters" in text_of(app)
         assert "Fits" in text_of(app)
 

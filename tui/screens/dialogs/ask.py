@@ -9,6 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.events import Key
 from textual.widgets import Button, Static
 
 from ...widgets.dialog import Dialog
@@ -35,8 +36,6 @@ class AskScreen(Dialog[str]):
         self._title = title
         self._text = text
         self.answers = answers
-        for answer in answers:
-            self._bindings.bind(answer.key, f"choose('{answer.name}')", answer.label)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
@@ -51,8 +50,11 @@ class AskScreen(Dialog[str]):
     def _pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id)
 
-    def action_choose(self, name: str) -> None:
-        self.dismiss(name)
+    def on_key(self, event: Key) -> None:
+        for answer in self.answers:
+            if event.key == answer.key:
+                event.stop()
+                self.dismiss(answer.name)
 
 
 def ask_before_leaving() -> AskScreen:

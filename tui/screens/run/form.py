@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -110,7 +109,7 @@ class TextField(Input):
         parts = line.crop(0, ZERO_COLUMN), words, line.crop(ZERO_COLUMN + words.cell_length)
         return Strip.join(parts).crop(0, line.cell_length)
 
-    def _on_paste(self, event: Paste) -> None:
+    def on_paste(self, event: Paste) -> None:
         from .pasted import is_command  # not before the first frame
 
         if is_command(event.text):
@@ -176,17 +175,9 @@ class SpecForm(VerticalScroll, can_focus=False):
         self.card = HERE
         self.rounds = ONE
         self._due = False
-        self._is_read = asyncio.Event()
-        self.latest: Filled | None = None  # what the last `Edited` had
-
-    @property
-    def is_read(self) -> bool:
+        self.is_read = False
         """Whether `latest` is of every change to a row."""
-        return self._is_read.is_set()
-
-    async def settled(self) -> None:
-        """Wait until `Edited` has been posted for the last change."""
-        await self._is_read.wait()
+        self.latest: Filled | None = None  # what the last `Edited` had
 
     def compose(self) -> ComposeResult:
         yield from self._rows(*FIRST)
@@ -307,7 +298,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         """Update once for all the changes that arrive together."""
         if not self._due:
             self._due = True
-            self._is_read.clear()
+            self.is_read = False
             self.call_after_refresh(self._update)
 
     async def _update(self) -> None:
@@ -343,8 +334,7 @@ class SpecForm(VerticalScroll, can_focus=False):
             await self._complain(row, filled.errors.get(row.field, ""))
         self.latest = filled
         self.post_message(self.Edited(filled))
-        if not self._due:
-            self._is_read.set()
+        self.is_read = not self._due
 
     async def _complain(self, row: FieldRow, text: str) -> None:
         """Show under the row why its value is refused; an empty text clears that."""

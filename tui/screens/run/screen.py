@@ -21,7 +21,6 @@ from ....core.machine.children import PYTHON_VARIABLE
 from ....core.record.blocks import PassName
 from ....core.spec.command_line import command_line
 from ....core.spec.spec import RunSpec
-from ...keys import passed_up
 from ...widgets.bars.command_line import CommandLine
 from ...widgets.bars.key_bar import KeyBar
 from ..base import WorkScreen
@@ -127,15 +126,9 @@ class RunScreen(WorkScreen):
             self.takes_keys = True
             self.app.call_later(self.app.keys.release)
 
-    async def settled(self) -> None:
-        """Wait until `filled` is what the form says: a key acts on what was typed before it."""
-        for form in self.query(SpecForm):
-            await form.settled()
-            await passed_up(form)
-
     @property
     def has_settled(self) -> bool:
-        """Whether `filled` is what the form says."""
+        """Whether `filled` is what the form says: a key acts on what was typed before it."""
         return all(form.is_read and form.latest is self.filled for form in self.query(SpecForm))
 
     @on(DescendantFocus)

@@ -1,15 +1,17 @@
-"""A list to choose from that stands a terminal with no room for it."""
+"""A list to choose from that a terminal may have no room for."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 from textual.widgets import OptionList
 
 
 class Options(OptionList):
-    """Textual's list, which ends the app when it is paged without a line in sight."""
+    """Textual's list, which raises when it is paged without a line in sight."""
 
-    def _move_page(self, direction: Literal[-1, 1]) -> None:
+    def action_page_up(self) -> None:
         if self.scrollable_content_region:
-            super()._move_page(direction)
+            super().action_page_up()  # type: ignore[no-untyped-call]
+
+    def action_page_down(self) -> None:
+        if self.scrollable_content_region:
+            super().action_page_down()  # type: ignore[no-untyped-call]

@@ -1,0 +1,56 @@
+"""A terminal that is resized in quick succession shows the whole screen again."""
+
+from __future__ import annotations
+
+import pytest
+
+from .emulated import LARGE, RUNS, SMALL, Emulated
+
+KEYS = {
+    "run": b"\x1bOQ",
+    "result": b"\x1bOS",
+    "library": b"\x1b[15~",
+    "studies": b"\x1b[17~",
+    "inspect": b"\x1b[18~",
+    "help": b"\x1bOP",
+}
+"""The key that opens a screen."""
+WORDS = {
+    "run": ("╭─ What to run ─", "╭─ What will happen ─", "│ model ", "│ memory limit ", "Start ^r"),
+    "result": ("[1 Summary]", "╭─ Figures ─", "│ parameters ", "╭─ Machine ─", "$ sysbench-tui"),
+    "library": ("╭─ Library", *RUNS, "$ sysbench-tui list"),
+    "studies": ("╭─ Studies ─", "│accumulation ", "│warmup ", "$ sysbench-tui study"),
+    "inspect": ("a file or a folder of ranks", "$ sysbench-tui inspect"),
+    "help": ("esc closes", "Redraw"),
+}
+"""Words on it, from the top to the bottom."""
+STRIP, FOOTER = "CPU 2 cores", "F1 Help"
+CTRL_L = b"\x0c"
+
+
+def wait_for_screen(emulated: Emulated, name: str) -> None:
+    """Read until a screen is shown with its strip and its footer."""
+    for words in (STRIP, *WORDS[name], FOOTER):
+        emulated.wait_for(words)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.1], ids=["at once", "apart"])
+def test_two_resizes_in_quick_succession_leave_every_screen_whole(
+    emulated: Emulated, pause: float
+) -> None:
+    for name, key in KEYS.items():
+        emulated.program.press(key)
+        wait_for_screen(emulated, name)
+        emulated.resize(*SMALL)
+        emulated.read(pause)
+        emulated.resize(*LARGE)
+        wait_for_screen(emulated, name)
+
+
+def test_ctrl_l_repaints_every_screen(emulated: Emulated) -> None:
+    for name, key in KEYS.items():
+        emulated.program.press(key)
+        wait_for_screen(emulated, name)
+        emulated.shown.erase_in_display(2)  # another program wrote over it
+        emulated.program.press(CTRL_L)
+        wait_for_screen(emulated, name)

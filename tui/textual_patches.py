@@ -1,0 +1,238 @@
+"""Patches of Textual, the only place that uses its private members. See docs/upstream.md.
+
+Each has a test in tests/tui/test_textual_patches.py that fails when the private member is gone, or
+when Textual no longer needs the patch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+from rich.cells import cell_len
+from rich.color import ColorSystem
+from rich.console import COLOR_SYSTEMS
+from rich.style import Style
+from textual.app import App, ReturnType
+from textual.command import CommandList, CommandPalette
+from textual.geometry import Region, Size
+from textual.screen import ModalScreen
+from textual.strip import Strip
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from textual.events import Click
+    from textual.screen import Screen
+
+Look = tuple[str, str, str]
+"""SGR codes (ECMA-48, 8.3.117), the codes of a blank that looks the same, a link."""
+Cell = tuple[str, Look]
+"""A character and its look; no text in the second half of a wide one."""
+PLAIN = ("", "", "")
+
+MAX_GAP = 4
+"""Unchanged cells between changed ones that are sent too: to move over them takes more bytes."""
+MIN_ERASED = 4
+"""Blanks at the end of a line that take more bytes than to erase them."""
+BACKGROUND_ALONE = re.compile(r"(48;[\d;]+|4[0-79]|10[0-7])?")
+
+
+class Update(Protocol):
+    """An update of Textual's compositor; others than the two below are painted as they are."""
+
+    render_segments: Callable[[Console], str]
+
+
+class Layout(Update, Protocol):
+    """A whole frame."""
+
+    strips: Sequence[Iterable[Strip]]
+    region: Region
+
+
+class Chops(Update, Protocol):
+    """Parts of lines: of each line that changed the first and last column, and its strips."""
+
+    spans: Sequence[tuple[int, int, int]]
+    chops: Sequence[Mapping[int, Strip | None]]
+    chop_ends: Sequence[Sequence[int]]
+
+
+class FrameDiffApp(App[ReturnType]):
+    """An app that sends only the cells of a frame that differ from the previous frame."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frame = FrameBuffer(can_erase=erases_with_background())
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        update: Any = renderable
+        if is_layout(update) or is_chops(update):
+            update.render_segments = partial(self.frame.encode, update, screen)
+        super()._display(screen, renderable)
+
+
+def is_layout(update: object) -> TypeGuard[Layout]:
+    """Whether it has the shape of a whole frame."""
+    return all(hasattr(update, name) for name in ("strips", "region"))
+
+
+def is_chops(update: object) -> TypeGuard[Chops]:
+    """Whether it has the shape of parts of lines."""
+    return all(hasattr(update, name) for name in ("spans", "chops", "chop_ends"))
+
+
+class FrameBuffer:
+    """The cells that the terminal shows, as far as they are known.
+
+    Args:
+        can_erase: Whether the terminal gives erased cells the current background.
+    """
+
+    def __init__(self, *, can_erase: bool) -> None:
+        self._can_erase = can_erase
+        self._screen: object = None
+        self._size: Size | None = None
+        self._rows: dict[int, dict[int, Cell]] = {}
+
+    def forget(self) -> None:
+        """Forget the previous frame, for example after a resize."""
+        self._rows.clear()
+
+    def encode(self, update: Layout | Chops, screen: object, console: Console) -> str:
+        """Return the bytes that paint what an update changes.
+
+        The first frame of another screen is sent whole, unless one of the two is a dialog.
+        """
+        is_dialog = isinstance(screen, ModalScreen) or isinstance(self._screen, ModalScreen)
+        if screen is not self._screen and not is_dialog:
+            self.forget()
+        self._screen = screen
+        if is_layout(update):
+            if self._size not in (None, update.region.size):
+                self.forget()  # a frame of the old size may have come after the resize
+            self._size = update.region.size
+        colours = COLOR_SYSTEMS[console.color_system or "truecolor"]
+        width = self._size.width if self._can_erase and self._size else 0
+        return "".join(
+            encode_cells(x, y, cells, width)
+            for piece in pieces_of(update)
+            for x, y, cells in self._changes(*piece, colours)
+        )
+
+    def _changes(
+        self, x: int, y: int, strips: Iterable[Strip], colours: ColorSystem
+    ) -> Iterator[tuple[int, int, list[Cell]]]:
+        row = self._rows.setdefault(y, {})
+        cells = [cell for strip in strips for cell in cells_of(strip, colours)]
+        changed = [at for at, cell in enumerate(cells) if row.get(x + at) != cell]
+        row.update(enumerate(cells, x))
+        gaps = [at for at in range(1, len(changed)) if changed[at] - changed[at - 1] > MAX_GAP + 1]
+        for begin, end in zip([0, *gaps], [*gaps, len(changed)], strict=True):
+            if begin == end:
+                return
+            first, last = changed[begin], changed[end - 1]
+            # Never split a double-width character.
+            while first and not cells[first][0]:
+                first -= 1
+            while last + 1 < len(cells) and not cells[last + 1][0]:
+                last += 1
+            yield x + first, y, cells[first : last + 1]
+
+
+def pieces_of(update: Layout | Chops) -> Iterator[tuple[int, int, Iterable[Strip]]]:
+    """Yield column, row and strips of what an update paints."""
+    if is_layout(update):
+        for y, strips in enumerate(update.strips, update.region.y):
+            yield update.region.x, y, strips
+    elif is_chops(update):
+        for y, from_x, to_x in update.spans:
+            for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
+                if strip is not None and x <= to_x and end > from_x:
+                    is_whole = from_x <= x < to_x and end <= to_x
+                    yield x, y, [strip if is_whole else strip.crop(0, min(end, to_x) - x)]
+
+
+def cells_of(strip: Strip, colours: ColorSystem) -> list[Cell]:
+    """Split a strip into cells. Of a blank only what is seen counts."""
+    cells: list[Cell] = []
+    for text, style, control in strip:
+        if control:
+            continue
+        look = look_of(style, colours) if style else PLAIN
+        blank = (look[1], *look[1:])
+        if text.isascii():
+            cells += [(char, blank if char == " " else look) for char in text]
+            continue
+        for char in text:
+            width = cell_len(char)
+            if width:
+                cells += [(char, blank if char == " " else look), *[("", look)] * (width - 1)]
+            elif cells:
+                # An accent belongs to the character before it.
+                at = -1 if cells[-1][0] else -2
+                cells[at] = (cells[at][0] + char, cells[at][1])
+    return cells
+
+
+@lru_cache(maxsize=16384)
+def look_of(style: Style, colours: ColorSystem) -> Look:
+    """Return the codes and the link of a style."""
+    codes = Strip.render_ansi(style, colours)
+    lines = style.underline or style.underline2 or style.overline or style.strike
+    if lines or style.reverse or style.link:
+        return codes, codes, f"id={style.link_id};{style.link}" if style.link else ""
+    return codes, Strip.render_ansi(Style(bgcolor=style.bgcolor), colours), ""
+
+
+def encode_cells(x: int, y: int, cells: Sequence[Cell], width: int) -> str:
+    """Return the bytes that paint cells from a place on.
+
+    Args:
+        width: Columns of a terminal that gives erased cells the current background; else 0.
+    """
+    end, last = len(cells), cells[-1]
+    if x + end == width and last[0] == " " and BACKGROUND_ALONE.fullmatch(last[1][0]):
+        while end and cells[end - 1] == last:
+            end -= 1
+        end = end if len(cells) - end >= MIN_ERASED else len(cells)
+    written, (codes, blank, link) = [f"\x1b[{y + 1};{x + 1}H"], PLAIN
+    for text, look in [*cells[:end], *(("\x1b[K", last[1]) for _ in cells[end : end + 1])]:
+        if look[2] != link:
+            written.append(f"\x1b]8;{look[2] or ';'}\x1b\\")
+            link = look[2]
+        if look[0] != codes and not (text == " " and look[1] == blank):
+            written.append(f"\x1b[{'0;' if look[0] and codes else ''}{look[0]}m")
+            codes, blank, _ = look
+        written.append(text)
+    return "".join(written) + "\x1b]8;;\x1b\\" * bool(link) + "\x1b[m" * bool(codes)
+
+
+def erases_with_background() -> bool:
+    """Whether terminfo knows that this terminal gives erased cells the current background."""
+    if "TEXTUAL_DRIVER" in os.environ:
+        return False  # TERM is that of the server's terminal, the reader is a browser
+    try:
+        import curses  # not in every Python
+
+        curses.setupterm(os.environ.get("TERM", ""), 1)
+    except Exception:  # without an entry curses.error, which is not known without curses
+        return False
+    return curses.tigetflag("bce") > 0
+
+
+class GuardedPalette(CommandPalette):
+    """Textual's command palette without two crashes in a small terminal."""
+
+    def on_click(self, event: Click) -> None:
+        # Textual asks for the widget there, and raises where the terminal has shrunk since.
+        if not self.size.contains(event.screen_x, event.screen_y):
+            event.prevent_default()
+
+    def _action_command_list(self, action: str) -> None:
+        # Textual's list raises where it has no room yet, or none at all.
+        if any(commands.size for commands in self.query(CommandList)):
+            super()._action_command_list(action)
