@@ -127,8 +127,11 @@ class PairWatch:
         a, b = load_record(self.pair.a), load_record(self.pair.b)
         times_a, times_b = rounds_of(a), rounds_of(b)
         directory = self.directory or _experiment_of(times_a, times_b, self.pair.a)
-        report = report_of(directory) if directory else None
-        can_go_on = directory is not None and directory.experiment().purpose == "ab"
+        experiment = directory.experiment() if directory else None
+        # The pair may name the runs in the other order than the experiment.
+        swapped = experiment is not None and (experiment.a, experiment.b) == (b.id, a.id)
+        report = report_of(directory, swapped=swapped) if directory else None
+        can_go_on = experiment is not None and experiment.purpose == "ab"
         blocks = blocks_of(times_a, times_b)
         # Interleaved rounds say themselves how much they spread.
         known = NOTHING_KNOWN if report else known_noise(a, b, self.pair.a.path.parent.parent)

@@ -84,15 +84,23 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     resume: str
 
 
-def report_of(directory: ExperimentDirectory) -> Report:
-    """The report of an experiment, whether it runs, ended, or was killed.
+def report_of(directory: ExperimentDirectory, *, swapped: bool = False) -> Report:
+    """Report an experiment that runs, ended, or was killed.
+
+    Args:
+        directory: The experiment.
+        swapped: Judge the experiment's A against its B, without its gate.
 
     Raises:
         DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
     """
     is_live = directory.is_live()
+    experiment = directory.experiment()
     records = load_record(directory.run("A")), load_record(directory.run("B"))
-    return _report(directory.experiment(), directory.ended(), records, is_live=is_live)
+    if swapped:
+        # A gate bounds the slowdown of the experiment's B only.
+        experiment, records = msgspec.structs.replace(experiment, gate=None), records[::-1]
+    return _report(experiment, directory.ended(), records, is_live=is_live)
 
 
 def _report(
@@ -161,7 +169,7 @@ def _neighbours_that_stayed(a: list[Round], b: list[Round]) -> list[Condition]:
     rows = accepted([*a, *b])
     if not rows:
         return []
-    of_a = sum(row.side == "A" for row in rows)
+    of_a = sum(row in a for row in rows)
     text = (
         f"{counted(len(rows), 'round')} count with a neighbour that stayed through "
         f"{MOST_REPEATS} repeats"

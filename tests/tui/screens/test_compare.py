@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from textual.widgets import Button, Input, Static
 from sysbench.core.analysis.difference.nodes import TimeNode
 from sysbench.core.analysis.verdict.verdict import Verdict
 from sysbench.core.errors import SpecError
+from sysbench.core.formatting import signed_percent
 from sysbench.core.runs.ab.experiment import Ended, Ending, list_experiments
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.storage import locked
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.live.pair_watch import Pair, pair_of
+from sysbench.tui.cli import main
+from sysbench.tui.live.pair_watch import Pair, block_changes, pair_of
 from sysbench.tui.screens.compare.differs import DiffersView
 from sysbench.tui.screens.compare.measure import MeasureScreen, changed_spec
 from sysbench.tui.screens.compare.rows import RowsView
@@ -74,9 +77,9 @@ def names(table: DifferenceView) -> list[str]:
     return [str(table.get_row_at(row)[0]).strip(" ▾▸") for row in range(table.row_count)]
 
 
-async def test_two_marked_runs_open_by_a_key(app: SysbenchApp) -> None:
-    timed_run(*SLOW)
-    timed_run(*FAST, attention="sdpa")
+@pytest.mark.parametrize("keys", ["space down space", "down space up space"])
+async def test_of_two_marked_runs_the_older_is_a(app: SysbenchApp, keys: str) -> None:
+    older, newer = timed_run(*SLOW), timed_run(*FAST, attention="sdpa")
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("f5")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
@@ -85,20 +88,43 @@ async def test_two_marked_runs_open_by_a_key(app: SysbenchApp) -> None:
         await until(pilot, lambda: len(library.entries) == 2)
         await pilot.press("c")
         assert app.current_mode == "library", "nothing is marked"
-        await pilot.press("space", "down", "space")
+        await pilot.press(*keys.split())
         await until(pilot, lambda: len(library.pair) == 2)
+        assert [entry.id for entry in library.pair] == [older.id, newer.id]
         await pilot.press("c")
         await until(pilot, lambda: isinstance(app.screen, CompareScreen))
         screen = app.screen
         assert isinstance(screen, CompareScreen)
         await until(pilot, lambda: screen.reading)
-        # Which of two runs of one second is the newer is up to chance.
-        a, b = (entry.attention for entry in library.pair)
-        assert f"attention: {a} → {b}" in all_text(screen)
-        word = "▼ B is faster" if b == "sdpa" else "▲ B is slower"
-        assert word in all_text(screen)
+        assert "attention: naive → sdpa" in all_text(screen)
+        assert "▼ B is faster" in all_text(screen)
         assert "between 6 processes" in all_text(screen)
-        assert screen.command() == f"sysbench-tui compare {library.marked[0]} {library.marked[1]}"
+        assert screen.command() == f"sysbench-tui compare {older.id} {newer.id}"
+
+
+@pytest.mark.parametrize("sides", ["AB", "BA"])
+async def test_an_experiment_has_the_verdict_of_compare_in_both_orders(
+    app: SysbenchApp, capsys: pytest.CaptureFixture[str], sides: str
+) -> None:
+    directory = begun()
+    write_rounds(directory, SLOW, FAST)
+    a, b = (directory.run("A" if side == "A" else "B") for side in sides)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await compared(pilot, app, Pair(a, b))
+        assert screen.reading is not None and screen.reading.directory is not None
+        assert screen.reading.directory.id == directory.id
+        shown, reading = all_text(screen), screen.reading
+    assert main(["compare", a.id, b.id, "--json"]) == 0
+    step = json.loads(capsys.readouterr().out)["step"]
+    assert step["verdict"] == ("faster" if sides == "AB" else "slower")
+    assert msgspec.to_builtins(reading.verdict) == step
+    assert f"B is {step['verdict']}: {signed_percent(step['change'])}" in shown
+    medians = [row.median_ms for row in reading.rounds_a]
+    assert medians == (SLOW if sides == "AB" else FAST)
+    assert reading.report is not None
+    assert (reading.report.a.run, reading.report.b.run) == (a.id, b.id)
+    changes = block_changes(reading.blocks)
+    assert all((change < 0) == (sides == "AB") for change in changes)
 
 
 async def test_keys_typed_with_that_of_a_view_are_the_views(

@@ -172,7 +172,8 @@ async def test_filter_as_you_type_then_open(
         await pilot.pause()
         panel = library.query_one("#comparison", Static)
         assert panel.display and "precision" in str(panel.content)
-        assert "A " in str(library.table.get_row_at(0)[0])
+        ages = [str(library.table.get_row_at(row)[0]) for row in (0, 1)]
+        assert [text[0] for text in ages] == ["B", "A"], "the newer is judged against the older"
 
         wanted = library.selected
         assert wanted is not None
