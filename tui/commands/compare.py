@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...core.analysis.verdict.gate import Gate
     from ...core.analysis.verdict.records import Known
     from ...core.tables.difference.tree import Cut
-    from .report.compare.sides import ReadSide
+    from .report.compared_sides import ReadSide
     from .report.layout import Line
 
 DEPTH = 2
@@ -90,7 +90,7 @@ def main(arguments: argparse.Namespace) -> int:
     from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
     from ...core.runs.ab.known import known_noise
     from ...core.tables.difference.tree import Cut, change_tables
-    from .report.compare.sides import read_side
+    from .report.compared_sides import read_side
 
     a, b = read_side(arguments.a), read_side(arguments.b)
     found = difference(a, b)
@@ -143,13 +143,10 @@ def _lines(
     comparison: Comparison, sides: tuple[ReadSide, ReadSide], cut: Cut, width: int
 ) -> Iterator[Line]:
     from ...core.tables.trust import is_perturbed
-    from .report.compare.difference import difference_lines
-    from .report.comparison import comparison_lines, file_lines, memory_lines
+    from .report.comparison import comparison_lines, difference_lines, memory_lines
 
-    if any(side.is_file for side in sides):
-        yield from file_lines(comparison, width)
-    else:
-        yield from comparison_lines(comparison, width)
+    of_files = any(side.is_file for side in sides)
+    yield from comparison_lines(comparison, width, of_files=of_files)
     if comparison.a != comparison.b and comparison.difference is not None:
         perturbed = any(side.kernels and is_perturbed(side.kernels) for side in sides)
         yield from difference_lines(comparison.difference, cut, width, perturbed=perturbed)

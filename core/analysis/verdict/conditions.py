@@ -73,7 +73,7 @@ def _order(blocks: Sequence[Sequence[Round]]) -> Condition:
     if not changes:
         return _untold("order")
     change = math.expm1(statistics.median(changes))
-    what = "the second round of a pair against the first"
+    what = "from the first to the second round of a pair"
     if len(changes) < _LEAST_BLOCKS:
         return _untested("order", change, what, len(changes))
     low, high = (math.expm1(end) for end in median_interval(changes))
@@ -94,12 +94,12 @@ def _drift(blocks: Sequence[Sequence[Round]]) -> Condition:
 
 
 def _untold(name: str) -> Condition:
-    return Condition(name=name, text="too few blocks to tell it from")
+    return Condition(name=name, text="not enough data")
 
 
 def _untested(name: str, change: float, what: str, blocks: int) -> Condition:
-    middle = signed_percent(change, 2)
-    return Condition(name=name, text=f"{middle} {what}; {counted(blocks, 'block')}: not tested")
+    text = f"{signed_percent(change)} {what} ({counted(blocks, 'block')}: not tested)"
+    return Condition(name=name, text=text)
 
 
 def _tested(name: str, change: float, ends: tuple[float, float], what: str) -> Condition:
@@ -149,12 +149,12 @@ def _throttling(a: Sequence[Round], b: Sequence[Round]) -> Condition:
 
 def _tenants(a: Sequence[Round], b: Sequence[Round]) -> Condition:
     sides = [_counts_by_name(row.tenants for row in rows) for rows in (a, b)]
-    return _named("other tenants", sides, "rounds in which they were on the device")
+    return _named("other GPU processes", sides, "rounds in which they were on the device")
 
 
 def _named(name: str, sides: list[str], text: str) -> Condition:
     if not any(sides):
-        return Condition(name=name, text="none seen")
+        return Condition(name=name, text="none")
     return Condition(name=name, a=sides[0], b=sides[1], text=text, warns=sides[0] != sides[1])
 
 
@@ -167,12 +167,10 @@ def _counts_by_name(names_by_round: Iterable[Sequence[str]]) -> str:
 def _left_out(a: Sequence[Round], b: Sequence[Round]) -> Condition:
     reasons = [row.disturbed or row.outcome for row in (*a, *b) if not row.counts]
     if not reasons:
-        return Condition(name="left out", text="no round")
+        return Condition(name="excluded runs", text="none")
     left = [str(sum(not row.counts for row in rows)) for rows in (a, b)]
     text = "; ".join(dict.fromkeys(reasons))
-    return Condition(
-        name="left out", a=left[0], b=left[1], text=f"rounds that do not count: {text}"
-    )
+    return Condition(name="excluded runs", a=left[0], b=left[1], text=text)
 
 
 def _log(row: Round) -> float:

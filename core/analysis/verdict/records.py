@@ -150,7 +150,7 @@ def _with_next(verdict: Verdict, a: Record, b: Record) -> Verdict:
     if verdict.verdict != "not decidable" or verdict.next:
         return verdict
     command = shlex.join(("sysbench-tui", "ab", a.id, b.id))
-    return msgspec.structs.replace(verdict, next=f"`{command}` measures both in turn")
+    return msgspec.structs.replace(verdict, next=f"`{command}` runs an A/B test")
 
 
 def _apart(a: Timing, b: Timing, known: Known) -> Interval:

@@ -10,7 +10,8 @@ import msgspec
 from ...analysis.compare import Factor, differing
 from ...analysis.verdict.gate import Gate, check_timed, gate_of, undecided
 from ...analysis.verdict.records import counted_ms, verdict_of
-from ...analysis.verdict.verdict import SMALLEST, Verdict, headline
+from ...analysis.verdict.text import headline
+from ...analysis.verdict.verdict import SMALLEST, Verdict
 from ...errors import SpecError
 from ...formatting import percent
 from ...machine.environment import cpu_model, workers_package

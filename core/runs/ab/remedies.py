@@ -18,7 +18,7 @@ from ...analysis.verdict.conditions import others_load
 from ...analysis.verdict.noise import Noise, Observed
 from ...analysis.verdict.records import counted_ms, verdict_of
 from ...analysis.verdict.spreads import LEAST_ROUNDS, SpreadChange, spread_change
-from ...analysis.verdict.verdict import headline
+from ...analysis.verdict.text import headline
 from ...formatting import counted, percent, signed_percent
 from ...machine.neighbours import Neighbour
 from ...spec.spec import RunSpec

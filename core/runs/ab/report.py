@@ -11,7 +11,8 @@ from ...analysis.compare import Factor, differing
 from ...analysis.verdict.conditions import Condition, conditions_of
 from ...analysis.verdict.gate import Gate, gate_of, undecided
 from ...analysis.verdict.records import verdict_of
-from ...analysis.verdict.verdict import Verdict, headline
+from ...analysis.verdict.text import headline
+from ...analysis.verdict.verdict import Verdict
 from ...errors import WorkerFailed
 from ...formatting import counted
 from ...record.record import Record

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ....core.analysis.verdict.power import ROUNDS_A_BLOCK
-from ....core.analysis.verdict.verdict import Verdict, headline
+from ....core.analysis.verdict.text import headline, interval_line
+from ....core.analysis.verdict.verdict import Verdict
 from ....core.record.events import (
     FirstStepTimed,
     Noticed,
@@ -22,7 +23,7 @@ from ....core.runs.ab.experiment import Experiment, ExperimentDirectory, Side
 from ....core.runs.ab.runner import Judged, Progress, RoundFinished, RoundStarting, Stopped
 from ....core.tables.cells import literal
 from ...text import STAGE_WORDS, elapsed, median_text, milliseconds, outcome_glyph
-from .report import picture_line
+from ..report.comparison import picture_line
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -135,7 +136,7 @@ class AbView:
             (f"  {self._bar()}  {self._now}", ""),
         ]
         if self._verdict is not None:
-            lines.append((f"  {picture_line(self._verdict)}", "cyan"))
+            lines.append((f"  {picture_line(interval_line(self._verdict))}", "cyan"))
             lines.append((f"  {headline(self._verdict)}", ""))
             lines.append((f"  {self._verdict.next}", "dim"))
         return lines

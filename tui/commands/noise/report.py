@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ....core.analysis.verdict.noise import Source
-from ....core.analysis.verdict.verdict import headline
+from ....core.analysis.verdict.text import headline
 from ....core.formatting import counted, milliseconds, percent, signed_percent
 from ....core.runs.ab.noise import NoiseFloor, Remedy
 from ....core.runs.ab.noise_doctor import Examined

@@ -9,8 +9,8 @@ from textual.content import Content
 
 from ....core.analysis.compare import Factor
 from ....core.analysis.verdict.conditions import Condition
-from ....core.analysis.verdict.gate import Gate
-from ....core.analysis.verdict.verdict import Verdict, sentence
+from ....core.analysis.verdict.text import GLYPHS, describe_verdict
+from ....core.analysis.verdict.verdict import Verdict
 from ....core.formatting import counted, shortened
 from ....core.machine.null_gpu import WORDS, is_null
 from ....core.record.environment import device_name
@@ -25,19 +25,12 @@ from ...text import (
     outcome_glyph,
     outcome_text,
     percent,
-    signed_percent,
 )
 from ...widgets.tables.facts import hanging
 
 QUIET = "$foreground 60%"
-STYLES = {
-    "faster": ("▼ ", "bold $success"),
-    "slower": ("▲ ", "bold $warning"),
-    "same": ("= ", "bold"),
-    "not decidable": ("? ", "bold"),
-    "not the same computation": ("≠ ", "bold"),
-}
-"""Glyph and style of a verdict; only a difference that was found has a colour."""
+STYLES = dict.fromkeys(GLYPHS, "bold") | {"faster": "bold $success", "slower": "bold $warning"}
+"""Style of a verdict; only a difference that was found has a colour."""
 ENDING_GLYPHS = {"decided": "✓", "failed": "✗", "killed": "✗"}
 WIDE = 100
 """From this width on a line has room for a whole id."""
@@ -45,18 +38,12 @@ WIDE = 100
 
 def verdict_lines(verdict: Verdict, width: int) -> list[Content]:
     """B against A in a line, the evidence for it, and what would decide it."""
-    glyph, style = STYLES[verdict.verdict]
-    lines = hanging(Content(""), f"{glyph}{sentence(verdict)}", width, style)
-    # Without a change the line has the reason already.
-    why = "" if verdict.change is None else verdict.why
-    for reason in filter(None, (why, verdict.next)):
+    text = describe_verdict(verdict)
+    style = STYLES[verdict.verdict]
+    lines = hanging(Content(""), literal(f"{text.glyph} {text.headline}"), width, style)
+    for reason in text.reasons:
         lines += hanging(Content("  "), literal(reason), width, QUIET)
     return lines
-
-
-def gate_line(gate: Gate) -> Content:
-    """The result of an experiment's gate."""
-    return Content(f"  gate: at most {signed_percent(gate.margin)} slower: {gate.result}")
 
 
 def side_line(letter: str, record: Record, width: int) -> Content:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from .....core.analysis.difference.difference import Side
-from .....core.errors import NotFoundError
-from .....core.inspection.decoding import Decoding
-from .....core.runs.artifacts import layer_rows
-from .....core.runs.directory import find_run
-from .....core.runs.records import load_record
-from ..inspection import decoding_progress
+from ....core.analysis.difference.difference import Side
+from ....core.errors import NotFoundError
+from ....core.inspection.decoding import Decoding
+from ....core.runs.artifacts import layer_rows
+from ....core.runs.directory import find_run
+from ....core.runs.records import load_record
+from .inspection import decoding_progress
 
 
 @dataclass(frozen=True, slots=True)
