@@ -73,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--smallest",
         type=share_above_zero,
         metavar="P",
-        help="smallest difference that matters to the verdict (default: 1%%)",
+        help="smallest difference that matters to the verdict (default: 1%%, or that of the "
+        "experiment that measured both)",
     )
 
 
@@ -89,13 +90,16 @@ def main(arguments: argparse.Namespace) -> int:
     from ...core.export.inspection import tables_as_markdown
     from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
     from ...core.runs.ab.known import known_noise
+    from ...core.runs.ab.report import shared_experiment
     from ...core.tables.difference.tree import Cut, change_tables
     from .report.compared_sides import read_side
 
     a, b = read_side(arguments.a), read_side(arguments.b)
     found = difference(a, b)
     known = NOTHING_KNOWN if a.is_file or b.is_file else known_noise(a.record, b.record)
-    comparison = compare(a.record, b.record, known, smallest=arguments.smallest or SMALLEST)
+    experiment = shared_experiment(a.record, b.record)
+    smallest = arguments.smallest or (experiment.experiment().smallest if experiment else SMALLEST)
+    comparison = compare(a.record, b.record, known, smallest=smallest)
     comparison = msgspec.structs.replace(comparison, difference=found)
     gate = _gate(a, b, comparison, arguments.gate, known)
     whole = bool(arguments.csv or arguments.md)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,16 +12,16 @@ import msgspec
 from ...analysis.compare import Factor, differing
 from ...analysis.verdict.conditions import Condition, conditions_of
 from ...analysis.verdict.gate import Gate, gate_of, undecided
-from ...analysis.verdict.records import verdict_of
+from ...analysis.verdict.records import last_experiment, verdict_of
 from ...analysis.verdict.text import headline
 from ...analysis.verdict.verdict import Verdict
-from ...errors import WorkerFailed
+from ...errors import NotFoundError, WorkerFailed
 from ...formatting import counted
 from ...record.record import Record
 from ...record.timing import Round
 from ..records import load_record
 from .disturbance import MOST_REPEATS, accepted
-from .experiment import Ended, Experiment, ExperimentDirectory
+from .experiment import Ended, Experiment, ExperimentDirectory, find_experiment
 from .plan import Plan
 
 
@@ -102,6 +104,16 @@ def report_of(directory: ExperimentDirectory, *, swapped: bool = False) -> Repor
         # A gate bounds the slowdown of the experiment's B only.
         experiment, records = msgspec.structs.replace(experiment, gate=None), records[::-1]
     return _report(experiment, directory.ended(), records, is_live=is_live)
+
+
+def shared_experiment(a: Record, b: Record, root: Path | None = None) -> ExperimentDirectory | None:
+    """The last experiment that measured both runs, unless it was deleted."""
+    rounds_a, rounds_b = (record.timing.rounds if record.timing else [] for record in (a, b))
+    name = last_experiment(rounds_a, rounds_b)
+    if name:
+        with suppress(NotFoundError):
+            return find_experiment(name, root)
+    return None
 
 
 def _report(

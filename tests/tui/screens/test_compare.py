@@ -13,11 +13,10 @@ from textual.pilot import Pilot
 from textual.widgets import Button, Input, Static
 
 from sysbench.core.analysis.difference.nodes import TimeNode
-from sysbench.core.analysis.verdict.text import GLYPHS
+from sysbench.core.analysis.verdict.text import GLYPHS, describe_verdict
 from sysbench.core.analysis.verdict.verdict import Verdict
 from sysbench.core.errors import SpecError
-from sysbench.core.formatting import signed_percent
-from sysbench.core.runs.ab.experiment import Ended, Ending, list_experiments
+from sysbench.core.runs.ab.experiment import Ended, Ending, create_experiment, list_experiments
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.storage import locked
 from sysbench.tui.app import SysbenchApp
@@ -36,7 +35,7 @@ from sysbench.tui.widgets.inputs.setting_suggester import completed_setting
 from sysbench.tui.widgets.tables.difference_view import DifferenceView
 
 from ..conftest import until
-from ..experiments import SPEC, begun, disturb, timed_run, write_rounds
+from ..experiments import OTHER, SPEC, begun, disturb, timed_run, write_rounds
 
 RESULT_FIRST = True
 
@@ -104,10 +103,11 @@ async def test_of_two_marked_runs_the_older_is_a(app: SysbenchApp, keys: str) ->
 
 
 @pytest.mark.parametrize("sides", ["AB", "BA"])
+@pytest.mark.parametrize("smallest", [0.01, 0.4])
 async def test_an_experiment_has_the_verdict_of_compare_in_both_orders(
-    app: SysbenchApp, capsys: pytest.CaptureFixture[str], sides: str
+    app: SysbenchApp, capsys: pytest.CaptureFixture[str], sides: str, smallest: float
 ) -> None:
-    directory = begun()
+    directory = create_experiment(SPEC, OTHER, seed=1, smallest=smallest)
     write_rounds(directory, SLOW, FAST)
     a, b = (directory.run("A" if side == "A" else "B") for side in sides)
     async with app.run_test(size=(160, 48)) as pilot:
@@ -117,9 +117,10 @@ async def test_an_experiment_has_the_verdict_of_compare_in_both_orders(
         shown, reading = all_text(screen), screen.reading
     assert main(["compare", a.id, b.id, "--json"]) == 0
     step = json.loads(capsys.readouterr().out)["step"]
-    assert step["verdict"] == ("faster" if sides == "AB" else "slower")
+    word = "faster" if sides == "AB" else "slower"
+    assert step["verdict"] == (word if smallest == 0.01 else "same")
     assert msgspec.to_builtins(reading.verdict) == step
-    assert f"B is {step['verdict']}: {signed_percent(step['change'])}" in shown
+    assert describe_verdict(reading.verdict).headline in shown
     medians = [row.median_ms for row in reading.rounds_a]
     assert medians == (SLOW if sides == "AB" else FAST)
     assert reading.report is not None
