@@ -26,7 +26,7 @@ CLASS = re.compile(r"(?P<stem>[A-Z]\w*_)(?P<number>\d{1,9})")
 FUSED = "fused kernels"
 """Category of generated kernels without a counterpart, and of what they replace."""
 WORK = ("attention", "softmax", "norm", "embedding", "random")
-"""Categories that tell which work a kernel does, whatever its operators are called."""
+"""Categories that name the work of a kernel whatever its operators are called."""
 ALIASES = {
     "to": "copy",
     "to_copy": "copy",
@@ -39,7 +39,7 @@ VIEWS = {
     *("view", "unsafe_view", "reshape", "t", "transpose", "permute", "expand", "unsqueeze"),
     *("squeeze", "slice", "select", "as_strided", "split", "split_with_sizes", "alias", "detach"),
 }
-"""Operators that move no data: every kernel has some, so that they tell nothing of its work."""
+"""Operators that move no data: every kernel has some, so they do not identify its work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,8 +45,8 @@ class _Group:
 def time_summary(root: TimeNode) -> list[str]:
     """Three lines on the change of the traced step; they call no difference real.
 
-    The first names the biggest changes in the direction of the whole, until they make up half
-    of it: categories, or modules where those are fewer. The second is on idle time. The third
+    The first names the biggest changes in the direction of the whole that make up half of the
+    whole: categories, or modules where those are fewer. The second is on idle time. The third
     has the sum of all other rows, and what no row explains. One line where nothing differs.
     """
     if not differs(root):
@@ -73,7 +73,7 @@ def time_summary(root: TimeNode) -> list[str]:
 
 
 def memory_summary(root: ByteNode) -> str:
-    """One line on the change of the peak: its biggest rows, until they make up half of it."""
+    """One line on the change of the peak: the biggest rows that make up half of the change."""
     if not root.change:
         same = f"The peak did not change: {format_bytes(root.a_bytes)} on both sides"
         biggest = max(root.children, key=lambda node: abs(node.change), default=root)
@@ -87,7 +87,7 @@ def memory_summary(root: ByteNode) -> str:
 
 
 def _leading(parts: Sequence[AnyNamed], change: int) -> list[AnyNamed]:
-    """The biggest parts in the direction of the change that together make up half of it."""
+    """The biggest parts in the direction of the change that together make up its half."""
     chosen: list[AnyNamed] = []
     for part in sorted(parts, key=lambda part: -part.change if change > 0 else part.change):
         if part.change * change <= 0:

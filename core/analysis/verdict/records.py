@@ -138,7 +138,7 @@ def of_pairs(
 
 
 def _judge_blocks(blocks: Sequence[Block], smallest: float) -> Verdict:
-    """The verdict on interleaved rounds, with what would decide it as far as they can tell."""
+    """The verdict on interleaved rounds, with the rounds that would decide it if known."""
     if len(blocks) < FIRST_LOOK:
         wait = ROUNDS_A_BLOCK * (FIRST_LOOK - len(blocks))
         verdict = judge(interleaved(blocks), smallest=smallest)

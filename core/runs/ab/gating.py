@@ -63,7 +63,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         differs: Other facts of the two machines that differ.
         drift: Change between batches of rounds that is known of this machine, as a share, by which
             the interval is wider; null where it is not known or plays no part.
-        note: What the rounds of the two sides cannot tell.
+        note: What the rounds of the two sides cannot show.
     """
 
     baseline: str

@@ -1,4 +1,4 @@
-"""Everything that is told of an experiment, as one document."""
+"""The JSON report of an experiment."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         b: The side that is judged.
         factors: Settings and facts of the machine in which the two differ.
         conditions: What the rounds show of the machine.
-        repeat: Command that makes the same experiment anew.
+        repeat: Command that repeats the experiment.
         resume: Command that goes on with this one; empty where nothing is left to do.
     """
 

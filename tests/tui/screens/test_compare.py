@@ -273,10 +273,10 @@ async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
         )
         await pilot.pause()
         assert screen.find_widget(rounds).visible_region == rounds.region
-        assert "after so many blocks" not in text_of(screen, "#change")
+        assert "after N blocks" not in text_of(screen, "#change")
         await pilot.press("L")
         await pilot.pause()
-        assert "after so many blocks" in text_of(screen, "#change")
+        assert "after N blocks" in text_of(screen, "#change")
         assert "L how" not in str(screen.query_one("#change").border_title)
 
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the baseline, the run, and the margin."""
     parser.description = (
         "Judge a run against a baseline: may its step be slower by a margin? Without RUN the\n"
-        "baseline's spec is measured anew, each round in a fresh process. A baseline of another\n"
+        "baseline's spec is measured again, each round in a fresh process. A baseline of another\n"
         "machine or spec is not comparable, and said to be so."
     )
     parser.epilog = examples(
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("name", metavar="NAME", help="the baseline, see `sysbench-tui baseline`")
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help=f"{RUN_HELP} (default: measure the spec anew)"
+        "run", metavar="RUN", nargs="?", help=f"{RUN_HELP} (default: measure the spec again)"
     )
     parser.add_argument(
         "--margin",

@@ -87,11 +87,11 @@ def _of(record: Record) -> str:
 
 def brief_sides(a: Record, b: Record) -> Content:
     """Both sides in one line: their medians, and what an interval is of."""
-    line, told = Content(""), [_of(a), _of(b)]
-    for letter, record, of in zip("AB", (a, b), told, strict=True):
+    line, scopes = Content(""), [_of(a), _of(b)]
+    for letter, record, of in zip("AB", (a, b), scopes, strict=True):
         line += Content.assemble((f"{letter} ", "bold $accent"), _median(record))
         # The same of both is said once, behind the second.
-        if of and (letter == "B" or len(set(told)) > 1):
+        if of and (letter == "B" or len(set(scopes)) > 1):
             line += Content.styled(f" {of}", QUIET)
         line += Content("   ")
     return line

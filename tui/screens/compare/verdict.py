@@ -58,7 +58,7 @@ FOLDED_ROUNDS = 5
 
 
 class Painted(Static):
-    """A panel that is painted anew when its size or its content changes."""
+    """A panel that repaints when its size or its content changes."""
 
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id, classes="panel", markup=False)
@@ -133,7 +133,7 @@ class Change(Painted):
         if is_folded(self):
             self.border_title = f"{CHANGE} · L how it settled"
             return lines
-        lines.append(Content.styled("after so many blocks", QUIET))
+        lines.append(Content.styled("after N blocks", QUIET))
         for place in spaced(len(looks), self._rows()):
             row = look_row(line, looks[place], verdict.smallest)
             lines.append(
@@ -184,7 +184,7 @@ class Conditions(Painted):
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
         if len([*reading.rounds_a, *reading.rounds_b]) < 2:
-            return [Content.styled("No rounds to tell them from.", QUIET)]
+            return [Content.styled("No rounds yet.", QUIET)]
         return list(condition_lines(reading.conditions, width))
 
 
@@ -207,7 +207,7 @@ class VerdictView(VerticalScroll, can_focus=True):
             panel.show(reading)
 
     def paint(self) -> None:
-        """Draw all panels anew: what is folded has changed."""
+        """Repaint all panels after the folding has changed."""
         for panel in self.query(Painted):
             panel.paint()
 
