@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ...formatting import counted, format_bytes, shortened
 from ..kernels.classify import fused_operators
@@ -20,16 +20,6 @@ LONGEST_NAME = 48
 NOT_TESTED = "One traced process each: not tested."
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def change(self) -> int: ...
-
-
-AnyNamed = TypeVar("AnyNamed", bound=_Named)
-
-
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Rows under one name: a category, or a module in all its categories."""
@@ -40,6 +30,9 @@ class _Group:
     @property
     def change(self) -> int:
         return sum(node.change for node in self.nodes)
+
+
+AnyPart = TypeVar("AnyPart", _Group, ByteNode)
 
 
 def time_summary(root: TimeNode) -> list[str]:
@@ -86,9 +79,9 @@ def memory_summary(root: ByteNode) -> str:
     return f"Peak {signed_bytes(root.change)} ({sizes}): {text}."
 
 
-def _leading(parts: Sequence[AnyNamed], change: int) -> list[AnyNamed]:
+def _leading(parts: Sequence[AnyPart], change: int) -> list[AnyPart]:
     """The biggest parts in the direction of the change that together make up its half."""
-    chosen: list[AnyNamed] = []
+    chosen: list[AnyPart] = []
     for part in sorted(parts, key=lambda part: -part.change if change > 0 else part.change):
         if part.change * change <= 0:
             break
@@ -98,7 +91,7 @@ def _leading(parts: Sequence[AnyNamed], change: int) -> list[AnyNamed]:
     return chosen
 
 
-def _opposing(parts: Sequence[AnyNamed], change: int) -> AnyNamed | None:
+def _opposing(parts: Sequence[AnyPart], change: int) -> AnyPart | None:
     """The biggest part in the other direction, where it is large among all changes."""
     opposite = [part for part in parts if part.change * change < 0]
     against = max(opposite, key=lambda part: abs(part.change), default=None)
