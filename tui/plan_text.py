@@ -8,11 +8,11 @@ from ..core.runs.ab.plan import Plan
 
 
 def plan_facts(plan: Plan, max_minutes: float) -> list[tuple[str, str]]:
-    """What so many minutes allow, and what so many rounds can tell; unknown with its reason."""
+    """Time limit, noise, and detectable differences; unknown ones with their reason."""
     return [
         ("time", _time(plan, max_minutes)),
         ("noise", plan.source or plan.missing["spread"]),
-        ("finds", finds_words(plan)),
+        ("power", finds_words(plan)),
     ]
 
 
@@ -25,16 +25,14 @@ def _time(plan: Plan, max_minutes: float) -> str:
 
 
 def finds_words(plan: Plan) -> str:
-    """The smallest difference that is found, and the chance of some."""
+    """The smallest detectable difference, and the power for some smaller ones."""
     if plan.smallest is None:
-        reason = plan.missing.get("smallest", "too few rounds for any")
+        reason = plan.missing.get("smallest", "too few rounds")
         if plan.spread is None:
-            reason = "the noise is not known"
-        return f"smallest difference unknown: {reason}"
-    chances = ", ".join(
-        f"{percent(row.difference, 0)} in {percent(row.power, 0)}" for row in plan.promises
+            reason = "run `sysbench-tui doctor --noise`"
+        return f"smallest detectable difference unknown: {reason}"
+    powers = ", ".join(
+        f"{percent(row.difference, 0)}: {percent(row.power, 0)}" for row in plan.promises
     )
-    return (
-        f"{percent(plan.smallest)} with a chance of {percent(WANTED_POWER, 0)}; "
-        f"a slowdown of {chances} of experiments"
-    )
+    detected = f"detects changes of {percent(plan.smallest)} and more"
+    return f"{detected} ({percent(WANTED_POWER, 0)} power); power for {powers}"

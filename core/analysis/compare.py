@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +22,8 @@ from ..spec.spec import DIMENSION_NAMES
 from .difference.nodes import Difference
 from .memory.difference import MemoryDifference, memory_difference
 from .verdict.records import NOTHING_KNOWN, Known, verdict_of
-from .verdict.verdict import SMALLEST, Verdict, Word, headline, tested_words
+from .verdict.text import headline, tested_words
+from .verdict.verdict import SMALLEST, Verdict, Word
 
 OF_OWN_MODELS = ("model_args", "model_source", "trust_code", "workload")
 _PROCEDURE = keys_deciding("procedure")
@@ -140,11 +142,21 @@ def differing(a: Record, b: Record) -> list[Factor]:
         ignored |= {SDPA_KERNEL}
     if factors_a["model"] != factors_b["model"]:
         ignored |= {*DIMENSION_NAMES, *OF_OWN_MODELS}
-    return [
-        Factor(name=name, a=factors_a.get(name), b=factors_b.get(name))
-        for name in differing_keys(factors_a, factors_b)
-        if name not in ignored
-    ]
+    return [row for row in differing_facts(factors_a, factors_b) if row.name not in ignored]
+
+
+def differing_facts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Factor]:
+    """The keys whose values differ, in the order of both mappings."""
+    return [Factor(name=name, a=a.get(name), b=b.get(name)) for name in differing_keys(a, b)]
+
+
+def describe_factors(factors: Sequence[Factor]) -> str:
+    """Say whether the change between two runs can have a single cause."""
+    if not factors:
+        return "Same settings, same machine."
+    if len(factors) == 1:
+        return f"Only `{factors[0].name}` differs."
+    return f"{len(factors)} factors differ: the change has no single cause."
 
 
 def _factors(record: Record) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..analysis.verdict.verdict import Verdict, sentence
+from ..analysis.verdict.text import describe_verdict
+from ..analysis.verdict.verdict import Verdict
 from ..tables.cells import literal
 from ..tables.table import Table
 from .text_formats import escaped, table_as_markdown
@@ -35,29 +36,18 @@ def verdict_as_markdown(
         commands: Shell commands, each on a line of its own.
         folded: Tables that a reader has to open, such as the conditions.
     """
-    return "\n".join(_lines(verdict, tables, facts, commands, folded)) + "\n"
-
-
-def _lines(
-    verdict: Verdict,
-    tables: Sequence[Table],
-    facts: Iterable[str],
-    commands: Iterable[str],
-    folded: Sequence[Table],
-) -> Iterable[str]:
-    yield f"### {_MARKS[verdict.verdict]} Step time: {escaped(sentence(verdict))}"
-    yield ""
-    for line in (verdict.why, verdict.next, *facts):
-        if line:
-            yield f"- {_with_code(line)}"
+    text = describe_verdict(verdict)
+    lines = [f"### {_MARKS[verdict.verdict]} Step time: {escaped(text.headline)}", ""]
+    lines += [f"- {_with_code(line)}" for line in (*text.reasons, *facts) if line]
     for table in tables:
-        yield from ("", f"**{escaped(table.title)}**", "", table_as_markdown(table))
+        lines += ["", f"**{escaped(table.title)}**", "", table_as_markdown(table)]
     for table in folded:
-        yield from ("", f"<details><summary>{escaped(table.title)}</summary>", "")
-        yield from (table_as_markdown(table), "", "</details>")
-    lines = list(commands)
-    if lines:
-        yield from ("", "```sh", *map(literal, lines), "```")
+        lines += ["", f"<details><summary>{escaped(table.title)}</summary>", ""]
+        lines += [table_as_markdown(table), "", "</details>"]
+    shell = [literal(command) for command in commands if command]
+    if shell:
+        lines += ["", "```sh", *shell, "```"]
+    return "\n".join(lines) + "\n"
 
 
 def _with_code(text: str) -> str:

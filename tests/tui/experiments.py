@@ -101,5 +101,6 @@ def timed_run(*medians: float, **changes: object) -> RunDirectory:
     run = create_run(spec, ["timing"])
     record = factories.record_of_rounds(medians, spec)
     here = {"cpu": {"model": cpu_model()}}
-    run.write_record(msgspec.structs.replace(record, id=run.id, environment=here))
+    record = msgspec.structs.replace(record, id=run.id, created_ns=run.header().created_ns)
+    run.write_record(msgspec.structs.replace(record, environment=here))
     return run

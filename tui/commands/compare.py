@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.errors import SpecError
+from ...core.errors import NotFoundError, SpecError
 from .arguments import (
     RUN_HELP,
     add_no_pager,
@@ -21,10 +22,8 @@ from .report.output import page_width, print_json, print_paged, say, write
 
 if TYPE_CHECKING:
     from ...core.analysis.compare import Comparison
-    from ...core.analysis.verdict.gate import Gate
-    from ...core.analysis.verdict.records import Known
+    from ...core.analysis.difference.difference import Side
     from ...core.tables.difference.tree import Cut
-    from .report.compare.sides import ReadSide
     from .report.layout import Line
 
 DEPTH = 2
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--depth",
         type=count,
         metavar="N",
-        help=f"so many levels of rows: category, module, operator, kernel; category, phase, stack "
+        help=f"show N levels of rows: category, module, operator, kernel; category, phase, stack "
         f"(default: {DEPTH}; of --csv and --md: all)",
     )
     parser.add_argument(
@@ -76,7 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--smallest",
         type=share_above_zero,
         metavar="P",
-        help="smallest difference that matters to the verdict (default: 1%%)",
+        help="smallest difference that matters to the verdict (default: 1%%, or that of the "
+        "experiment that measured both)",
     )
 
 
@@ -86,21 +86,30 @@ def main(arguments: argparse.Namespace) -> int:
 
     from ...core.analysis.compare import compare
     from ...core.analysis.difference.difference import difference
-    from ...core.analysis.verdict.gate import gate_line
+    from ...core.analysis.verdict.gate import gate_line, gate_of
     from ...core.analysis.verdict.records import NOTHING_KNOWN
     from ...core.analysis.verdict.verdict import SMALLEST
     from ...core.export.inspection import tables_as_markdown
     from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
     from ...core.runs.ab.known import known_noise
+    from ...core.runs.ab.report import shared_experiment
     from ...core.tables.difference.tree import Cut, change_tables
-    from .report.compare.sides import read_side
 
-    a, b = read_side(arguments.a), read_side(arguments.b)
+    (a, a_is_file), (b, b_is_file) = _read_side(arguments.a), _read_side(arguments.b)
+    of_files = a_is_file or b_is_file
     found = difference(a, b)
-    known = NOTHING_KNOWN if a.is_file or b.is_file else known_noise(a.record, b.record)
-    comparison = compare(a.record, b.record, known, smallest=arguments.smallest or SMALLEST)
+    known = NOTHING_KNOWN if of_files else known_noise(a.record, b.record)
+    experiment = shared_experiment(a.record, b.record)
+    smallest = arguments.smallest or (experiment.experiment().smallest if experiment else SMALLEST)
+    comparison = compare(a.record, b.record, known, smallest=smallest)
     comparison = msgspec.structs.replace(comparison, difference=found)
-    gate = _gate(a, b, comparison, arguments.gate, known)
+    gate = None
+    if arguments.gate is not None:
+        if of_files:
+            raise SpecError("--gate", arguments.gate, "for two runs: a file has no rounds to judge")
+        if a.record.id == b.record.id:
+            raise SpecError("B", b.record.id, "another run than A: a gate judges B against A")
+        gate = gate_of(a.record, b.record, comparison.step, arguments.gate, known)
     whole = bool(arguments.csv or arguments.md)
     cut = Cut(
         depth=(None if whole else DEPTH) if arguments.depth is None else arguments.depth,
@@ -115,7 +124,7 @@ def main(arguments: argparse.Namespace) -> int:
         only = len(tables) == 1
         write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     else:
-        lines = _lines(comparison, (a, b), cut, page_width())
+        lines = _lines(comparison, (a, b), cut, page_width(), of_files=of_files)
         print_paged(lines, page=not arguments.no_pager)
     if gate is None:
         return 0
@@ -128,31 +137,46 @@ def main(arguments: argparse.Namespace) -> int:
     return gate.exit_code
 
 
-def _gate(
-    a: ReadSide, b: ReadSide, comparison: Comparison, margin: float | None, known: Known
-) -> Gate | None:
-    from ...core.analysis.verdict.gate import gate_of
+def _read_side(text: str) -> tuple[Side, bool]:
+    """The run of that name, or the file at that path, and whether it is a file.
 
-    if margin is None:
-        return None
-    if a.is_file or b.is_file:
-        raise SpecError("--gate", margin, "for two runs: a file has no rounds to judge")
-    if a.record.id == b.record.id:
-        raise SpecError("B", b.record.id, "another run than A: a gate judges B against A")
-    return gate_of(a.record, b.record, comparison.step, margin, known)
+    The record of a file has an empty spec, and the path as it was given for its id.
+
+    Raises:
+        NotFoundError: Neither a run nor a file.
+        ForeignFileError: The file cannot be read.
+    """
+    import msgspec
+
+    from ...core.analysis.difference.difference import Side
+    from ...core.inspection.decoding import Decoding
+    from ...core.runs.artifacts import layer_rows
+    from ...core.runs.directory import find_run
+    from ...core.runs.records import load_record
+    from .report.inspection import decoding_progress
+
+    path = Path(text)
+    if path.is_file():
+        decoding = Decoding(path)
+        with decoding_progress() as show:
+            inspection = decoding.run(show)
+        record = msgspec.structs.replace(inspection.as_record(), id=text)
+        return Side(record, layer_rows(decoding.entry.as_run, record)), True
+    try:
+        run = find_run(text)
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}; nor is there a file of that name") from None
+    record = load_record(run)
+    return Side(record, layer_rows(run, record)), False
 
 
 def _lines(
-    comparison: Comparison, sides: tuple[ReadSide, ReadSide], cut: Cut, width: int
+    comparison: Comparison, sides: tuple[Side, Side], cut: Cut, width: int, *, of_files: bool
 ) -> Iterator[Line]:
     from ...core.tables.trust import is_perturbed
-    from .report.compare.difference import difference_lines
-    from .report.comparison import comparison_lines, file_lines, memory_lines
+    from .report.comparison import comparison_lines, difference_lines, memory_lines
 
-    if any(side.is_file for side in sides):
-        yield from file_lines(comparison, width)
-    else:
-        yield from comparison_lines(comparison, width)
+    yield from comparison_lines(comparison, width, of_files=of_files)
     if comparison.a != comparison.b and comparison.difference is not None:
         perturbed = any(side.kernels and is_perturbed(side.kernels) for side in sides)
         yield from difference_lines(comparison.difference, cut, width, perturbed=perturbed)

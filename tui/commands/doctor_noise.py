@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator
 
 from ...core.analysis.verdict.noise import Source
-from ...core.analysis.verdict.verdict import headline
+from ...core.analysis.verdict.text import headline
 from ...core.formatting import counted, milliseconds, percent, signed_percent
 from ...core.machine.devices import resolve_device
 from ...core.record.events import Noticed

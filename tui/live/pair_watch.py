@@ -12,14 +12,14 @@ import msgspec
 from ...core.analysis.compare import Comparison, compare
 from ...core.analysis.verdict.conditions import Condition, conditions_of
 from ...core.analysis.verdict.interval import Block, Interval, interleaved
-from ...core.analysis.verdict.records import NOTHING_KNOWN, blocks_of, last_experiment
+from ...core.analysis.verdict.records import blocks_of
 from ...core.analysis.verdict.verdict import Verdict
-from ...core.errors import DamagedFileError, NotFoundError
+from ...core.errors import DamagedFileError
 from ...core.record.record import Record
 from ...core.record.timing import Round
-from ...core.runs.ab.experiment import ExperimentDirectory, find_experiment, list_experiments
+from ...core.runs.ab.experiment import ExperimentDirectory, list_experiments
 from ...core.runs.ab.known import known_noise
-from ...core.runs.ab.report import Report, report_of
+from ...core.runs.ab.report import Report, report_of, shared_experiment
 from ...core.runs.directory import RunDirectory
 from ...core.runs.records import load_record
 
@@ -46,21 +46,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Both runs as they are on disk, judged.
+    """Both runs as they are on disk, and B judged against A.
 
     Attributes:
-        a: Record of the run that B is judged against.
-        b: Record of the run that is judged.
         directory: The experiment that measured both in turn; null where none did.
-        report: All that is told of it.
+        report: Its report, with the sides of the pair.
         can_go_on: Whether more of its rounds may be measured; the noise doctor's go on with it.
-        comparison: What differs.
         verdict: B against A; of an experiment only its complete blocks count.
         rounds_a: Rounds of A that the verdict is about.
         rounds_b: Rounds of B.
         blocks: Complete blocks of the experiment.
-        looks: The change after 1, 2 … blocks.
-        conditions: What the rounds show of the machine.
     """
 
     a: Record
@@ -73,8 +68,12 @@ class Reading:
     rounds_a: Sequence[Round]
     rounds_b: Sequence[Round]
     blocks: Sequence[Block]
-    looks: Sequence[Interval]
     conditions: Sequence[Condition]
+
+    @property
+    def looks(self) -> list[Interval]:
+        """The change after 1, 2 … blocks."""
+        return [interleaved(self.blocks[:count]) for count in range(1, len(self.blocks) + 1)]
 
 
 class PairWatch:
@@ -125,22 +124,27 @@ class PairWatch:
             SysbenchError: A record or the experiment cannot be read.
         """
         a, b = load_record(self.pair.a), load_record(self.pair.b)
-        times_a, times_b = rounds_of(a), rounds_of(b)
-        directory = self.directory or _experiment_of(times_a, times_b, self.pair.a)
-        report = report_of(directory) if directory else None
-        can_go_on = directory is not None and directory.experiment().purpose == "ab"
-        blocks = blocks_of(times_a, times_b)
-        # Interleaved rounds say themselves how much they spread.
-        known = NOTHING_KNOWN if report else known_noise(a, b, self.pair.a.path.parent.parent)
-        comparison = compare(a, b, known)
-        verdict, conditions = comparison.step, conditions_of(times_a, times_b)
-        if report is not None:
-            can_go_on = can_go_on and bool(report.resume)
+        root = self.pair.a.path.parent.parent
+        directory = self.directory or shared_experiment(a, b, root)
+        rounds_a, rounds_b = rounds_of(a), rounds_of(b)
+        blocks = blocks_of(rounds_a, rounds_b)
+        if directory is None:
+            comparison = compare(a, b, known_noise(a, b, root))
+            report, can_go_on, verdict = None, False, comparison.step
+            conditions = conditions_of(rounds_a, rounds_b)
+        else:
+            experiment = directory.experiment()
+            # The pair may name the runs in the other order than the experiment.
+            swapped = (experiment.a, experiment.b) == (b.id, a.id)
+            report = report_of(directory, swapped=swapped)
+            can_go_on = experiment.purpose == "ab" and bool(report.resume)
+            # Interleaved rounds say themselves how much they spread.
+            comparison = compare(a, b, smallest=experiment.smallest)
             verdict, conditions = report.verdict, report.conditions
-            times_a, times_b = report.a.rounds, report.b.rounds
+            rounds_a, rounds_b = report.a.rounds, report.b.rounds
             if not blocks:
                 verdict = Verdict(
-                    verdict="not decidable", why=NO_BLOCK, smallest=report.verdict.smallest
+                    verdict="not decidable", why=NO_BLOCK, smallest=experiment.smallest
                 )
         return Reading(
             a=a,
@@ -150,10 +154,9 @@ class PairWatch:
             can_go_on=can_go_on,
             comparison=comparison,
             verdict=verdict,
-            rounds_a=times_a,
-            rounds_b=times_b,
+            rounds_a=rounds_a,
+            rounds_b=rounds_b,
             blocks=blocks,
-            looks=[interleaved(blocks[:count]) for count in range(1, len(blocks) + 1)],
             conditions=conditions,
         )
 
@@ -207,17 +210,6 @@ def block_changes(blocks: Sequence[Block]) -> list[float]:
         (b1 * b2 / (a1 * a2)) ** 0.5 - 1
         for (a1, a2), (b1, b2) in map(msgspec.structs.astuple, blocks)
     ]
-
-
-def _experiment_of(
-    a: Sequence[Round], b: Sequence[Round], run: RunDirectory
-) -> ExperimentDirectory | None:
-    """The directory of the last experiment that measured both, unless it was deleted."""
-    name = last_experiment(a, b)
-    if name:
-        with suppress(NotFoundError):
-            return find_experiment(name, run.path.parent.parent)
-    return None
 
 
 def _written(path: Path) -> tuple[int, int]:

@@ -39,22 +39,23 @@ def difference(a: Side, b: Side) -> Difference:
         summary += time_summary(time)
         notes += _notes(a.kernels, b.kernels, a.record, b.record)
     else:
-        missing["time"] = _without("table of kernels", A=a.kernels, B=b.kernels)
+        missing["time"] = _without("trace pass", a, a.kernels, b.kernels)
     if a.record.memory and b.record.memory:
         memory = memory_difference_tree(a.record.memory, b.record.memory)
         summary.append(memory_summary(memory))
     else:
-        missing["memory"] = _without("ledger of memory", A=a.record.memory, B=b.record.memory)
+        missing["memory"] = _without("memory pass", a, a.record.memory, b.record.memory)
     return Difference(summary=summary, time=time, memory=memory, notes=notes, missing=missing)
 
 
-def _without(what: str, **sides: object) -> str:
-    names = " and ".join(name for name, block in sides.items() if block is None)
-    return f"{names} has no {what}" if len(names) == 1 else f"{names} have no {what}"
+def _without(what: str, side: Side, a: object, b: object) -> str:
+    if a is None and b is None:
+        return f"neither {'run' if side.record.spec else 'file'} has a {what}"
+    return f"{'A' if a is None else 'B'} has no {what}"
 
 
 def _notes(a: Kernels, b: Kernels, *records: Record) -> Iterator[str]:
-    """What moves the rows besides the difference of the work."""
+    """Differences that move the rows other than the work itself."""
     yield from levels_of(a, b).notes
     if a.source != b.source:
         yield f"A's rows are {a.source}, B's are {b.source}: the same work has other names"
@@ -62,14 +63,14 @@ def _notes(a: Kernels, b: Kernels, *records: Record) -> Iterator[str]:
         yield f"A is a {a.whole}, B a {b.whole}, in which the number of steps is not known"
     elif a.whole == "span":
         yield "both are spans: how many steps are in them is not known"
-    moved = [
-        f"{signed_percent(kernels.perturbation - 1)} in {name}"
+    slowed = [
+        f"{name} by {signed_percent(kernels.perturbation - 1)}"
         for name, kernels in (("A", a), ("B", b))
         if kernels.perturbation is not None
     ]
-    if moved:
-        yield f"the traced step is off the bare one by {' and '.join(moved)}"
-    bare = [record.timing.step.median_ms for record in records if record.timing]
-    if len(bare) == len(records):
-        change_ms = bare[1] - bare[0]
-        yield f"the rows are of the traced step; the bare one changed by {change_ms:+.3f} ms"
+    if slowed:
+        yield f"tracing changed the step of {' and of '.join(slowed)}"
+    medians = [record.timing.step.median_ms for record in records if record.timing]
+    if len(medians) == len(records):
+        change_ms = medians[1] - medians[0]
+        yield f"the rows are of the traced step; the untraced one changed by {change_ms:+.3f} ms"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..trace.names import WHOLE_MODEL
+from .nodes import pair_by
 from .rows import FUSED, VIEWS, Row, may_be_one_phase, plain_word
 
 
@@ -70,14 +71,8 @@ def _fusions(a: Sequence[Row], b: Sequence[Row]) -> dict[int, _Fusion]:
     Kernels of one place are one fusion when they are of the same operators, or when they share
     operators across the two runs: then none of them has a single counterpart.
     """
-    places: defaultdict[tuple[str, str], tuple[list[Row], list[Row]]] = defaultdict(
-        lambda: ([], [])
-    )
-    for side, rows in enumerate((a, b)):
-        for row in rows:
-            places[row.module, row.phase][side].append(row)
     owner: dict[int, _Fusion] = {}
-    for (module, phase), sides in places.items():
+    for (module, phase), sides in pair_by(a, b, lambda row: (row.module, row.phase)).items():
         for group in _connected(*sides):
             operators = tuple(sorted({name for row in group for name in row.made_of}))
             words = frozenset(word for row in group for word in row.work)
@@ -129,7 +124,7 @@ def _around(module: str) -> set[str]:
 def _distance(work: frozenset[str], phase: str, fusion: _Fusion) -> tuple[object, ...]:
     """The phase and the nearest module first, then the most operators in common, the fewest others.
 
-    No two fusions of a side are equally far: the last of it is what tells them apart.
+    The last three items make the order total.
     """
     depth = 0 if fusion.module in ("", WHOLE_MODEL) else 1 + fusion.module.count(".")
     near = phase != fusion.phase, -depth, -len(fusion.words & work), len(fusion.operators)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, Protocol, TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -26,9 +27,12 @@ State = Literal["both", "new", "gone", "renamed"]
 
 NOT_RUNNING = ("idle", "unattributed")
 
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
 
 class DifferenceNode(msgspec.Struct, frozen=True, kw_only=True):
-    """What nodes of time and of memory have in common.
+    """Fields that nodes of time and of memory have in common.
 
     ``name`` is that of B, and of A where B has none; ``a_name`` is filled where A's differs.
     ``phase`` is that of an operator's or kernel's rows, empty where the level has several.
@@ -39,6 +43,17 @@ class DifferenceNode(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     a_name: str = ""
     phase: str = ""
+
+    @property
+    def amounts(self) -> tuple[int, int]:
+        """A's nanoseconds or bytes, and B's."""
+        raise NotImplementedError
+
+    @property
+    def change(self) -> int:
+        """B's amount minus A's."""
+        a, b = self.amounts
+        return b - a
 
 
 class TimeNode(DifferenceNode, frozen=True, kw_only=True):
@@ -56,7 +71,6 @@ class TimeNode(DifferenceNode, frozen=True, kw_only=True):
 
     @property
     def amounts(self) -> tuple[int, int]:
-        """A's nanoseconds and B's."""
         return self.a_ns, self.b_ns
 
     @property
@@ -64,20 +78,11 @@ class TimeNode(DifferenceNode, frozen=True, kw_only=True):
         """Calls in A and in B."""
         return self.a_calls, self.b_calls
 
-    @property
-    def change(self) -> int:
-        """B's nanoseconds minus A's."""
-        return self.b_ns - self.a_ns
-
-    def with_children(self, children: list[TimeNode]) -> TimeNode:
-        """The node with other children."""
-        return msgspec.structs.replace(self, children=children)
-
     def rest(self, small: Sequence[TimeNode]) -> TimeNode:
         """One node for several small children of this one."""
         return TimeNode(
             kind="rest",
-            name=rest_name(small),
+            name=f"({len(small)} more)",
             state="both",
             a_ns=sum(child.a_ns for child in small),
             b_ns=sum(child.b_ns for child in small),
@@ -102,7 +107,6 @@ class ByteNode(DifferenceNode, frozen=True, kw_only=True):
 
     @property
     def amounts(self) -> tuple[int, int]:
-        """A's bytes and B's."""
         return self.a_bytes, self.b_bytes
 
     @property
@@ -110,20 +114,11 @@ class ByteNode(DifferenceNode, frozen=True, kw_only=True):
         """Blocks in A and in B."""
         return self.a_blocks, self.b_blocks
 
-    @property
-    def change(self) -> int:
-        """B's bytes minus A's."""
-        return self.b_bytes - self.a_bytes
-
-    def with_children(self, children: list[ByteNode]) -> ByteNode:
-        """The node with other children."""
-        return msgspec.structs.replace(self, children=children)
-
     def rest(self, small: Sequence[ByteNode]) -> ByteNode:
         """One node for several small children of this one."""
         return ByteNode(
             kind="rest",
-            name=rest_name(small),
+            name=f"({len(small)} more)",
             state="both",
             a_bytes=sum(child.a_bytes for child in small),
             b_bytes=sum(child.b_bytes for child in small),
@@ -137,7 +132,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         summary: Three lines on the time, then one on memory; of what both sides have.
         time: The traced step; null where a side has no table of kernels.
         memory: The peak; null where a side has no ledger.
-        notes: What is to be known before the rows are read.
+        notes: Reservations to read before the rows.
         missing: Reasons for a null.
     """
 
@@ -148,25 +143,40 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[str, str]
 
 
-class Node(Protocol):
-    """A node of either unit."""
-
-    @property
-    def kind(self) -> Kind: ...
-    @property
-    def state(self) -> State: ...
-    @property
-    def amounts(self) -> tuple[int, int]: ...
-    @property
-    def change(self) -> int: ...
-
-
 AnyNode = TypeVar("AnyNode", TimeNode, ByteNode)
 
 
-def rest_name(small: Sequence[object]) -> str:
-    """Name of the node that stands for so many."""
-    return f"({len(small)} more)"
+def name_sides(a_name: str | None, b_name: str | None) -> tuple[str, State, str]:
+    """Name, state and ``a_name`` of a node; None is the name on a side without it."""
+    if a_name is None:
+        return b_name or "", "new", ""
+    if b_name is None:
+        return a_name, "gone", ""
+    return (b_name, "both", "") if a_name == b_name else (b_name, "renamed", a_name)
+
+
+def in_order(nodes: Iterable[AnyNode]) -> list[AnyNode]:
+    """Sort nodes by their change, the largest first."""
+    return sorted(
+        nodes, key=lambda node: (-abs(node.change), -max(node.amounts), node.name, node.phase)
+    )
+
+
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Group items by their key, in the order of first occurrence."""
+    groups: defaultdict[Key, list[Item]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return dict(groups)
+
+
+def pair_by(
+    a: Iterable[Item], b: Iterable[Item], key: Callable[[Item], Key]
+) -> dict[Key, tuple[list[Item], list[Item]]]:
+    """Group the items of both sides by their key; a side without it has an empty list."""
+    groups_a, groups_b = group_by(a, key), group_by(b, key)
+    keys = dict.fromkeys([*groups_a, *groups_b])
+    return {one: (groups_a.get(one, []), groups_b.get(one, [])) for one in keys}
 
 
 def walk(node: AnyNode, depth: int = 0) -> Iterator[tuple[int, AnyNode]]:
@@ -183,17 +193,12 @@ def differs(node: AnyNode) -> bool:
 
 def changed(node: AnyNode) -> AnyNode:
     """The tree without the rows in which nothing changed: the changes still add up."""
-    return _kept(node, differs)
-
-
-def _kept(node: AnyNode, keep: Callable[[AnyNode], bool]) -> AnyNode:
-    return node.with_children([_kept(child, keep) for child in node.children if keep(child)])
+    return _with(node, [changed(child) for child in node.children if differs(child)])
 
 
 def to_depth(node: AnyNode, depth: int) -> AnyNode:
     """The tree with at most ``depth`` levels below the node."""
-    below = [to_depth(child, depth - 1) for child in node.children] if depth > 0 else []
-    return node.with_children(below)
+    return _with(node, [to_depth(child, depth - 1) for child in node.children] if depth > 0 else [])
 
 
 def from_change(node: AnyNode, least: float) -> AnyNode:
@@ -201,17 +206,21 @@ def from_change(node: AnyNode, least: float) -> AnyNode:
 
     Of a node whose children all changed by less, none is left.
     """
-    kept = [from_change(child, least) for child in node.children if not _is_small(child, least)]
-    small = [child for child in node.children if _is_small(child, least)]
-    if not kept:
-        return node.with_children([])
-    return node.with_children(kept + ([node.rest(small)] if len(small) > 1 else small))
+    groups = group_by(node.children, lambda child: _is_small(child, least))
+    small, large = groups.get(True, []), [from_change(one, least) for one in groups.get(False, [])]
+    if not large:
+        return _with(node, [])
+    return _with(node, large + ([node.rest(small)] if len(small) > 1 else small))
 
 
 def _is_small(node: AnyNode, least: float) -> bool:
     return abs(node.change) < least and node.kind not in NOT_RUNNING
 
 
+def _with(node: AnyNode, children: list[AnyNode]) -> AnyNode:
+    return msgspec.structs.replace(node, children=children)
+
+
 def moved(root: AnyNode) -> int:
-    """Sum of the changes one level below, each without its sign."""
+    """Sum of the absolute changes one level below."""
     return sum(abs(child.change) for child in root.children)

@@ -1,45 +1,44 @@
-"""Operators and kernels of one module in two runs, paired: by name, then by what they have in
-common."""
+"""Pair the operators and kernels of one module in two runs: by name, then by what they share."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
-from typing import TypeVar
 
-from .exact import ZERO, Part, whole
+from .nodes import Key, Kind, TimeNode, group_by, in_order, name_sides
 from .rows import FUSED, Row, may_be_one_phase, unnumbered
 
-Key = TypeVar("Key")
 Pair = tuple[list[Row], list[Row]]
 """A's rows and B's; one of them may be empty."""
+Groups = dict[tuple[str, str], list[Row]]
+"""Rows by operator and phase."""
 
 UNCLEAR = ("copy", "other", FUSED)
 """Categories in which two operators of equal counts need not do the same work."""
 
 
-def operator_parts(a: Sequence[Row], b: Sequence[Row], *, on_device: bool) -> list[Part]:
-    """The operators of one module and category with their kernels.
+def operator_nodes(a: Sequence[Row], b: Sequence[Row], *, on_device: bool) -> list[TimeNode]:
+    """Match the operators of one module and category, with their kernels.
 
     An operator is known by its name and phase. Of those that are left, two are the same if they
     have the name alone in common, or a kernel, or if they are the only ones and run equally
     often. Rows without an operator are kernels by themselves.
 
     Args:
-        on_device: Whether the rows are kernels, which a library may choose anew in each run.
+        a: Rows of A.
+        b: Rows of B.
+        on_device: Whether the rows are kernels, which a library may choose again in each run.
     """
     pairs = _operator_pairs(a, b)
-    return [part for pair in pairs for part in _operator(*pair, on_device=on_device)]
+    return [node for pair in pairs for node in _operator(*pair, on_device=on_device)]
 
 
 def _operator_pairs(a: Sequence[Row], b: Sequence[Row]) -> list[Pair]:
-    groups_a, groups_b = _grouped(a, _by_operator), _grouped(b, _by_operator)
+    groups_a, groups_b = group_by(a, _by_operator), group_by(b, _by_operator)
     pairs = [(groups_a.pop(key), groups_b.pop(key)) for key in _common(groups_a, groups_b)]
-    for key in (_by_unnumbered_operator, _by_operator_alone):
-        pairs += _paired_once(groups_a, groups_b, key)
-    pairs += _paired_by_kernel(groups_a, groups_b)
-    pairs += _paired_by_calls(groups_a, groups_b)
+    pairs += _pair_once(groups_a, groups_b, lambda row: (unnumbered(row.op), row.phase))
+    pairs += _pair_once(groups_a, groups_b, lambda row: (row.op, ""))
+    pairs += _pair_by_kernel(groups_a, groups_b)
+    pairs += _pair_by_calls(groups_a, groups_b)
     pairs += [(rows, []) for rows in groups_a.values()]
     return pairs + [([], rows) for rows in groups_b.values()]
 
@@ -48,31 +47,13 @@ def _by_operator(row: Row) -> tuple[str, str]:
     return row.op, row.phase
 
 
-def _by_unnumbered_operator(row: Row) -> tuple[str, str]:
-    return unnumbered(row.op), row.phase
-
-
-def _by_operator_alone(row: Row) -> tuple[str, str]:
-    return row.op, ""
-
-
-Groups = dict[tuple[str, str], list[Row]]
-
-
-def _grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
-    groups: defaultdict[Key, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[key(row)].append(row)
-    return dict(groups)
-
-
 def _common(a: dict[Key, list[Row]], b: dict[Key, list[Row]]) -> list[Key]:
     return [key for key in a if key in b]
 
 
-def _paired_once(a: Groups, b: Groups, key: Callable[[Row], tuple[str, str]]) -> list[Pair]:
+def _pair_once(a: Groups, b: Groups, key: Callable[[Row], tuple[str, str]]) -> list[Pair]:
     """Take out the groups that are the only ones with their key on both sides."""
-    keys_a, keys_b = (_grouped((rows[0] for rows in side.values()), key) for side in (a, b))
+    keys_a, keys_b = (group_by((rows[0] for rows in side.values()), key) for side in (a, b))
     pairs = []
     for common in _common(keys_a, keys_b):
         (one, *more_a), (other, *more_b) = keys_a[common], keys_b[common]
@@ -82,7 +63,7 @@ def _paired_once(a: Groups, b: Groups, key: Callable[[Row], tuple[str, str]]) ->
     return pairs
 
 
-def _paired_by_kernel(a: Groups, b: Groups) -> list[Pair]:
+def _pair_by_kernel(a: Groups, b: Groups) -> list[Pair]:
     """Take out pairs of one phase that have kernels in common, the most in common first."""
     names_a, names_b = (
         {key: {row.name for row in rows} for key, rows in side.items() if key[0]} for side in (a, b)
@@ -100,63 +81,41 @@ def _paired_by_kernel(a: Groups, b: Groups) -> list[Pair]:
     return pairs
 
 
-def _paired_by_calls(a: Groups, b: Groups) -> list[Pair]:
+def _pair_by_calls(a: Groups, b: Groups) -> list[Pair]:
     """Take out the operators that are the only ones left in their phase, if equally frequent."""
     pairs = []
-    phases_a, phases_b = (_grouped((rows[0] for rows in side.values()), _phase) for side in (a, b))
-    for phase in _common(phases_a, phases_b):
+    phases_a, phases_b = (group_by(side, lambda key: key[1]) for side in (a, b))
+    for phase in phases_a.keys() & phases_b.keys():
         if len(phases_a[phase]) == len(phases_b[phase]) == 1:
-            one, other = _by_operator(phases_a[phase][0]), _by_operator(phases_b[phase][0])
+            (one,), (other,) = phases_a[phase], phases_b[phase]
             is_clear = one[0] and other[0] and a[one][0].category not in UNCLEAR
             if is_clear and _calls(a[one]) == _calls(b[other]):
                 pairs.append((a.pop(one), b.pop(other)))
     return pairs
 
 
-def _phase(row: Row) -> str:
-    return row.phase
-
-
-def _calls(rows: Iterable[Row]) -> Fraction:
-    return sum((row.calls for row in rows), ZERO)
-
-
-def _operator(a: list[Row], b: list[Row], *, on_device: bool) -> list[Part]:
+def _operator(a: list[Row], b: list[Row], *, on_device: bool) -> list[TimeNode]:
     """One operator's node, or the kernels alone of rows without an operator."""
-    names = [(rows[0].op if rows else None) for rows in (a, b)]
-    rename = bool(on_device and all(names))
-    kernels = [_kernel(*pair) for pair in _kernel_pairs(a, b, rename=rename)]
+    names = _names("operator", a, b)
+    pairs = _kernel_pairs(a, b, rename=bool(on_device and all(names)))
+    kernels = [_node("kernel", *pair) for pair in pairs]
     if not any(names):
         return kernels
-    name, a_name = names[1] or names[0] or "", names[0]
-    phase = _only_phase(a, b)
-    only = kernels[0] if len(kernels) == 1 else None
-    if only and (only.a_name, only.b_name) == tuple(names):
-        return [
-            Part(
-                kind="operator",
-                a_name=only.a_name,
-                b_name=only.b_name,
-                phase=phase,
-                a_ns=only.a_ns,
-                b_ns=only.b_ns,
-                a_calls=only.a_calls,
-                b_calls=only.b_calls,
-            )
-        ]
-    return [whole("operator", name, kernels, a_name=a_name, phase=phase)]
+    if len(pairs) == 1 and _names("kernel", *pairs[0]) == names:
+        kernels = []
+    return [_node("operator", a, b, in_order(kernels))]
 
 
 def _kernel_pairs(a: Sequence[Row], b: Sequence[Row], *, rename: bool) -> list[Pair]:
     """Kernels by name; of the others those called equally often, the longest first."""
-    groups_a, groups_b = _grouped(a, _name), _grouped(b, _name)
+    groups_a, groups_b = (group_by(rows, lambda row: row.name) for rows in (a, b))
     pairs = [(groups_a.pop(name), groups_b.pop(name)) for name in _common(groups_a, groups_b)]
-    plain_a, plain_b = (_by_unnumbered(groups) for groups in (groups_a, groups_b))
+    plain_a, plain_b = (group_by(groups, unnumbered) for groups in (groups_a, groups_b))
     for plain in plain_a.keys() & plain_b.keys():
         if len(plain_a[plain]) == len(plain_b[plain]) == 1:
             pairs.append((groups_a.pop(plain_a[plain][0]), groups_b.pop(plain_b[plain][0])))
     if rename:
-        calls_a, calls_b = (_by_calls(groups.values()) for groups in (groups_a, groups_b))
+        calls_a, calls_b = (_by_calls(groups) for groups in (groups_a, groups_b))
         for calls in [calls for calls in calls_a if calls in calls_b]:
             for one, other in zip(calls_a[calls], calls_b[calls], strict=False):
                 pairs.append((groups_a.pop(one), groups_b.pop(other)))
@@ -166,43 +125,37 @@ def _kernel_pairs(a: Sequence[Row], b: Sequence[Row], *, rename: bool) -> list[P
     return pairs + [([], rows) for rows in groups_b.values()]
 
 
-def _name(row: Row) -> str:
-    return row.name
-
-
-def _by_unnumbered(names: Iterable[str]) -> dict[str, list[str]]:
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for name in names:
-        found[unnumbered(name)].append(name)
-    return found
-
-
-def _by_calls(groups: Iterable[list[Row]]) -> dict[Fraction, list[str]]:
+def _by_calls(groups: dict[str, list[Row]]) -> dict[float, list[str]]:
     """Names of kernels by their number of calls, the longest first."""
-    found: defaultdict[Fraction, list[str]] = defaultdict(list)
-    for rows in sorted(groups, key=lambda rows: (-_ns(rows), rows[0].name)):
-        found[_calls(rows)].append(rows[0].name)
-    return found
+    longest = sorted(groups, key=lambda name: (-sum(row.ns for row in groups[name]), name))
+    return group_by(longest, lambda name: _calls(groups[name]))
 
 
-def _ns(rows: Iterable[Row]) -> Fraction:
-    return sum((row.ns for row in rows), ZERO)
+def _calls(rows: Iterable[Row]) -> float:
+    """Calls per step, rounded so that equal numbers over unlike numbers of steps are equal."""
+    return round(sum(row.calls for row in rows), 9)
 
 
-def _kernel(a: Sequence[Row], b: Sequence[Row]) -> Part:
-    return Part(
-        kind="kernel",
-        a_name=a[0].name if a else None,
-        b_name=b[0].name if b else None,
-        phase=_only_phase(a, b),
-        a_ns=_ns(a),
-        b_ns=_ns(b),
+def _names(kind: Kind, *sides: Sequence[Row]) -> list[str | None]:
+    return [
+        None if not rows else rows[0].op if kind == "operator" else rows[0].name for rows in sides
+    ]
+
+
+def _node(
+    kind: Kind, a: Sequence[Row], b: Sequence[Row], children: Sequence[TimeNode] = ()
+) -> TimeNode:
+    name, state, a_name = name_sides(*_names(kind, a, b))
+    phases = {row.phase for row in (*a, *b)}
+    return TimeNode(
+        kind=kind,
+        name=name,
+        state=state,
+        a_name=a_name,
+        phase=phases.pop() if len(phases) == 1 else "",
+        a_ns=sum(row.ns for row in a),
+        b_ns=sum(row.ns for row in b),
         a_calls=_calls(a) if a else None,
         b_calls=_calls(b) if b else None,
+        children=list(children),
     )
-
-
-def _only_phase(a: Sequence[Row], b: Sequence[Row]) -> str:
-    """The phase of all rows; empty where they have several."""
-    phases = {row.phase for row in (*a, *b)}
-    return phases.pop() if len(phases) == 1 else ""

@@ -1,4 +1,4 @@
-"""The rows of a kernel table as what two tables are matched by: modules, operators, exact sums."""
+"""Rows of a kernel table prepared for matching: modules, operators, whole nanoseconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fractions import Fraction
 
 from ...record.record import KernelRow, Kernels
 from ..kernels.classify import FUSED as FUSED_NAME
@@ -27,7 +26,7 @@ CLASS = re.compile(r"(?P<stem>[A-Z]\w*_)(?P<number>\d{1,9})")
 FUSED = "fused kernels"
 """Category of generated kernels without a counterpart, and of what they replace."""
 WORK = ("attention", "softmax", "norm", "embedding", "random")
-"""Categories that tell which work a kernel does, whatever its operators are called."""
+"""Categories that name the work of a kernel whatever its operators are called."""
 ALIASES = {
     "to": "copy",
     "to_copy": "copy",
@@ -40,12 +39,12 @@ VIEWS = {
     *("view", "unsafe_view", "reshape", "t", "transpose", "permute", "expand", "unsqueeze"),
     *("squeeze", "slice", "select", "as_strided", "split", "split_with_sizes", "alias", "detach"),
 }
-"""Operators that move no data: every kernel has some, so that they tell nothing of its work."""
+"""Operators that move no data: every kernel has some, so they do not identify its work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of a kernel table; times and calls are exact, per step.
+    """One row of a kernel table; times, rounded to nanoseconds, and calls are per step.
 
     ``module`` is empty where the level of modules is left out. ``made_of`` is filled for a
     kernel that the compiler made. ``part_of`` is the name of the node of a fusion that the row
@@ -57,8 +56,8 @@ class Row:
     phase: str
     op: str
     name: str
-    ns: Fraction
-    calls: Fraction
+    ns: int
+    calls: float
     made_of: tuple[str, ...] = ()
     part_of: str = ""
 
@@ -95,11 +94,6 @@ def unnumbered(name: str) -> str:
 
 
 def rows_of(kernels: Kernels, *, by_layer: bool, by_module: bool) -> list[Row]:
-    """The table's rows.
-
-    The times in a table are sums of whole nanoseconds over the traced steps, divided by their
-    number: multiplied by it and rounded they are those sums again.
-    """
     return [
         Row(
             category=row.category,
@@ -107,17 +101,12 @@ def rows_of(kernels: Kernels, *, by_layer: bool, by_module: bool) -> list[Row]:
             phase=row.phase,
             op=row.op,
             name=row.name,
-            ns=per_step(row.exclusive_ns, kernels),
-            calls=per_step(row.calls, kernels),
+            ns=round(row.exclusive_ns),
+            calls=row.calls,
             made_of=tuple(row.ops) if row.fused else (),
         )
         for row in kernels.rows
     ]
-
-
-def per_step(value: float, kernels: Kernels) -> Fraction:
-    """A value per step as the exact quotient of its sum and the number of traced steps."""
-    return Fraction(round(value * kernels.steps), kernels.steps)
 
 
 def _place(row: KernelRow, *, by_layer: bool) -> str:

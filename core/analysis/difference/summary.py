@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ...formatting import counted, format_bytes, shortened
 from ..kernels.classify import fused_operators
 from ..kernels.tree import UNLINKED
-from .nodes import AnyNode, ByteNode, TimeNode, differs, walk
+from .nodes import ByteNode, TimeNode, differs, group_by, walk
 
 EXPLAINED = 0.5
 """Part of the change that the named parts make up at least."""
@@ -32,11 +32,14 @@ class _Group:
         return sum(node.change for node in self.nodes)
 
 
+AnyPart = TypeVar("AnyPart", _Group, ByteNode)
+
+
 def time_summary(root: TimeNode) -> list[str]:
     """Three lines on the change of the traced step; they call no difference real.
 
-    The first names the biggest changes in the direction of the whole, until they make up half
-    of it: categories, or modules where those are fewer. The second is on idle time. The third
+    The first names the biggest changes in the direction of the whole that make up half of the
+    whole: categories, or modules where those are fewer. The second is on idle time. The third
     has the sum of all other rows, and what no row explains. One line where nothing differs.
     """
     if not differs(root):
@@ -44,14 +47,17 @@ def time_summary(root: TimeNode) -> list[str]:
     idle = _Group("idle", [node for node in root.children if node.kind == "idle"])
     work = [node for node in root.children if node.kind == "category"]
     by_category = [_Group(node.name, [node]) for node in work]
+    modules = [child for node in work for child in node.children if child.kind == "module"]
+    by_module = [
+        _Group(name, nodes) for name, nodes in group_by(modules, lambda node: node.name).items()
+    ]
     choices = [
-        (groups, _leading([*groups, idle], root.change))
-        for groups in (by_category, _by_module(work))
+        (groups, _leading([*groups, idle], root.change)) for groups in (by_category, by_module)
     ]
     # Of equally short choices the one that explains more; categories first.
     groups, named = min(
         (choice for choice in choices if choice[1]),
-        key=lambda choice: (len(choice[1]), -_size(choice[1])),
+        key=lambda choice: (len(choice[1]), -abs(sum(group.change for group in choice[1]))),
         default=(by_category, []),
     )
     against = _opposing(groups, root.change)
@@ -59,41 +65,39 @@ def time_summary(root: TimeNode) -> list[str]:
     return [_biggest(root, named, against), _idle(root, idle), _left(root, others)]
 
 
-def _size(groups: Sequence[_Group]) -> int:
-    return abs(sum(group.change for group in groups))
+def memory_summary(root: ByteNode) -> str:
+    """One line on the change of the peak: the biggest rows that make up half of the change."""
+    if not root.change:
+        same = f"The peak did not change: {format_bytes(root.a_bytes)} on both sides"
+        biggest = max(root.children, key=lambda node: abs(node.change), default=root)
+        return f"{same}{', but ' + _bytes(biggest) if biggest.change else ''}."
+    text = "; ".join(map(_bytes, _leading(root.children, root.change)))
+    against = _opposing(root.children, root.change)
+    if against:
+        text += f"; against it {_bytes(against)}"
+    sizes = f"{format_bytes(root.a_bytes)} to {format_bytes(root.b_bytes)}"
+    return f"Peak {signed_bytes(root.change)} ({sizes}): {text}."
 
 
-def _by_module(categories: Sequence[TimeNode]) -> list[_Group]:
-    """Modules in all categories; empty where the level of modules is left out."""
-    nodes: defaultdict[str, list[TimeNode]] = defaultdict(list)
-    for category in categories:
-        for child in category.children:
-            if child.kind == "module":
-                nodes[child.name].append(child)
-    return [_Group(name, members) for name, members in nodes.items()]
-
-
-def _leading(groups: Sequence[_Group], change: int) -> list[_Group]:
-    """The biggest groups in the direction of the change that together make up half of it."""
-    chosen: list[_Group] = []
-    for group in sorted(groups, key=lambda group: -group.change if change > 0 else group.change):
-        if group.change * change <= 0:
+def _leading(parts: Sequence[AnyPart], change: int) -> list[AnyPart]:
+    """The biggest parts in the direction of the change that together make up its half."""
+    chosen: list[AnyPart] = []
+    for part in sorted(parts, key=lambda part: -part.change if change > 0 else part.change):
+        if part.change * change <= 0:
             break
-        chosen.append(group)
-        if sum(group.change for group in chosen) / change >= EXPLAINED:
-            return chosen
+        chosen.append(part)
+        if sum(part.change for part in chosen) / change >= EXPLAINED:
+            break
     return chosen
 
 
-def _opposing(groups: Sequence[_Group], change: int) -> _Group | None:
-    """The biggest group in the other direction, where it is large among all changes."""
-    every = sum(abs(group.change) for group in groups)
-    against = max(
-        groups, key=lambda group: abs(group.change) * (group.change * change < 0), default=None
-    )
-    if against is None or against.change * change >= 0:
-        return None
-    return against if abs(against.change) >= OPPOSING * every else None
+def _opposing(parts: Sequence[AnyPart], change: int) -> AnyPart | None:
+    """The biggest part in the other direction, where it is large among all changes."""
+    opposite = [part for part in parts if part.change * change < 0]
+    against = max(opposite, key=lambda part: abs(part.change), default=None)
+    if against and abs(against.change) >= OPPOSING * sum(abs(part.change) for part in parts):
+        return against
+    return None
 
 
 def _biggest(root: TimeNode, named: Sequence[_Group], against: _Group | None) -> str:
@@ -112,7 +116,12 @@ def _events(group: _Group) -> str:
     """The kernels or operators that are only on one side, in parentheses."""
     texts = []
     for state in ("gone", "new"):
-        leaves = [node for root in group.nodes for node in _leaves(root) if node.state == state]
+        leaves = [
+            node
+            for root in group.nodes
+            for _, node in walk(root)
+            if not node.children and node.state == state
+        ]
         made = [node for node in leaves if fused_operators(node.name)]
         if len(made) < len(leaves):
             rows = counted(len(leaves) - len(made), "row")
@@ -122,16 +131,13 @@ def _events(group: _Group) -> str:
     return f" ({'; '.join(texts)})" if texts else ""
 
 
-def _leaves(root: TimeNode) -> Iterator[TimeNode]:
-    return (node for _, node in walk(root) if not node.children)
-
-
 def _names(group: _Group, state: str) -> str:
     """The operators with most of the time that is only on one side; kernels without one."""
-    totals: defaultdict[str, int] = defaultdict(int)
-    for root in group.nodes:
-        for node in _outermost(root, state):
-            totals[node.name] += abs(node.change)
+    outermost = [node for root in group.nodes for node in _outermost(root, state)]
+    totals = {
+        name: sum(abs(node.change) for node in nodes)
+        for name, nodes in group_by(outermost, lambda node: node.name).items()
+    }
     ranked = sorted(totals, key=lambda name: (-totals[name], name))
     names = list(dict.fromkeys(shortened(name, LONGEST_NAME) for name in ranked))
     shown = ", ".join(names[:NAMES_SHOWN])
@@ -160,37 +166,15 @@ def _idle(root: TimeNode, idle: _Group) -> str:
 
 
 def _left(root: TimeNode, others: int) -> str:
-    unknown = [node for node in root.children if node.kind in ("unattributed", "rest")]
-    unlinked = [node for _, node in walk(root) if node.kind == "module" and node.name == UNLINKED]
+    unexplained = [node for node in root.children if node.kind in ("unattributed", "rest")]
+    unexplained += [
+        node for _, node in walk(root) if node.kind == "module" and node.name == UNLINKED
+    ]
     text = f"All other rows {signed(others)}."
-    if unexplained := [*unknown, *unlinked]:
+    if unexplained:
         change = signed(sum(node.change for node in unexplained))
         text += f" Of the whole, {change} is unattributed or of launches that were not recorded."
     return f"{text} {NOT_TESTED}"
-
-
-def memory_summary(root: ByteNode) -> str:
-    """One line on the change of the peak: its biggest rows, until they make up half of it."""
-    if not root.change:
-        same = f"The peak did not change: {format_bytes(root.a_bytes)} on both sides"
-        moved = _biggest_first(root)
-        return f"{same}{', but ' + _bytes(moved[0]) if moved else ''}."
-    chosen: list[ByteNode] = []
-    for node in _biggest_first(root):
-        if node.change * root.change > 0:
-            chosen.append(node)
-            if sum(part.change for part in chosen) / root.change >= EXPLAINED:
-                break
-    against = next((n for n in _biggest_first(root) if n.change * root.change < 0), None)
-    text = "; ".join(map(_bytes, chosen))
-    if against and abs(against.change) >= OPPOSING * sum(abs(n.change) for n in root.children):
-        text += f"; against it {_bytes(against)}"
-    sizes = f"{format_bytes(root.a_bytes)} to {format_bytes(root.b_bytes)}"
-    return f"Peak {signed_bytes(root.change)} ({sizes}): {text}."
-
-
-def _biggest_first(root: AnyNode) -> list[AnyNode]:
-    return sorted((node for node in root.children if node.change), key=lambda n: -abs(n.change))
 
 
 def _bytes(node: ByteNode) -> str:

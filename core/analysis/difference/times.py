@@ -7,27 +7,22 @@ step. Layers that changed alike are one row.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from statistics import median
-from typing import TypeVar
 
 from ...record.record import Kernels
 from ..kernels.layers import LAYER_NUMBER, ODD_DEVIATIONS, ODD_SHARE, fold_layer_numbers, ranges
-from .exact import ZERO, Part, rounded, whole
 from .fusions import with_fusions
-from .nodes import Kind, TimeNode
-from .pairing import operator_parts
-from .rows import Row, has_layers, module_paths, per_step, rows_of, same_modules
+from .nodes import Kind, TimeNode, group_by, in_order, name_sides, pair_by
+from .pairing import operator_nodes
+from .rows import Row, has_layers, module_paths, rows_of, same_modules
 
 FEWEST_LAYERS = 3
 """Of fewer layers none can be an outlier among the others."""
 NORMAL_SCALE = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 NS_PER_MS = 1e6
-Key = TypeVar("Key")
 IDLE, UNATTRIBUTED, UNACCOUNTED = "idle", "unattributed", "not in the rows"
 
 
@@ -61,11 +56,11 @@ def levels_of(a: Kernels, b: Kernels) -> Levels:
 
 
 def time_difference(a: Kernels, b: Kernels) -> TimeNode:
-    """The traced step of B against A's, in whole nanoseconds per step.
+    """Compare the traced step of B with A's, in whole nanoseconds per step.
 
-    The root is each side's step (the span of a foreign trace), rounded; `rounded` says how rows
-    are. Rows that do not add up to their step, as no table of this program does, leave a row with
-    what is missing.
+    Every row is rounded once, and the nodes above are sums of rows: the step (the span of an
+    imported trace) is off its measured length by at most half a nanosecond a row. Rows that lack
+    more than that leave a row with what is missing.
 
     Args:
         a: Best with one row a layer, as the trace pass's ``kernels.json`` has them.
@@ -78,42 +73,27 @@ def time_difference(a: Kernels, b: Kernels) -> TimeNode:
     names = same_modules(module_paths(a), module_paths(b)) if levels.by_layer else {}
     rows_a = [replace(row, module=names.get(row.module, row.module)) for row in rows_a]
     rows_a, rows_b = with_fusions(rows_a, rows_b)
-    tree = _Tree(
+    matching = _Matching(
         a_names={new: old for old, new in names.items()},
         on_device=a.source == b.source == "kernels",
     )
-    parts = [
-        whole("category", category, tree.modules(*sides))
-        for category, sides in _paired(rows_a, rows_b, lambda row: row.category).items()
+    nodes = [
+        _whole("category", category, matching.modules(*sides))
+        for category, sides in pair_by(rows_a, rows_b, lambda row: row.category).items()
     ]
-    parts += _not_running(a, b)
-    a_step, b_step = (_step(side) for side in (a, b))
-    a_gap = a_step - sum((part.a_ns for part in parts), ZERO)
-    b_gap = b_step - sum((part.b_ns for part in parts), ZERO)
-    if a_gap or b_gap:
-        parts.append(_lasting("rest", UNACCOUNTED, a_gap, b_gap))
-    step = whole("step", b.whole, parts)
-    return rounded(replace(step, a_name=b.whole, b_name=b.whole, a_ns=a_step, b_ns=b_step))
-
-
-def _step(kernels: Kernels) -> Fraction:
-    """Exact nanoseconds of a traced step."""
-    return per_step(kernels.step_ms * NS_PER_MS, kernels)
-
-
-def _paired(
-    a: Iterable[Row], b: Iterable[Row], key: Callable[[Row], Key]
-) -> dict[Key, tuple[list[Row], list[Row]]]:
-    """The rows of each key on both sides; where a side has none, its list is empty."""
-    sides: defaultdict[Key, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
-    for side, rows in enumerate((a, b)):
-        for row in rows:
-            sides[key(row)][side].append(row)
-    return dict(sides)
+    nodes += _not_running(a, b)
+    gaps = [
+        round(side.step_ms * NS_PER_MS) - sum(node.amounts[place] for node in nodes)
+        for place, side in enumerate((a, b))
+    ]
+    sides = ((rows_a, a, gaps[0]), (rows_b, b, gaps[1]))
+    if any(2 * abs(gap) > len(rows) + len(side.idle) + 2 for rows, side, gap in sides):
+        nodes.append(_lasting("rest", UNACCOUNTED, gaps))
+    return _whole("step", b.whole, nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tree:
+class _Matching:
     """Makes the levels below a category.
 
     Attributes:
@@ -124,13 +104,13 @@ class _Tree:
     a_names: Mapping[str, str]
     on_device: bool
 
-    def modules(self, a: Sequence[Row], b: Sequence[Row]) -> list[Part]:
+    def modules(self, a: Sequence[Row], b: Sequence[Row]) -> list[TimeNode]:
         """Nodes of modules, or of operators where the level of modules is left out."""
-        sides = _paired(a, b, lambda row: row.module)
+        sides = pair_by(a, b, lambda row: row.module)
         if sides.keys() == {""}:
             return self.operators(*sides[""])
         return [
-            whole(
+            _whole(
                 "module",
                 layers_label(paths),
                 self.operators(
@@ -142,29 +122,62 @@ class _Tree:
             for paths in _alike(sides)
         ]
 
-    def operators(self, a: Sequence[Row], b: Sequence[Row]) -> list[Part]:
+    def operators(self, a: Sequence[Row], b: Sequence[Row]) -> list[TimeNode]:
         """Nodes of operators; those of a fusion below its node."""
-        parts = []
-        for (name, phase), sides in _paired(a, b, lambda row: (row.part_of, row.phase)).items():
-            if name:
-                operators = operator_parts(*sides, on_device=self.on_device)
-                parts.append(whole("fused", name, operators, phase=phase))
+        nodes = []
+        for (fusion, phase), sides in pair_by(a, b, lambda row: (row.part_of, row.phase)).items():
+            if fusion:
+                operators = operator_nodes(*sides, on_device=self.on_device)
+                nodes.append(_whole("fused", fusion, operators, phase=phase))
         alone = ([row for row in side if not row.part_of] for side in (a, b))
-        return parts + operator_parts(*alone, on_device=self.on_device)
+        return nodes + operator_nodes(*alone, on_device=self.on_device)
+
+
+def _whole(
+    kind: Kind, name: str, children: Iterable[TimeNode], *, a_name: str = "", phase: str = ""
+) -> TimeNode:
+    """A node that is the sum of its children, on each side on which one of them is."""
+    below = in_order(children)
+    on_a = any(child.state != "new" for child in below)
+    on_b = any(child.state != "gone" for child in below)
+    name, state, a_name = name_sides((a_name or name) if on_a else None, name if on_b else None)
+    return TimeNode(
+        kind=kind,
+        name=name,
+        state=state,
+        a_name=a_name,
+        phase=phase,
+        a_ns=sum(child.a_ns for child in below),
+        b_ns=sum(child.b_ns for child in below),
+        a_calls=_sum(child.a_calls for child in below),
+        b_calls=_sum(child.b_calls for child in below),
+        children=below,
+    )
+
+
+def _sum(calls: Iterable[float | None]) -> float | None:
+    known = [count for count in calls if count is not None]
+    return round(sum(known), 9) if known else None
 
 
 def _alike(sides: Mapping[str, tuple[list[Row], list[Row]]]) -> Iterator[list[str]]:
     """Paths that make one row: layers present on the same sides, without the outliers."""
-    groups: defaultdict[tuple[str, bool, bool], list[str]] = defaultdict(list)
-    for path, (a, b) in sides.items():
-        groups[fold_layer_numbers(path), bool(a), bool(b)].append(path)
-    for paths in groups.values():
+
+    def alike(path: str) -> tuple[str, bool, bool]:
+        a, b = sides[path]
+        return fold_layer_numbers(path), bool(a), bool(b)
+
+    for paths in group_by(sides, alike).values():
         odd = _outliers({path: (_ns(sides[path][0]), _ns(sides[path][1])) for path in paths})
         yield from ([path] for path in odd)
         yield [path for path in paths if path not in odd]
 
 
-def _outliers(times: Mapping[str, tuple[Fraction, Fraction]]) -> set[str]:
+def _ns(rows: Iterable[Row]) -> int:
+    return sum(row.ns for row in rows)
+
+
+def _outliers(times: Mapping[str, tuple[int, int]]) -> set[str]:
     """Layers whose change is far from the median change of all.
 
     As in the tree of one run: by more than `ODD_SHARE` of the layers' median time and by more
@@ -175,8 +188,8 @@ def _outliers(times: Mapping[str, tuple[Fraction, Fraction]]) -> set[str]:
     typical = median(max(sides) for sides in times.values())
     changes = {path: b - a for path, (a, b) in times.items()}
     middle = median(changes.values())
-    spread = NORMAL_SCALE * float(median(abs(change - middle) for change in changes.values()))
-    limit = max(ODD_SHARE * float(typical), ODD_DEVIATIONS * spread)
+    spread = NORMAL_SCALE * median(abs(change - middle) for change in changes.values())
+    limit = max(ODD_SHARE * typical, ODD_DEVIATIONS * spread)
     return {path for path, change in changes.items() if abs(change - middle) > limit}
 
 
@@ -199,23 +212,24 @@ def layers_label(paths: Sequence[str]) -> str:
     return LAYER_NUMBER.sub(lambda _: texts.pop(0), paths[0])
 
 
-def _ns(rows: Iterable[Row]) -> Fraction:
-    return sum((row.ns for row in rows), ZERO)
-
-
-def _not_running(a: Kernels, b: Kernels) -> Iterator[Part]:
+def _not_running(a: Kernels, b: Kernels) -> list[TimeNode]:
     """Idle time by cause, and unattributed time where a side has any."""
-    idle = [{row.cause: per_step(row.ns, side) for row in side.idle} for side in (a, b)]
+    idle = [{row.cause: round(row.ns) for row in side.idle} for side in (a, b)]
     causes = [
-        _lasting("idle", cause, *(side.get(cause, ZERO) for side in idle))
+        _lasting("idle", cause, [side.get(cause, 0) for side in idle])
         for cause in dict.fromkeys([*idle[0], *idle[1]])
     ]
-    yield replace(whole("idle", IDLE, causes), a_name=IDLE, b_name=IDLE)
-    unattributed = [per_step(side.unattributed_ns, side) for side in (a, b)]
+    nodes = [_lasting("idle", IDLE, [sum(side.values()) for side in idle], causes)]
+    unattributed = [round(side.unattributed_ns) for side in (a, b)]
     if any(unattributed):
-        yield _lasting("unattributed", UNATTRIBUTED, *unattributed)
+        nodes.append(_lasting("unattributed", UNATTRIBUTED, unattributed))
+    return nodes
 
 
-def _lasting(kind: Kind, name: str, a_ns: Fraction, b_ns: Fraction) -> Part:
+def _lasting(
+    kind: Kind, name: str, amounts: Sequence[int], children: Sequence[TimeNode] = ()
+) -> TimeNode:
     """Time of both sides in which no row ran."""
-    return Part(kind=kind, a_name=name, b_name=name, a_ns=a_ns, b_ns=b_ns)
+    a, b = amounts
+    below = in_order(children)
+    return TimeNode(kind=kind, name=name, state="both", a_ns=a, b_ns=b, children=below)

@@ -18,6 +18,7 @@ from ...record.timing import Round
 from ..statistics import median_interval
 from .interval import separate
 
+NO_DATA = "not enough data"
 _LEAST_BLOCKS = 6  # fewer medians have no 95 % interval
 
 
@@ -56,10 +57,10 @@ def conditions_of(a: Sequence[Round], b: Sequence[Round]) -> list[Condition]:
     return [
         _order(whole),
         _drift(whole),
-        _clocks(a, b),
-        _throttling(a, b),
-        _tenants(a, b),
-        _load(a, b),
+        _sides("SM clock", a, b, lambda row: row.sm_clock_mhz, lambda value: f"{value:.0f} MHz"),
+        _named("throttling", a, b, lambda row: row.clock_reasons, "rounds with a lowered clock"),
+        _named("other GPU processes", a, b, lambda row: row.tenants, "rounds that shared the GPU"),
+        _sides("other load", a, b, others_load, lambda value: percent(value, 0)),
         _left_out(a, b),
     ]
 
@@ -71,13 +72,13 @@ def _order(blocks: Sequence[Sequence[Round]]) -> Condition:
         for rows in blocks
     ]
     if not changes:
-        return _untold("order")
-    change = math.expm1(statistics.median(changes))
-    what = "the second round of a pair against the first"
-    if len(changes) < _LEAST_BLOCKS:
-        return _untested("order", change, what, len(changes))
-    low, high = (math.expm1(end) for end in median_interval(changes))
-    return _tested("order", change, (low, high), what)
+        return Condition(name="order", text=NO_DATA)
+    ends = None
+    if len(changes) >= _LEAST_BLOCKS:
+        low, high = median_interval(changes)
+        ends = math.expm1(low), math.expm1(high)
+    what = "from the first to the second round of a pair"
+    return _effect("order", math.expm1(statistics.median(changes)), ends, what, len(changes))
 
 
 def _drift(blocks: Sequence[Sequence[Round]]) -> Condition:
@@ -85,36 +86,24 @@ def _drift(blocks: Sequence[Sequence[Round]]) -> Condition:
     levels = [math.exp(statistics.fmean(_log(row) for row in rows)) for rows in blocks]
     half = len(levels) // 2
     if not half:
-        return _untold("drift")
+        return Condition(name="drift", text=NO_DATA)
     later = separate(levels[:half], levels[-half:])
+    ends = None if later.low is None or later.high is None else (later.low, later.high)
     what = "from the first half of the blocks to the second"
-    if later.low is None or later.high is None:
-        return _untested("drift", later.change, what, len(levels))
-    return _tested("drift", later.change, (later.low, later.high), what)
+    return _effect("drift", later.change, ends, what, len(levels))
 
 
-def _untold(name: str) -> Condition:
-    return Condition(name=name, text="too few blocks to tell it from")
-
-
-def _untested(name: str, change: float, what: str, blocks: int) -> Condition:
-    middle = signed_percent(change, 2)
-    return Condition(name=name, text=f"{middle} {what}; {counted(blocks, 'block')}: not tested")
-
-
-def _tested(name: str, change: float, ends: tuple[float, float], what: str) -> Condition:
+def _effect(
+    name: str, change: float, ends: tuple[float, float] | None, what: str, blocks: int
+) -> Condition:
+    """A change of the machine; without the ends of its interval it was not tested."""
+    if ends is None:
+        text = f"{signed_percent(change)} {what} ({counted(blocks, 'block')}: not tested)"
+        return Condition(name=name, text=text)
     low, high = ends
     shown = f"{signed_percent(low, 2)} to {signed_percent(high, 2)}"
     text = f"{signed_percent(change, 2)} ({shown}) {what}"
     return Condition(name=name, text=text, warns=low > 0 or high < 0)
-
-
-def _clocks(a: Sequence[Round], b: Sequence[Round]) -> Condition:
-    return _sides("SM clock", a, b, lambda row: row.sm_clock_mhz, lambda value: f"{value:.0f} MHz")
-
-
-def _load(a: Sequence[Round], b: Sequence[Round]) -> Condition:
-    return _sides("other load", a, b, others_load, lambda value: percent(value, 0))
 
 
 def _sides(
@@ -142,19 +131,17 @@ def others_load(row: Round) -> float | None:
     return max(0.0, row.cpu_percent - row.own_cpu_percent) / 100
 
 
-def _throttling(a: Sequence[Round], b: Sequence[Round]) -> Condition:
-    sides = [_counts_by_name(row.clock_reasons for row in rows) for rows in (a, b)]
-    return _named("throttling", sides, "rounds in which the clock was held, by reason")
-
-
-def _tenants(a: Sequence[Round], b: Sequence[Round]) -> Condition:
-    sides = [_counts_by_name(row.tenants for row in rows) for rows in (a, b)]
-    return _named("other tenants", sides, "rounds in which they were on the device")
-
-
-def _named(name: str, sides: list[str], text: str) -> Condition:
+def _named(
+    name: str,
+    a: Sequence[Round],
+    b: Sequence[Round],
+    names: Callable[[Round], Sequence[str]],
+    text: str,
+) -> Condition:
+    """How many rounds of either side each name was seen in."""
+    sides = [_counts_by_name(map(names, rows)) for rows in (a, b)]
     if not any(sides):
-        return Condition(name=name, text="none seen")
+        return Condition(name=name, text="none")
     return Condition(name=name, a=sides[0], b=sides[1], text=text, warns=sides[0] != sides[1])
 
 
@@ -167,12 +154,10 @@ def _counts_by_name(names_by_round: Iterable[Sequence[str]]) -> str:
 def _left_out(a: Sequence[Round], b: Sequence[Round]) -> Condition:
     reasons = [row.disturbed or row.outcome for row in (*a, *b) if not row.counts]
     if not reasons:
-        return Condition(name="left out", text="no round")
+        return Condition(name="excluded runs", text="none")
     left = [str(sum(not row.counts for row in rows)) for rows in (a, b)]
     text = "; ".join(dict.fromkeys(reasons))
-    return Condition(
-        name="left out", a=left[0], b=left[1], text=f"rounds that do not count: {text}"
-    )
+    return Condition(name="excluded runs", a=left[0], b=left[1], text=text)
 
 
 def _log(row: Round) -> float:

@@ -1,4 +1,4 @@
-"""The gate: whether a slowdown stays within a margin, and how many rounds would tell."""
+"""The gate: whether a slowdown stays within a margin, and how many rounds would decide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .records import NOTHING_KNOWN, Known, blocks_of, counted_ms
 from .verdict import Verdict
 
 USUAL_ROUNDS = 6
-"""Rounds a side that a gate measures unless it is told otherwise, and the least it asks for."""
+"""Default number of rounds a side, and the minimum that a gate recommends."""
 _MOST_ROUNDS = 1000
 _NO_FAILURE = ("finished", "cancelled", "killed")
 

@@ -79,7 +79,7 @@ def interleaved(blocks: Sequence[Block]) -> Interval:
         rounds_a=2 * len(counted),
         rounds_b=2 * len(counted),
         spread=_within_blocks(counted),
-        source=f"{2 * len(counted)} interleaved processes a side",
+        source=f"{2 * len(counted)} interleaved runs each",
     )
 
 
@@ -154,7 +154,7 @@ def paired(a: Sequence[float], b: Sequence[float], *, false_rate: float = FALSE_
         rounds_b=len(differences),
         # The difference of two rounds has twice the variance of one.
         spread=None if few else statistics.stdev(differences) / math.sqrt(2),
-        source=f"{len(differences)} processes a side, in pairs",
+        source=f"{len(differences)} paired runs each",
     )
 
 
@@ -195,7 +195,7 @@ def separate(
         rounds_a=len(a),
         rounds_b=len(b),
         spread=_pooled(a, b)[0],
-        source=f"{len(a)} processes of A, then {len(b)} of B, not interleaved",
+        source=f"{len(a)} runs of A, then {len(b)} of B, not interleaved",
     )
 
 
@@ -223,21 +223,20 @@ def from_known_spread(
     change = b_ms / a_ms - 1
     groups = [known for known in (known_a, known_b) if len(known) >= LEAST_KNOWN]
     if not groups:
-        return Interval(change=change, basis="none", source="one process a side")
+        return Interval(change=change, basis="none", source="1 run each")
     deviation, freedom = _pooled(*groups)
     deviation = max(deviation, math.log1p(floor))
     count = sum(len(group) for group in groups) + (2 - len(groups))
     reach = _studentized_range(count, freedom) * deviation
     middle = math.log1p(change)
-    processes = sum(len(group) for group in groups)
+    earlier = sum(len(group) for group in groups)
     return Interval(
         change=change,
         low=math.expm1(middle - reach),
         high=math.expm1(middle + reach),
         basis="known spread",
         spread=deviation,
-        source=f"one process a side, and the spread of {processes} processes known here "
-        f"(±{100 * deviation:.2g} %)",
+        source=f"1 run each; {earlier} runs of these specs vary by ±{100 * deviation:.2g} %",
     )
 
 

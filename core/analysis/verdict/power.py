@@ -1,4 +1,4 @@
-"""Power of the sequential test on interleaved rounds: what so many rounds can tell here.
+"""Power of the sequential test on interleaved rounds.
 
 The chance to decide follows exactly from the distribution of one block's statistic, with blocks
 taken as independent. That distribution is counted over every four successive rounds that were
@@ -49,7 +49,7 @@ def power_after(residuals: Sequence[float], difference: float, blocks: int) -> l
 
 
 def smallest_difference(residuals: Sequence[float], blocks: int) -> float | None:
-    """Least slowdown that so many blocks find with `WANTED_POWER`, as a share.
+    """Least slowdown that this number of blocks detects with `WANTED_POWER`, as a share.
 
     None if the blocks are too few to find any.
     """

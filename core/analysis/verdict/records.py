@@ -15,11 +15,12 @@ from ...record.timing import Round
 from ...spec.choices import precision_named
 from ...spec.fields import keys_deciding
 from .bounds import FALSE_RATE, FIRST_LOOK, MOST_BLOCKS, least_pairs
-from .interval import Block, Interval, from_known_spread, interleaved, paired, residuals, separate
+from .interval import Block, from_known_spread, interleaved, paired, residuals, separate
 from .pairs import pairs_needed
 from .power import ROUNDS_A_BLOCK, more_rounds
 from .verdict import NO_TIMES, SMALLEST, Verdict, judge
 
+NO_ROUND = "no round counts in"
 _SIDES_TO_BLOCK = 2  # rounds of one side in an ABBA block
 _LEAST_LOSS_ERROR = 1e-4
 _FREE_OF_LOSS = {
@@ -63,42 +64,54 @@ def verdict_of(
         known: What the machine's other runs say.
         smallest: Smallest difference that matters, as a share.
     """
-    if a.timing is None or b.timing is None:
-        untimed = " and ".join(record.id for record in (a, b) if record.timing is None)
-        return Verdict(verdict="not decidable", why=f"no timing in {untimed}", smallest=smallest)
-    simulated = [record.id for record in (a, b) if is_simulated(record.environment)]
-    if simulated:
-        why = f"{NO_TIMES}: {' and '.join(simulated)}"
-        return Verdict(verdict="not decidable", why=why, smallest=smallest)
-    if not (a.timing.step.median_ms > 0 and b.timing.step.median_ms > 0):
-        return Verdict(verdict="not decidable", why="a step took no time", smallest=smallest)
-    uncounted = [record.id for record in (a, b) if record.timing and not counted_ms(record.timing)]
-    if uncounted:
-        return Verdict(
-            verdict="not decidable",
-            why=f"no round counts in {' and '.join(uncounted)}",
-            next="measure it again, without neighbours",
-            smallest=smallest,
-        )
-    blocks = blocks_of(a.timing.rounds, b.timing.rounds)
-    verdict = _judged(a.timing, b.timing, blocks, known, smallest)
+    reasons = _untimed(a), _untimed(b)
+    reason = reasons[0] or reasons[1]
+    if reason or a.timing is None or b.timing is None:
+        pairs = zip((a, b), reasons, strict=True)
+        names = " and ".join(record.id for record, text in pairs if text == reason)
+        following = "measure it again on an idle machine" if reason == NO_ROUND else ""
+        why = f"{reason} {names}"
+        return Verdict(verdict="not decidable", why=why, next=following, smallest=smallest)
+    verdict = _judge(a.timing, b.timing, known, smallest)
     other_work = other_computation(a, b)
     if other_work:
         return msgspec.structs.replace(
             verdict, verdict="not the same computation", why=other_work, next="", more_rounds=None
         )
-    return _with_next(verdict, a, b)
+    if verdict.verdict != "not decidable" or verdict.next:
+        return verdict
+    command = shlex.join(("sysbench-tui", "ab", a.id, b.id))
+    return msgspec.structs.replace(verdict, next=f"`{command}` runs an A/B test")
 
 
-def _judged(
-    a: Timing, b: Timing, blocks: Sequence[Block], known: Known, smallest: float
-) -> Verdict:
-    if blocks:
-        return _judged_blocks(blocks, smallest)
+def _untimed(record: Record) -> str:
+    """Why no step time of this run counts, up to its name; empty where one does."""
+    if record.timing is None:
+        return "no timing in"
+    if is_simulated(record.environment):
+        return f"{NO_TIMES}:"
+    if not record.timing.step.median_ms > 0:
+        return "a step took no time in"
+    return "" if counted_ms(record.timing) else NO_ROUND
+
+
+def _judge(a: Timing, b: Timing, known: Known, smallest: float) -> Verdict:
+    if blocks := blocks_of(a.rounds, b.rounds):
+        return _judge_blocks(blocks, smallest)
     pairs = pairs_of(a.rounds, b.rounds)
     if len(pairs) >= least_pairs():
         return of_pairs(pairs, smallest=smallest)
-    return judge(_apart(a, b, known), smallest=smallest)
+    rounds_a, rounds_b = counted_ms(a), counted_ms(b)
+    if min(len(rounds_a), len(rounds_b)) > 1:
+        return judge(separate(rounds_a, rounds_b, drift=known.drift), smallest=smallest)
+    interval = from_known_spread(
+        a.step.median_ms,
+        b.step.median_ms,
+        known.a_ms or rounds_a,
+        known.b_ms or rounds_b,
+        floor=known.floor,
+    )
+    return judge(interval, smallest=smallest)
 
 
 def of_pairs(
@@ -123,8 +136,8 @@ def of_pairs(
     return judge(interval, smallest=smallest, more_rounds=2 * more)
 
 
-def _judged_blocks(blocks: Sequence[Block], smallest: float) -> Verdict:
-    """The verdict on interleaved rounds, with what would decide it as far as they can tell."""
+def _judge_blocks(blocks: Sequence[Block], smallest: float) -> Verdict:
+    """The verdict on interleaved rounds, with the rounds that would decide it if known."""
     if len(blocks) < FIRST_LOOK:
         wait = ROUNDS_A_BLOCK * (FIRST_LOOK - len(blocks))
         verdict = judge(interleaved(blocks), smallest=smallest)
@@ -142,27 +155,6 @@ def _judged_blocks(blocks: Sequence[Block], smallest: float) -> Verdict:
     if as_seen is not None and abs(interval.change) > smallest:
         following.append(f"{as_seen} more would decide one as large as seen")
     return msgspec.structs.replace(verdict, next="; ".join(following))
-
-
-def _with_next(verdict: Verdict, a: Record, b: Record) -> Verdict:
-    """The verdict with the command that would decide it, where nothing else is known to."""
-    if verdict.verdict != "not decidable" or verdict.next:
-        return verdict
-    command = shlex.join(("sysbench-tui", "ab", a.id, b.id))
-    return msgspec.structs.replace(verdict, next=f"`{command}` measures both in turn")
-
-
-def _apart(a: Timing, b: Timing, known: Known) -> Interval:
-    rounds_a, rounds_b = counted_ms(a), counted_ms(b)
-    if min(len(rounds_a), len(rounds_b)) > 1:
-        return separate(rounds_a, rounds_b, drift=known.drift)
-    return from_known_spread(
-        a.step.median_ms,
-        b.step.median_ms,
-        known.a_ms or rounds_a,
-        known.b_ms or rounds_b,
-        floor=known.floor,
-    )
 
 
 def counted_ms(timing: Timing) -> list[float]:

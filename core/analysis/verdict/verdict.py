@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ...formatting import percent, signed_percent
+from ...formatting import percent
 from .interval import Interval
 
 Word = Literal["faster", "slower", "same", "not decidable", "not the same computation"]
@@ -95,57 +95,12 @@ def _word(interval: Interval, smallest: float) -> tuple[Word, str]:
     low, high = interval.low, interval.high
     if low is None or high is None:
         if interval.basis == "none":
-            return "not decidable", "the spread between processes is not known"
-        return "not decidable", "too few rounds for an interval"
+            return "not decidable", "variation between runs unknown"
+        return "not decidable", "too few runs for an interval"
     if -smallest <= low and high <= smallest:
-        return "same", f"the interval lies within ±{percent(smallest)}"
+        return "same", f"the interval is within ±{percent(smallest)}"
     if low > 0:
-        return "slower", "the interval lies above zero"
+        return "slower", "significant"
     if high < 0:
-        return "faster", "the interval lies below zero"
-    return "not decidable", f"the interval holds zero, and more than ±{percent(smallest)}"
-
-
-def can_be_decided(verdict: Verdict) -> bool:
-    """Whether measuring more could decide it: never for the times of a simulated device."""
-    return not verdict.why.startswith(NO_TIMES)
-
-
-def headline(verdict: Verdict) -> str:
-    """``slower: +4.1 % (+3.2 % to +5.0 %)``, ``same within 1 %: …``, ``not decidable yet: …``."""
-    match verdict.verdict:
-        case "same":
-            word = f"same within {percent(verdict.smallest)}"
-        case "not decidable":
-            word = "not decidable yet" if can_be_decided(verdict) else "not decidable"
-        case other:
-            word = other
-    if verdict.change is None:
-        return f"{word}: {verdict.why}"
-    if verdict.low is None or verdict.high is None:
-        return f"{word}: {signed_percent(verdict.change)}, interval unknown"
-    low, high = signed_percent(verdict.low), signed_percent(verdict.high)
-    return f"{word}: {signed_percent(verdict.change)} ({low} to {high})"
-
-
-def sentence(verdict: Verdict) -> str:
-    """The headline as a sentence on B: ``B is slower: …``, ``Not decidable yet: …``."""
-    text = headline(verdict)
-    if verdict.differs or verdict.verdict == "same":
-        return f"B is {'the ' if verdict.verdict == 'same' else ''}{text}"
-    return text[:1].upper() + text[1:]
-
-
-NOT_TESTED = "one process each: not tested"
-
-
-def tested_words(verdict: Verdict) -> str:
-    """The headline with the rounds behind it; that one process a side was not tested."""
-    if verdict.verdict == "not the same computation":
-        return headline(verdict)
-    if verdict.basis == "none":
-        return NOT_TESTED
-    if verdict.basis == "known spread":
-        return f"{headline(verdict)}; one process each, by the spread known of earlier ones"
-    rounds = f"{verdict.rounds_a} and {verdict.rounds_b} rounds"
-    return f"{headline(verdict)}; {rounds}"
+        return "faster", "significant"
+    return "not decidable", "the interval includes 0"

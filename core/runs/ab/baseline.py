@@ -98,10 +98,10 @@ def save_baseline(
     """Copy a run's record under a name, and return its file.
 
     Args:
-        name: Of the baseline.
-        record: Of a run that was timed and is over.
-        file: Takes the place of the file under the home.
-        force: Replace a baseline that is there.
+        name: Name of the baseline.
+        record: Record of a run that was timed and is over.
+        file: Path to write instead of the file under the home.
+        force: Replace an existing baseline.
         root: Home (default: the user's).
 
     Raises:
@@ -109,8 +109,7 @@ def save_baseline(
         WorkerFailed: The run failed.
         OSError: The file cannot be written.
     """
-    path = baseline_path(name, root) if file is None else file
-    check_name(name)
+    path = _file_of(name, file, root)
     if record.status == "running":
         raise SpecError("RUN", record.id, "one that is over: this one still runs")
     check_timed(record)
@@ -133,19 +132,13 @@ def save_baseline(
 
 
 def load_baseline(name: str, *, file: Path | None = None, root: Path | None = None) -> Baseline:
-    """The baseline of that name.
-
-    Args:
-        name: Of the baseline.
-        file: Where it is, if not under the home.
-        root: Home (default: the user's).
+    """Read a baseline, from ``file`` if it is not under the home.
 
     Raises:
         NotFoundError: There is none, or the file holds another one.
         DamagedFileError: The file is no baseline, or was changed after it was saved.
     """
-    path = baseline_path(name, root) if file is None else file
-    check_name(name)
+    path = _file_of(name, file, root)
     baseline = _read(path)
     if baseline.name != name:
         raise NotFoundError(f"{path} holds the baseline {baseline.name!r}, not {name!r}")
@@ -154,16 +147,16 @@ def load_baseline(name: str, *, file: Path | None = None, root: Path | None = No
 
 def list_baselines(root: Path | None = None) -> list[Listed]:
     """All baselines under the home by name, damaged ones included."""
-    rows = []
-    for path in sorted(baselines_folder(root).glob("*.json")):
-        if not NAME.fullmatch(path.stem):
-            continue
-        try:
-            baseline = load_baseline(path.stem, root=root)
-            rows.append(Listed(name=path.stem, path=str(path), baseline=baseline))
-        except SysbenchError as error:
-            rows.append(Listed(name=path.stem, path=str(path), problem=str(error)))
-    return rows
+    paths = sorted(baselines_folder(root).glob("*.json"))
+    return [_listed(path, root) for path in paths if NAME.fullmatch(path.stem)]
+
+
+def _listed(path: Path, root: Path | None) -> Listed:
+    try:
+        baseline = load_baseline(path.stem, root=root)
+    except SysbenchError as error:
+        return Listed(name=path.stem, path=str(path), problem=str(error))
+    return Listed(name=path.stem, path=str(path), baseline=baseline)
 
 
 def delete_baseline(name: str, root: Path | None = None) -> Path:
@@ -178,6 +171,11 @@ def delete_baseline(name: str, root: Path | None = None) -> Path:
     except FileNotFoundError:
         raise _not_there(path) from None
     return path
+
+
+def _file_of(name: str, file: Path | None, root: Path | None) -> Path:
+    check_name(name)
+    return file or baseline_path(name, root)
 
 
 def _read(path: Path) -> Baseline:

@@ -1,16 +1,17 @@
-"""A run judged against a baseline, or the reason why it cannot be."""
+"""Judge a run against a baseline, or give the reason why the two cannot be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
-from ...analysis.compare import Factor, differing
+from ...analysis.compare import Factor, differing, differing_facts
 from ...analysis.verdict.gate import Gate, check_timed, gate_of, undecided
 from ...analysis.verdict.records import counted_ms, verdict_of
-from ...analysis.verdict.verdict import SMALLEST, Verdict, headline
+from ...analysis.verdict.text import headline
+from ...analysis.verdict.verdict import SMALLEST, Verdict
 from ...errors import SpecError
 from ...formatting import percent
 from ...machine.environment import cpu_model, workers_package
@@ -62,7 +63,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         differs: Other facts of the two machines that differ.
         drift: Change between batches of rounds that is known of this machine, as a share, by which
             the interval is wider; null where it is not known or plays no part.
-        note: What the rounds of the two sides cannot tell.
+        note: What the rounds of the two sides cannot show.
     """
 
     baseline: str
@@ -84,8 +85,9 @@ def foreign_here(baseline: Baseline) -> list[Factor]:
     Of a CUDA device only its absence is known before a worker has seen it.
     """
     spec, environment = baseline.spec, baseline.record.environment
+    packages = environment.get("packages") or {}
     here = machine(environment) | {"torch": workers_package("torch")}
-    before = machine(environment) | {"torch": _packaged_torch(baseline.record)}
+    before = machine(environment) | {"torch": packages.get("torch")}
     try:
         resolved(spec)
     except SpecError as error:
@@ -102,7 +104,7 @@ def foreign_here(baseline: Baseline) -> list[Factor]:
 
 def judge_here(baseline: Baseline, margin: float, obstacles: list[Factor]) -> Judgement:
     """The judgement where a run on this machine would not compare; nothing was measured."""
-    return _refused(baseline, margin, obstacles, None, [])
+    return _refused(baseline, margin, obstacles)
 
 
 def judge_run(
@@ -132,95 +134,83 @@ def judge_run(
     if record.id == baseline.run:
         raise SpecError("RUN", record.id, "another run than the one that was saved as baseline")
     check_timed(record)
-    differs = _other_differences(baseline.record, record)
-    obstacles = _obstacles(baseline.record, record, across)
+    before = baseline.record
+    rows = differing(before, record)
+    differs = differing_facts(other_facts(before.environment), other_facts(record.environment))
+    obstacles = _obstacles(before, record, [row for row in rows if row.name not in across])
     if obstacles:
         return _refused(baseline, margin, obstacles, record, differs)
-    known = known_noise(baseline.record, record, root)
-    verdict = verdict_of(baseline.record, record, known, smallest=smallest)
-    sides = ("the baseline", "the run")
-    gate = gate_of(baseline.record, record, verdict, margin, known, names=sides)
-    apart = verdict.basis != "interleaved rounds"
-    crossed = [row for row in differing(baseline.record, record) if row.name in across]
+    known = known_noise(before, record, root)
+    verdict = verdict_of(before, record, known, smallest=smallest)
+    names = ("the baseline", "the run")
+    gate = gate_of(before, record, verdict, margin, known, names=names)
+    if gate.rounds is not None:
+        following = f"{gate.next}; {_option(baseline, gate.rounds)}"
+        gate = msgspec.structs.replace(gate, next=following)
     return Judgement(
         baseline=baseline.name,
         saved_ns=baseline.saved_ns,
-        gate=_with_options(gate, baseline),
+        gate=gate,
         headline=headline(verdict),
         verdict=verdict,
-        a=_side(baseline.record),
+        a=_side(before),
         b=_side(record) if record.timing else None,
-        differs=crossed + differs,
+        differs=[row for row in rows if row.name in across] + differs,
         drift=known.drift or None if verdict.basis == "separate rounds" else None,
-        note=_note(verdict.basis, known.drift) if apart else "",
+        note=_note(verdict.basis, known.drift),
     )
 
 
-def _with_options(gate: Gate, baseline: Baseline) -> Gate:
-    """The gate with the options that measure the rounds that it asks for."""
-    if gate.rounds is None:
-        return gate
-    option = f"gate with `--repeat {gate.rounds}`"
-    if gate.rounds > MOST_ROUNDS:
-        option = f"more than the {MOST_ROUNDS} of a run, so take a wider margin"
-    elif len(baseline.rounds_ms) < gate.rounds:
-        option = f"save a baseline of `run --repeat {gate.rounds}`, then {option}"
-    return msgspec.structs.replace(gate, next=f"{gate.next}; {option}")
+def _option(baseline: Baseline, rounds: int) -> str:
+    """The options that measure this many rounds."""
+    option = f"gate with `--repeat {rounds}`"
+    if rounds > MOST_ROUNDS:
+        return f"more than the {MOST_ROUNDS} of a run, so take a wider margin"
+    if len(baseline.rounds_ms) < rounds:
+        return f"save a baseline of `run --repeat {rounds}`, then {option}"
+    return option
 
 
-def _obstacles(a: Record, b: Record, across: Collection[str]) -> list[Factor]:
+def _obstacles(a: Record, b: Record, rows: list[Factor]) -> list[Factor]:
     """Machine facts, and where the identities differ every key of the spec."""
-    rows = [row for row in differing(a, b) if row.name not in across]
-    named = [row for row in rows if row.name in MACHINE_FACTS or a.identity != b.identity]
-    if a.identity != b.identity and all(row.name in MACHINE_FACTS for row in named):
-        named.append(Factor(name="identity", a=a.identity, b=b.identity))
-    return named
-
-
-def _other_differences(a: Record, b: Record) -> list[Factor]:
-    facts_a, facts_b = other_facts(a.environment), other_facts(b.environment)
-    return [
-        Factor(name=name, a=facts_a.get(name), b=facts_b.get(name))
-        for name in dict.fromkeys([*facts_a, *facts_b])
-        if facts_a.get(name) != facts_b.get(name)
-    ]
+    if a.identity == b.identity:
+        return [row for row in rows if row.name in MACHINE_FACTS]
+    if all(row.name in MACHINE_FACTS for row in rows):
+        return [*rows, Factor(name="identity", a=a.identity, b=b.identity)]
+    return rows
 
 
 def _refused(
     baseline: Baseline,
     margin: float,
     obstacles: list[Factor],
-    record: Record | None,
-    differs: list[Factor],
+    record: Record | None = None,
+    differs: Sequence[Factor] = (),
 ) -> Judgement:
     names = {row.name for row in obstacles}
-    what = " and ".join(
-        words
-        for words, there in (
-            ("another machine", bool(names & set(MACHINE_FACTS))),
-            ("another spec", bool(names - set(MACHINE_FACTS))),
-        )
-        if there
-    )
+    kinds = ["another machine"] if names & set(MACHINE_FACTS) else []
+    kinds += ["another spec"] if names - set(MACHINE_FACTS) else []
+    what = " and ".join(kinds)
     facts = "; ".join(f"{row.name} {row.a} in the baseline, {row.b} now" for row in obstacles)
     following = "save a baseline of this machine and spec with `sysbench-tui baseline save`"
     if names <= {"torch", "threads"}:
         words = " ".join(f"--across {name}" for name in sorted(names))
         following += f", or judge it all the same with `{words}`"
-    reason = f"the baseline is of {what}: {facts}"
     return Judgement(
         baseline=baseline.name,
         saved_ns=baseline.saved_ns,
-        gate=undecided(margin, reason, following),
+        gate=undecided(margin, f"the baseline is of {what}: {facts}", following),
         headline=f"not comparable: {what}",
         a=_side(baseline.record),
         b=_side(record) if record and record.timing else None,
         obstacles=obstacles,
-        differs=differs,
+        differs=list(differs),
     )
 
 
 def _note(basis: str, drift: float) -> str:
+    if basis == "interleaved rounds":
+        return ""
     text = (
         "The baseline's processes ran first, then the run's: a change of the machine in between "
         "looks like a change of the run."
@@ -245,9 +235,3 @@ def _side(record: Record) -> Side:
         interval_of=timing.interval_of,
         rounds=len(counted_ms(timing)),
     )
-
-
-def _packaged_torch(record: Record) -> str | None:
-    packages = record.environment.get("packages") or {}
-    version = packages.get("torch")
-    return None if version is None else str(version)

@@ -1,8 +1,10 @@
-"""Everything that is told of an experiment, as one document."""
+"""The JSON report of an experiment."""
 
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,15 +12,16 @@ import msgspec
 from ...analysis.compare import Factor, differing
 from ...analysis.verdict.conditions import Condition, conditions_of
 from ...analysis.verdict.gate import Gate, gate_of, undecided
-from ...analysis.verdict.records import verdict_of
-from ...analysis.verdict.verdict import Verdict, headline
-from ...errors import WorkerFailed
+from ...analysis.verdict.records import last_experiment, verdict_of
+from ...analysis.verdict.text import headline
+from ...analysis.verdict.verdict import Verdict
+from ...errors import NotFoundError, WorkerFailed
 from ...formatting import counted
 from ...record.record import Record
 from ...record.timing import Round
 from ..records import load_record
 from .disturbance import MOST_REPEATS, accepted
-from .experiment import Ended, Experiment, ExperimentDirectory
+from .experiment import Ended, Experiment, ExperimentDirectory, find_experiment
 from .plan import Plan
 
 
@@ -59,7 +62,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         b: The side that is judged.
         factors: Settings and facts of the machine in which the two differ.
         conditions: What the rounds show of the machine.
-        repeat: Command that makes the same experiment anew.
+        repeat: Command that repeats the experiment.
         resume: Command that goes on with this one; empty where nothing is left to do.
     """
 
@@ -84,15 +87,33 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     resume: str
 
 
-def report_of(directory: ExperimentDirectory) -> Report:
-    """The report of an experiment, whether it runs, ended, or was killed.
+def report_of(directory: ExperimentDirectory, *, swapped: bool = False) -> Report:
+    """Report an experiment that runs, ended, or was killed.
+
+    Args:
+        directory: The experiment.
+        swapped: Judge the experiment's A against its B, without its gate.
 
     Raises:
         DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
     """
     is_live = directory.is_live()
+    experiment = directory.experiment()
     records = load_record(directory.run("A")), load_record(directory.run("B"))
-    return _report(directory.experiment(), directory.ended(), records, is_live=is_live)
+    if swapped:
+        # A gate bounds the slowdown of the experiment's B only.
+        experiment, records = msgspec.structs.replace(experiment, gate=None), records[::-1]
+    return _report(experiment, directory.ended(), records, is_live=is_live)
+
+
+def shared_experiment(a: Record, b: Record, root: Path | None = None) -> ExperimentDirectory | None:
+    """The last experiment that measured both runs, unless it was deleted."""
+    rounds_a, rounds_b = (record.timing.rounds if record.timing else [] for record in (a, b))
+    name = last_experiment(rounds_a, rounds_b)
+    if name:
+        with suppress(NotFoundError):
+            return find_experiment(name, root)
+    return None
 
 
 def _report(
@@ -161,7 +182,7 @@ def _neighbours_that_stayed(a: list[Round], b: list[Round]) -> list[Condition]:
     rows = accepted([*a, *b])
     if not rows:
         return []
-    of_a = sum(row.side == "A" for row in rows)
+    of_a = sum(row in a for row in rows)
     text = (
         f"{counted(len(rows), 'round')} count with a neighbour that stayed through "
         f"{MOST_REPEATS} repeats"

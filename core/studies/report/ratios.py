@@ -15,7 +15,8 @@ from ...analysis.verdict.bounds import FALSE_RATE, least_pairs, rank_bound
 from ...analysis.verdict.interval import separate
 from ...analysis.verdict.pairs import decided_by
 from ...analysis.verdict.records import of_pairs
-from ...analysis.verdict.verdict import NOT_TESTED, SMALLEST, Verdict, judge
+from ...analysis.verdict.text import NOT_TESTED
+from ...analysis.verdict.verdict import SMALLEST, Verdict, judge
 from ...formatting import counted, percent
 from ...record.environment import node
 from ...record.record import Record

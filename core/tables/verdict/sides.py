@@ -6,12 +6,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...analysis.compare import Factor
 from ...analysis.statistics import median_interval
 from ...analysis.verdict.conditions import Condition
-from ...record.record import Record
 from ...record.timing import Round
+from ..cells import one_figure
 from ..table import Column, Table, tabulate
 
+CAUSE, PROCEDURE = "may be the cause", "only how long it was measured"
 _LEAST_ROUNDS = 6  # fewer have no 95 % interval of their median
 
 
@@ -37,30 +39,6 @@ class Side:
         return [row.median_ms for row in self.rounds if row.counts and row.median_ms is not None]
 
 
-def side_of(name: str, record: Record, experiment: str = "") -> Side:
-    """A run as a side, with the rounds of an experiment or with all that it has.
-
-    A run of one process has no rounds in its record: that process is its only round.
-    """
-    timing = record.timing
-    rounds = timing.rounds if timing else []
-    if timing and not rounds and not experiment:
-        rounds = [
-            Round(
-                index=1,
-                started_ns=record.created_ns,
-                outcome="finished",
-                median_ms=timing.step.median_ms,
-            )
-        ]
-    return Side(
-        name=name,
-        run=record.id,
-        rounds=[row for row in rounds if not experiment or row.experiment == experiment],
-        loss=timing.loss_start if timing else None,
-    )
-
-
 def sides_table(sides: Sequence[Side]) -> Table:
     """A row for each side: the median of its rounds, and how far they lie apart."""
     fewest = min((len(side.medians_ms) for side in sides), default=0)
@@ -79,6 +57,33 @@ def sides_table(sides: Sequence[Side]) -> Table:
         Column("run", lambda side: side.run),
     )
     return tabulate(sides, columns, name="sides", title=f"Step: median of the rounds {spread}")
+
+
+def factor_table(
+    factors: Sequence[Factor],
+    procedure: Sequence[Factor] | None = None,
+    *,
+    title: str = "What differs",
+    names: tuple[str, str] = ("A", "B"),
+) -> Table:
+    """The settings and facts in which two runs differ.
+
+    Args:
+        factors: Those that may be causes.
+        procedure: Those that are none; with these a column says which is which.
+        title: Of the table.
+        names: Of the two sides.
+    """
+    rows: list[tuple[str, ...]] = [
+        (row.name, one_figure(row.name, row.a), one_figure(row.name, row.b))
+        for row in (*factors, *(procedure or ()))
+    ]
+    columns: tuple[str, ...] = ("factor", *names)
+    if procedure is not None:
+        columns = (*columns, "what")
+        what = [CAUSE] * len(factors) + [PROCEDURE] * len(procedure)
+        rows = [(*row, kind) for row, kind in zip(rows, what, strict=True)]
+    return Table(name="factors", title=title, columns=columns, rows=tuple(rows))
 
 
 def conditions_table(conditions: Sequence[Condition]) -> Table:

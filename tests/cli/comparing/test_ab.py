@@ -104,7 +104,7 @@ def test_a_against_a_works_and_everything_but_the_report_is_on_stderr(script: Sc
     assert "seconds of a round unknown: neither spec was timed here" in plan
     assert "`sysbench-tui doctor --noise` measures it" in plan
     assert progress.count(" ms\n") == 12
-    assert "not decidable yet" in progress and "8 more rounds until the first look" in progress
+    assert "inconclusive" in progress and "8 more rounds until the first look" in progress
     assert "same within 1.0 %" in progress
     assert "decided after 12 rounds" in progress
     lines = out.splitlines()
@@ -135,7 +135,7 @@ def test_markdown_is_for_a_pull_request(script: Script) -> None:
     code, out, _ = finished(command(*words))
     assert code == 4
     assert out.startswith("### ")
-    assert "- gate 3.0 %: not decidable: too few rounds for an interval" in out
+    assert "- gate 3.0 %: not decidable: too few runs for an interval" in out
     assert "| batch | 1 | 2 |" in out
     assert f"sysbench-tui ab --resume {find_experiment('last').id}" in out
 

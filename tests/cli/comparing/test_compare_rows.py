@@ -50,7 +50,7 @@ def test_a_run_and_its_own_trace_differ_in_no_row(
     assert found["factors"] == []
     assert difference["time"]["a_ns"] == difference["time"]["b_ns"] > 0
     assert "the same in every row" in difference["summary"][0]
-    assert difference["missing"] == {"memory": "B has no ledger of memory"}
+    assert difference["missing"] == {"memory": "B has no memory pass"}
     told = printed(capsys, str(tiny_run.path), trace)
     assert "No verdict: a file has no timing pass." in told
     assert "row by row;" not in told

@@ -101,7 +101,7 @@ def test_rounds_that_show_a_saving_are_told_with_its_interval() -> None:
     fast, slow = [50.0, 50.1, 49.9, 50.2], [60.0, 60.1, 59.9, 60.2]
     found = break_even(of_rounds(COMPILED, fast), of_rounds(EAGER, slow), HOW)
     assert found.verdict is not None and found.verdict.verdict == "faster"
-    assert found.tested == "faster: -16.7 % (-17.1 % to -16.2 %); 4 and 4 rounds"
+    assert found.tested == "faster: -16.7 % (95 % CI -17.1 to -16.2 %); 4 and 4 rounds"
     assert found.steps_cold == 1000
 
 
@@ -109,11 +109,11 @@ def test_rounds_that_show_no_saving_have_no_break_even() -> None:
     fast, slow = [50.0, 62.0, 49.0, 63.0], [61.0, 51.0, 65.0, 53.0]
     found = break_even(of_rounds(COMPILED, fast), of_rounds(EAGER, slow), HOW)
     assert found.steps_cold is None
-    assert "no saving is shown: not decidable yet" in found.missing["steps_cold"]
+    assert "no saving is shown: inconclusive" in found.missing["steps_cold"]
 
 
 def test_the_spread_that_is_known_of_earlier_processes_decides_too() -> None:
     known = Known(a_ms=(60.0, 60.1, 59.9, 60.2, 59.8))
     found = break_even(record(50.0, cold=10.0), record(60.0), HOW, known)
-    assert "by the spread known of earlier ones" in found.tested
+    assert "by the variation of earlier runs" in found.tested
     assert found.steps_cold == 1000

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Button, Input, Static
 
 from sysbench.core.analysis.difference.nodes import TimeNode
+from sysbench.core.analysis.verdict.text import GLYPHS, describe_verdict
 from sysbench.core.analysis.verdict.verdict import Verdict
 from sysbench.core.errors import SpecError
-from sysbench.core.runs.ab.experiment import Ended, Ending, list_experiments
+from sysbench.core.runs.ab.experiment import Ended, Ending, create_experiment, list_experiments
 from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.storage import locked
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.live.pair_watch import Pair, pair_of
+from sysbench.tui.cli import main
+from sysbench.tui.live.pair_watch import Pair, block_changes, pair_of
 from sysbench.tui.screens.compare.differs import DiffersView
 from sysbench.tui.screens.compare.measure import MeasureScreen, changed_spec
 from sysbench.tui.screens.compare.rows import RowsView
@@ -31,7 +35,7 @@ from sysbench.tui.widgets.inputs.setting_suggester import completed_setting
 from sysbench.tui.widgets.tables.difference_view import DifferenceView
 
 from ..conftest import until
-from ..experiments import SPEC, begun, disturb, timed_run, write_rounds
+from ..experiments import OTHER, SPEC, begun, disturb, timed_run, write_rounds
 
 RESULT_FIRST = True
 
@@ -73,9 +77,9 @@ def names(table: DifferenceView) -> list[str]:
     return [str(table.get_row_at(row)[0]).strip(" ▾▸") for row in range(table.row_count)]
 
 
-async def test_two_marked_runs_open_by_a_key(app: SysbenchApp) -> None:
-    timed_run(*SLOW)
-    timed_run(*FAST, attention="sdpa")
+@pytest.mark.parametrize("keys", ["space down space", "down space up space"])
+async def test_of_two_marked_runs_the_older_is_a(app: SysbenchApp, keys: str) -> None:
+    older, newer = timed_run(*SLOW), timed_run(*FAST, attention="sdpa")
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("f5")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
@@ -84,20 +88,45 @@ async def test_two_marked_runs_open_by_a_key(app: SysbenchApp) -> None:
         await until(pilot, lambda: len(library.entries) == 2)
         await pilot.press("c")
         assert app.current_mode == "library", "nothing is marked"
-        await pilot.press("space", "down", "space")
+        await pilot.press(*keys.split())
         await until(pilot, lambda: len(library.pair) == 2)
+        assert [entry.id for entry in library.pair] == [older.id, newer.id]
         await pilot.press("c")
         await until(pilot, lambda: isinstance(app.screen, CompareScreen))
         screen = app.screen
         assert isinstance(screen, CompareScreen)
         await until(pilot, lambda: screen.reading)
-        # Which of two runs of one second is the newer is up to chance.
-        a, b = (entry.attention for entry in library.pair)
-        assert f"attention: {a} → {b}" in all_text(screen)
-        word = "▼ B is faster" if b == "sdpa" else "▲ B is slower"
-        assert word in all_text(screen)
+        assert "attention: naive → sdpa" in all_text(screen)
+        assert "▼ B is faster" in all_text(screen)
         assert "between 6 processes" in all_text(screen)
-        assert screen.command() == f"sysbench-tui compare {library.marked[0]} {library.marked[1]}"
+        assert screen.command() == f"sysbench-tui compare {older.id} {newer.id}"
+
+
+@pytest.mark.parametrize("sides", ["AB", "BA"])
+@pytest.mark.parametrize("smallest", [0.01, 0.4])
+async def test_an_experiment_has_the_verdict_of_compare_in_both_orders(
+    app: SysbenchApp, capsys: pytest.CaptureFixture[str], sides: str, smallest: float
+) -> None:
+    directory = create_experiment(SPEC, OTHER, seed=1, smallest=smallest)
+    write_rounds(directory, SLOW, FAST)
+    a, b = (directory.run("A" if side == "A" else "B") for side in sides)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await compared(pilot, app, Pair(a, b))
+        assert screen.reading is not None and screen.reading.directory is not None
+        assert screen.reading.directory.id == directory.id
+        shown, reading = all_text(screen), screen.reading
+    assert main(["compare", a.id, b.id, "--json"]) == 0
+    step = json.loads(capsys.readouterr().out)["step"]
+    word = "faster" if sides == "AB" else "slower"
+    assert step["verdict"] == (word if smallest == 0.01 else "same")
+    assert msgspec.to_builtins(reading.verdict) == step
+    assert describe_verdict(reading.verdict).headline in shown
+    medians = [row.median_ms for row in reading.rounds_a]
+    assert medians == (SLOW if sides == "AB" else FAST)
+    assert reading.report is not None
+    assert (reading.report.a.run, reading.report.b.run) == (a.id, b.id)
+    changes = block_changes(reading.blocks)
+    assert all((change < 0) == (sides == "AB") for change in changes)
 
 
 async def test_keys_typed_with_that_of_a_view_are_the_views(
@@ -129,7 +158,7 @@ async def test_each_view_has_its_key_and_explains_itself(
 ) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await compared(pilot, app, Pair(own_run, gpu_run))
-        assert "? Not decidable yet" in all_text(screen)
+        assert "? Inconclusive" in all_text(screen)
         for key, name in (("2", "time"), ("3", "memory"), ("4", "differs"), ("1", "verdict")):
             await pilot.press(key)
             await pilot.pause()
@@ -195,9 +224,8 @@ async def test_columns_fold_where_there_is_no_room(
 
 
 def test_only_a_difference_has_a_colour() -> None:
-    coloured = {word for word, (_, style) in STYLES.items() if "$" in style}
-    assert coloured == {"faster", "slower"}
-    assert len({glyph for glyph, _ in STYLES.values()}) == len(STYLES)
+    assert {word for word, style in STYLES.items() if "$" in style} == {"faster", "slower"}
+    assert len(set(GLYPHS.values())) == len(GLYPHS)
 
 
 async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
@@ -211,7 +239,7 @@ async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
             assert screen.check_action("stop", ()) and not screen.check_action("measure", ())
 
             write_rounds(directory, SLOW[:2], FAST[:2])
-            await until(pilot, lambda: "interval unknown" in all_text(screen))
+            await until(pilot, lambda: "95 % CI unknown" in all_text(screen))
             assert "block 2, round 1 of 4" in text_of(screen, "#state")
             write_rounds(directory, SLOW, FAST)
             await until(pilot, lambda: "▼ B is faster" in all_text(screen))
@@ -245,10 +273,10 @@ async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
         )
         await pilot.pause()
         assert screen.find_widget(rounds).visible_region == rounds.region
-        assert "after so many blocks" not in text_of(screen, "#change")
+        assert "after N blocks" not in text_of(screen, "#change")
         await pilot.press("L")
         await pilot.pause()
-        assert "after so many blocks" in text_of(screen, "#change")
+        assert "after N blocks" in text_of(screen, "#change")
         assert "L how" not in str(screen.query_one("#change").border_title)
 
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 
 from ....core.analysis.verdict.power import ROUNDS_A_BLOCK
-from ....core.analysis.verdict.verdict import Verdict, headline
+from ....core.analysis.verdict.text import headline, interval_line
+from ....core.analysis.verdict.verdict import Verdict
 from ....core.record.events import (
     FirstStepTimed,
     Noticed,
@@ -26,8 +27,8 @@ from ....core.runs.ab.runner import (
 )
 from ...text import STAGE_WORDS, elapsed, milliseconds, outcome_glyph
 from ...widgets.charts.traces import gauge
+from ..report.comparison import picture_line
 from ..report.progress import BAR_CELLS, Fold, describe
-from .report import picture_line
 
 
 class ExperimentFold(Fold[ExperimentEvent]):
@@ -85,7 +86,7 @@ class ExperimentFold(Fold[ExperimentEvent]):
         yield f"block {self._block + 1}   {rounds}   {elapsed(self._spent())}", "bold"
         yield f"  {self._bar()}  {self._now}", ""
         if self._verdict is not None:
-            yield f"  {picture_line(self._verdict)}", "cyan"
+            yield f"  {picture_line(interval_line(self._verdict))}", "cyan"
             yield f"  {headline(self._verdict)}", ""
             yield f"  {self._verdict.next}", "dim"
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from ....core.analysis.compare import Factor
+import msgspec
+
 from ....core.analysis.verdict.gate import gate_line
-from ....core.analysis.verdict.verdict import Verdict, sentence
 from ....core.export.verdict import verdict_as_markdown
 from ....core.runs.ab.experiment import ExperimentDirectory
 from ....core.runs.ab.plan import Plan
@@ -18,16 +17,20 @@ from ....core.spec.fields import differing_keys
 from ....core.spec.spec import RunSpec
 from ....core.tables.cells import literal, one_figure
 from ....core.tables.table import Table
-from ....core.tables.verdict.picture import interval_line
-from ....core.tables.verdict.sides import Side, conditions_table, left_out_table, sides_table
-from ...glyphs import ascii_only, to_ascii
+from ....core.tables.verdict.sides import (
+    Side,
+    conditions_table,
+    factor_table,
+    left_out_table,
+    sides_table,
+)
 from ...plan_text import finds_words, plan_facts
 from ...text import elapsed, headline
-from ..report.comparison import STYLES
+from ..report.comparison import verdict_lines
 from ..report.layout import Line, blank, labelled, prose, table_lines, titled
 from ..report.output import page_width, print_json, print_lines, write
 
-_LABEL = 10
+_LABEL = 14
 
 
 def print_plan(
@@ -41,27 +44,20 @@ def print_plan(
 
 
 def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float) -> Iterator[str]:
-    """What is measured, and what so many rounds can tell; unknown figures with their reason."""
-    settings = _mapping(a), _mapping(b)
+    """Both specs and what the rounds can detect; unknown figures with their reason."""
+    settings_a, settings_b = (msgspec.to_builtins(spec) for spec in (a, b))
     changed = [
-        f"{key} = {one_figure(key, settings[1].get(key))}" for key in differing_keys(*settings)
+        f"{key} = {one_figure(key, settings_b.get(key))}"
+        for key in differing_keys(settings_a, settings_b)
     ]
-    yield _labelled("experiment", name)
-    yield _labelled("A", headline(settings[0]))
-    yield _labelled("B", ", ".join(changed) or "the same spec")
-    for label, text in plan_facts(plan, max_minutes):
-        yield _labelled(label, text)
-
-
-def _mapping(spec: RunSpec) -> Mapping[str, Any]:
-    import msgspec
-
-    settings: dict[str, Any] = msgspec.to_builtins(spec)
-    return settings
-
-
-def _labelled(label: str, text: str) -> str:
-    return f"{label:<{_LABEL}} {text}"
+    facts = [
+        ("experiment", name),
+        ("A", headline(settings_a)),
+        ("B", ", ".join(changed) or "the same spec"),
+        *plan_facts(plan, max_minutes),
+    ]
+    for label, text in facts:
+        yield f"{label:<10} {text}"
 
 
 def print_experiment(directory: ExperimentDirectory, *, json: bool, markdown: bool = False) -> int:
@@ -90,21 +86,14 @@ def experiment_lines(report: Report, width: int) -> Iterator[Line]:
     yield from prose(f"A  {_words(report.a)}", width)
     yield from prose(f"B  {_words(report.b)}", width)
     yield blank()
-    style = STYLES[report.verdict.verdict]
-    yield from prose(sentence(report.verdict), width, style=style)
-    for reason in (report.verdict.why, report.verdict.next):
-        if reason:
-            yield from prose(literal(reason), width, style="dim")
-    picture = picture_line(report.verdict)
-    if picture:
-        yield blank()
-        yield [(f"  {picture}", style)]
+    yield from verdict_lines(report.verdict, width, picture=True)
     if report.gate:
         yield blank()
         # Never wrapped: a script may look for this line.
         yield [(literal(gate_line(report.gate)), "bold")]
     if report.factors:
-        yield from titled("What differs", table_lines(_factors(report.factors), width))
+        table = factor_table(report.factors)
+        yield from titled(table.title, table_lines(table, width))
     sides, conditions, *left_out = _tables(report)
     yield from titled(sides.title, table_lines(sides, width, drop=("run",)))
     yield from titled(conditions.title, _conditions(report, width))
@@ -123,64 +112,45 @@ def _conditions(report: Report, width: int) -> Iterator[Line]:
         yield from labelled(row.name, text, width, column=column, style=style)
 
 
-def picture_line(verdict: Verdict) -> str:
-    """The interval as text, in ASCII where the terminal has nothing else."""
-    line = interval_line(verdict)
-    return to_ascii(line) if ascii_only() else line
-
-
 def experiment_as_markdown(report: Report) -> str:
     """The report for a pull request."""
     sides, *conditions = _tables(report)
-    tables = [*([_factors(report.factors)] if report.factors else []), sides]
     gate = gate_line(report.gate) if report.gate else ""
     facts = [gate, f"A: {_words(report.a)}", f"B: {_words(report.b)}"]
     return verdict_as_markdown(
         report.verdict,
-        tables,
+        [*([factor_table(report.factors)] if report.factors else []), sides],
         facts=[*facts, *(f"{label}: {text}" for label, text in _facts(report))],
-        commands=[text for text in (report.repeat, report.resume) if text],
+        commands=[report.repeat, report.resume],
         folded=conditions,
     )
 
 
 def _tables(report: Report) -> list[Table]:
-    sides = [_side("A", report.a), _side("B", report.b)]
+    sides = [
+        Side(name=name, run=side.run, rounds=side.rounds, loss=side.loss_start)
+        for name, side in (("A", report.a), ("B", report.b))
+    ]
     left_out = left_out_table(sides)
     tables = [sides_table(sides), conditions_table(report.conditions)]
     return [*tables, *([left_out] if left_out.rows else [])]
-
-
-def _side(name: str, side: RoundsOf) -> Side:
-    return Side(name=name, run=side.run, rounds=side.rounds, loss=side.loss_start)
 
 
 def _words(side: RoundsOf) -> str:
     return literal(headline(side.spec))
 
 
-def _factors(factors: list[Factor]) -> Table:
-    rows = tuple(
-        (factor.name, one_figure(factor.name, factor.a), one_figure(factor.name, factor.b))
-        for factor in factors
-    )
-    return Table(name="factors", title="What differs", columns=("factor", "A", "B"), rows=rows)
-
-
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
     seconds = "" if report.seconds is None else f", {elapsed(report.seconds)}"
-    yield "ending", f"{report.ending}: {report.detail}{seconds}" if report.detail else report.ending
+    yield "ending", f"{report.detail}{seconds}" if report.detail else report.ending
     if report.plan is not None:
         yield "noise", report.plan.source or "unknown before the start"
-        yield "promised", finds_words(report.plan)
+        yield "planned power", finds_words(report.plan)
 
 
 def _ending(report: Report, width: int) -> Iterator[Line]:
-    facts = [("id", report.id), *_facts(report)]
-    for label, text in facts:
-        first, *rest = prose(literal(text), width - 2 - _LABEL) or [[("", "")]]
-        yield [(f"  {label:<{_LABEL}}", "dim"), *first]
-        yield from ([(" " * (2 + _LABEL), ""), *line] for line in rest)
+    for label, text in [("id", report.id), *_facts(report)]:
+        yield from labelled(label, literal(text), width, column=_LABEL)
     # Never cut: these lines are for copying.
     commands = {
         "run A": f"sysbench-tui show {shlex.quote(report.a.run)}",

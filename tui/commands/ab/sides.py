@@ -73,7 +73,7 @@ def _python_of(name: str | None) -> str | None:
 
 
 def settings_of(name: str | None) -> Mapping[str, object]:
-    """Settings of a TOML file, a profile or a model, else of a run by its id or a part of it."""
+    """Settings of a TOML file, a profile or a model, else of a run by (a part of) its id."""
     if name is not None and (run := _run(name)) is not None:
         return run.header().spec.settings()
     return from_file(name)[0]

@@ -77,10 +77,7 @@ def _save(arguments: argparse.Namespace) -> None:
         return
     say(f"{arguments.name}: {record.id}, {counted(rounds, 'round')}, in {path}")
     if rounds < USUAL_ROUNDS:
-        say(
-            f"A gate can tell little from so few: `sysbench-tui run --repeat {USUAL_ROUNDS}` "
-            "measures more."
-        )
+        say(f"Too few for most gates: `sysbench-tui run --repeat {USUAL_ROUNDS}` measures more.")
 
 
 def _list(arguments: argparse.Namespace) -> None:

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the baseline, the run, and the margin."""
     parser.description = (
         "Judge a run against a baseline: may its step be slower by a margin? Without RUN the\n"
-        "baseline's spec is measured anew, each round in a fresh process. A baseline of another\n"
+        "baseline's spec is measured again, each round in a fresh process. A baseline of another\n"
         "machine or spec is not comparable, and said to be so."
     )
     parser.epilog = examples(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from ....core.analysis.compare import Factor
+import msgspec
+
 from ....core.analysis.verdict.gate import gate_line
 from ....core.export.text_formats import escaped, table_as_markdown
 from ....core.formatting import percent
@@ -13,7 +14,9 @@ from ....core.runs.ab.baseline import Baseline, Listed
 from ....core.runs.ab.gating import Judgement
 from ....core.tables.cells import literal
 from ....core.tables.context import settings_line
-from ....core.tables.table import Table
+from ....core.tables.table import Cell, Table
+from ....core.tables.verdict.sides import factor_table
+from ..report.comparison import verdict_lines
 from ..report.layout import Line, blank, labelled, prose, table_lines, titled
 
 _SIDE_COLUMNS = ("side", "run", "median_ms", "ci_low_ms", "ci_high_ms", "interval_of", "rounds")
@@ -47,21 +50,17 @@ def _facts(baseline: Baseline) -> dict[str, object]:
 
 def listed_table(rows: Sequence[Listed]) -> Table:
     """A row for each baseline; a damaged one has its problem in place of the spec."""
-    cells = tuple(
-        (
-            row.name,
-            _day(row.baseline.saved_ns) if row.baseline else None,
-            row.baseline.record.timing.step.median_ms
-            if row.baseline and row.baseline.record.timing
-            else None,
-            len(row.baseline.rounds_ms) if row.baseline else None,
-            row.baseline.machine.get("device_name") if row.baseline else None,
-            _measured(row.baseline) if row.baseline else row.problem,
-        )
-        for row in rows
-    )
+    cells: list[tuple[Cell, ...]] = []
+    for row in rows:
+        baseline = row.baseline
+        if baseline is None:
+            cells.append((row.name, None, None, None, None, row.problem))
+            continue
+        timing, device = baseline.record.timing, baseline.machine.get("device_name")
+        figures = (timing.step.median_ms if timing else None, len(baseline.rounds_ms), device)
+        cells.append((row.name, _day(baseline.saved_ns), *figures, _measured(baseline)))
     columns = ("name", "saved", "median_ms", "rounds", "device_name", "spec")
-    return Table(name="baselines", title="Baselines", columns=columns, rows=cells)
+    return Table(name="baselines", title="Baselines", columns=columns, rows=tuple(cells))
 
 
 def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:
@@ -87,12 +86,13 @@ def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:
 
 def judgement_lines(judgement: Judgement, command: str, width: int) -> Iterator[Line]:
     """Verdict, both sides, what differs, and the gate's line last but the command."""
-    yield from prose(f"The run is {literal(judgement.headline)}", width, style="bold")
-    if judgement.verdict is not None:
-        yield from prose(literal(judgement.verdict.why), width, style="dim")
-    yield from titled("Step time", table_lines(_sides(judgement), width))
-    for title, rows in _differences(judgement):
-        yield from titled(title, table_lines(_factors(title, rows), width))
+    if judgement.verdict is None:
+        yield from prose(f"The run is {literal(judgement.headline)}", width, style="bold")
+    else:
+        verdict = msgspec.structs.replace(judgement.verdict, next="")  # the gate has its own
+        yield from verdict_lines(verdict, width, subject="The run")
+    for table in _tables(judgement):
+        yield from titled(table.title, table_lines(table, width))
     if judgement.note:
         yield blank()
         yield from prose(judgement.note, width, style="dim")
@@ -104,18 +104,13 @@ def judgement_lines(judgement: Judgement, command: str, width: int) -> Iterator[
 
 def judgement_markdown(judgement: Judgement, command: str) -> str:
     """A block for a pull request."""
-    lines = [
-        f"### Step time against baseline {escaped(judgement.baseline)}: "
-        f"{escaped(judgement.headline)}",
-        "",
-        f"**{escaped(gate_line(judgement.gate))}**",
-        "",
-        table_as_markdown(_sides(judgement)),
-        "",
-    ]
-    for title, rows in _differences(judgement):
-        lines += [f"{title}:", "", table_as_markdown(_factors(title, rows)), ""]
-    if not judgement.obstacles and not judgement.differs:
+    title = f"Step time against baseline {judgement.baseline}: {judgement.headline}"
+    lines = [f"### {escaped(title)}", "", f"**{escaped(gate_line(judgement.gate))}**", ""]
+    sides, *differences = _tables(judgement)
+    lines += [table_as_markdown(sides), ""]
+    for table in differences:
+        lines += [f"{table.title}:", "", table_as_markdown(table), ""]
+    if not differences:
         lines += ["No recorded fact of the two machines differs.", ""]
     if judgement.verdict is not None:
         lines += [f"- Evidence: {escaped(judgement.verdict.why)}"]
@@ -126,7 +121,8 @@ def judgement_markdown(judgement: Judgement, command: str) -> str:
     return "\n".join([*lines, f"- Again: `{command}`"]) + "\n"
 
 
-def _sides(judgement: Judgement) -> Table:
+def _tables(judgement: Judgement) -> Iterator[Table]:
+    """Both sides, then what differs between them."""
     sides = ((f"baseline {judgement.baseline}", judgement.a), ("run", judgement.b))
     rows = tuple(
         (
@@ -136,25 +132,13 @@ def _sides(judgement: Judgement) -> Table:
         for name, side in sides
         if side is not None
     )
-    return Table(name="sides", title="Step time", columns=_SIDE_COLUMNS, rows=rows)
-
-
-def _differences(judgement: Judgement) -> Iterator[tuple[str, Sequence[Factor]]]:
-    for title, rows in (
+    yield Table(name="sides", title="Step time", columns=_SIDE_COLUMNS, rows=rows)
+    for title, factors in (
         ("Why they are not compared", judgement.obstacles),
         ("What else differs", judgement.differs),
     ):
-        if rows:
-            yield title, rows
-
-
-def _factors(title: str, rows: Sequence[Factor]) -> Table:
-    cells = tuple((row.name, _text(row.a), _text(row.b)) for row in rows)
-    return Table(name="factors", title=title, columns=("fact", "baseline", "run"), rows=cells)
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+        if factors:
+            yield factor_table(factors, title=title, names=("baseline", "run"))
 
 
 def _measured(baseline: Baseline) -> str:

@@ -1,4 +1,4 @@
-"""The output of `compare` as lines."""
+"""Lines of `compare`: the verdict, the factors, both runs' figures, the rows that changed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ....core.analysis.compare import Comparison, Factor
-from ....core.analysis.verdict.verdict import sentence
-from ....core.tables.cells import literal, one_figure
+from ....core.analysis.compare import Comparison, describe_factors
+from ....core.analysis.difference.nodes import Difference
+from ....core.analysis.verdict.text import describe_verdict
+from ....core.analysis.verdict.verdict import Verdict
+from ....core.tables.cells import literal
+from ....core.tables.difference.tree import Cut, change_tables
 from ....core.tables.memory import difference_tables
 from ....core.tables.table import Table
-from .layout import Line, blank, prose, table_lines, titled
+from ....core.tables.verdict.sides import factor_table
+from ...glyphs import ascii_only, to_ascii
+from .layout import Line, blank, note, prose, table_lines, titled
 
 LARGEST_CHANGES = 10
 LEDGERS = "ledger-difference"
@@ -23,38 +28,101 @@ STYLES = {
     "not decidable": "bold yellow",
     "not the same computation": "bold yellow",
 }
+TIMES = ("change_ns", "a_ns", "b_ns")
+SHOWN = (
+    *(*TIMES, "a_calls", "b_calls", "change_bytes", "a_bytes", "b_bytes", "a_blocks", "b_blocks"),
+    *("state", "phase", "row"),
+)
+NARROW = 120
+"""Cells below which counts and phases give their room to the names."""
+DEEPEST = 4
+"""Levels of kernels, the deepest but for those of a fusion."""
+DEEPER = f"--depth {DEEPEST} goes down to the kernels, --min 0 shows every row that changed"
+DROPPED = ("b_blocks", "a_blocks", "phase", "b_calls", "a_calls")
 
 
-def comparison_lines(comparison: Comparison, width: int) -> Iterator[Line]:
+def verdict_lines(
+    verdict: Verdict, width: int, *, subject: str = "B", picture: bool = False
+) -> Iterator[Line]:
+    """The verdict, its evidence and the next step, then its interval as a picture."""
+    text = describe_verdict(verdict, subject)
+    style = STYLES[verdict.verdict]
+    yield from prose(literal(text.headline), width, style=style)
+    for reason in text.reasons:
+        yield from prose(literal(reason), width, style="dim")
+    if picture and text.picture:
+        yield blank()
+        yield [(f"  {picture_line(text.picture)}", style)]
+
+
+def picture_line(picture: str) -> str:
+    """A picture of an interval, in ASCII where the terminal has nothing else."""
+    return to_ascii(picture) if ascii_only() else picture
+
+
+def comparison_lines(comparison: Comparison, width: int, *, of_files: bool) -> Iterator[Line]:
     """The verdict, the differing factors, then the medians and the peaks of both runs."""
-    yield from prose(f"A  {comparison.a}", width)
-    yield from prose(f"B  {comparison.b}", width)
+    yield [(f"A  {literal(comparison.a)}", "")]  # whole, so that they can be copied
+    yield [(f"B  {literal(comparison.b)}", "")]
     yield blank()
     if comparison.a == comparison.b:
-        yield from prose("Nothing differs: A and B are one run.", width)
-        return
-    style = STYLES[comparison.verdict]
-    yield from prose(sentence(comparison.step), width, style=style)
-    for reason in (comparison.why, comparison.step.next):
-        if reason:
-            yield from prose(literal(reason), width, style="dim")
-    if len(comparison.factors) > 1:
-        yield blank()
-        warning = (
-            f"Warning: {len(comparison.factors)} factors differ, the change has no single cause."
+        yield from prose(
+            f"Nothing differs: A and B are one {'file' if of_files else 'run'}.", width
         )
-        yield from prose(warning, width, style="bold yellow")
-    if comparison.factors:
-        lines = table_lines(_factors(comparison.factors), width)
-        yield from titled("What differs", lines)
+        return
+    has_peaks = None not in (comparison.a_peak_bytes, comparison.b_peak_bytes)
+    if of_files:
+        yield from prose("No verdict: a file has no timing pass.", width)
     else:
-        yield from prose("Nothing differs: the same work on the same machine.", width)
-    if comparison.procedure:
-        lines = table_lines(_factors(comparison.procedure), width)
-        yield from titled("Measured differently", lines)
-    if comparison.phases:
-        yield from titled("Medians", table_lines(_phases(comparison), width))
-    yield from titled("Peak allocated", table_lines(_peaks(comparison), width))
+        yield from verdict_lines(comparison.step, width)
+        yield blank()
+        style = "bold yellow" if len(comparison.factors) > 1 else ""
+        yield from prose(literal(describe_factors(comparison.factors)), width, style=style)
+        for title, factors in (
+            ("What differs", comparison.factors),
+            ("Measured differently", comparison.procedure),
+        ):
+            if factors:
+                yield from titled(title, table_lines(factor_table(factors), width))
+        if comparison.phases:
+            yield from titled("Medians", table_lines(_phases(comparison), width))
+    if has_peaks or not of_files:
+        yield from titled("Peak allocated", table_lines(_peaks(comparison), width))
+
+
+def difference_lines(
+    difference: Difference, cut: Cut, width: int, *, perturbed: bool
+) -> Iterator[Line]:
+    """The summary, its reservations, and the rows that changed.
+
+    Args:
+        difference: Of both sides.
+        cut: The part of the rows to show.
+        width: Of the page.
+        perturbed: Whether a side's traced step is so far off the untraced one that times are void.
+    """
+    summary = [
+        [("  ", ""), *line]
+        for text in difference.summary
+        for line in prose(literal(text), width - 2, hang=2)
+    ]
+    if summary:
+        yield from titled("What changed", summary)
+    yield from note(map(literal, difference.notes), width)
+    yield from note(map(literal, difference.missing.values()), width)
+    tables = change_tables(difference, cut)
+    for table in tables:
+        marked = TIMES if perturbed and "change_ns" in table.columns else ()
+        columns = [
+            name
+            for name in SHOWN
+            if name in table.columns and any(cell not in (None, "") for cell in table.column(name))
+        ]
+        drop = DROPPED if width < NARROW else ()
+        lines = table_lines(table, width, columns=columns, drop=drop, perturbed=marked)
+        yield from titled(literal(table.title), lines)
+    if tables and (cut.least or (cut.depth is not None and cut.depth < DEEPEST)):
+        yield from note([DEEPER], width)
 
 
 def memory_lines(comparison: Comparison, width: int) -> Iterator[Line]:
@@ -67,34 +135,9 @@ def memory_lines(comparison: Comparison, width: int) -> Iterator[Line]:
             yield from titled(title, table_lines(shown, width))
 
 
-def file_lines(comparison: Comparison, width: int) -> Iterator[Line]:
-    """The names of the two sides, one a file at least, of which no step was timed."""
-    yield [(f"A  {literal(comparison.a)}", "")]  # whole, so that they can be copied
-    yield [(f"B  {literal(comparison.b)}", "")]
-    yield blank()
-    if comparison.a == comparison.b:
-        yield from prose("Nothing differs: A and B are one file.", width)
-        return
-    text = "No verdict: a file has no timing pass."
-    yield from prose(text, width)
-    if comparison.a_peak_bytes is not None and comparison.b_peak_bytes is not None:
-        yield from titled("Peak allocated", table_lines(_peaks(comparison), width))
-
-
-def _factors(factors: list[Factor]) -> Table:
-    rows = tuple(
-        (factor.name, one_figure(factor.name, factor.a), one_figure(factor.name, factor.b))
-        for factor in factors
-    )
-    return Table(name="factors", title="What differs", columns=("factor", "A", "B"), rows=rows)
-
-
 def _phases(comparison: Comparison) -> Table:
     rows = tuple(
-        (
-            *(phase.name, phase.a_ms, phase.b_ms),
-            *(_difference(phase.a_ms, phase.b_ms), _share(phase.a_ms, phase.b_ms)),
-        )
+        (phase.name, phase.a_ms, phase.b_ms, *_change(phase.a_ms, phase.b_ms))
         for phase in comparison.phases
     )
     columns = ("phase", "A_ms", "B_ms", "change_ms", "over_a")
@@ -103,14 +146,14 @@ def _phases(comparison: Comparison) -> Table:
 
 def _peaks(comparison: Comparison) -> Table:
     a, b = comparison.a_peak_bytes, comparison.b_peak_bytes
-    row = (a, b, _difference(a, b), _share(a, b))
     columns = ("A_bytes", "B_bytes", "change_bytes", "over_a")
-    return Table(name="peaks", title="Peak allocated", columns=columns, rows=(row,))
+    return Table(
+        name="peaks", title="Peak allocated", columns=columns, rows=((a, b, *_change(a, b)),)
+    )
 
 
-def _difference(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else b - a
-
-
-def _share(a: float | None, b: float | None) -> float | None:
-    return None if not a or b is None else b / a - 1
+def _change(a: float | None, b: float | None) -> tuple[float | None, float | None]:
+    """The change, and as a share of A."""
+    if a is None or b is None:
+        return None, None
+    return b - a, b / a - 1 if a else None

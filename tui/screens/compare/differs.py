@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from textual import getters
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from ....core.analysis.compare import Comparison, Factor
-from ....core.tables.cells import one_figure
-from ....core.tables.table import Table
+from ....core.analysis.compare import Comparison, describe_factors
+from ....core.tables.cells import literal
+from ....core.tables.verdict.sides import factor_table
 from ...keys import give_focus
 from ...widgets.tables.table_view import TableView
 from .text import QUIET
-
-CAUSE, PROCEDURE = "may be the cause", "only how long it was measured"
 
 
 class DiffersView(Vertical):
@@ -35,33 +31,11 @@ class DiffersView(Vertical):
     def show(self, comparison: Comparison) -> None:
         """Show the factors of this comparison."""
         self.table.show(factor_table(comparison.factors, comparison.procedure))
-        self.query_one("#causes", Static).update(Content.styled(causes_words(comparison), QUIET))
+        words = describe_factors(comparison.factors)
+        if comparison.a == comparison.b:
+            words = "A and B are one run."
+        self.query_one("#causes", Static).update(Content.styled(literal(words), QUIET))
 
     def start_focus(self) -> None:
         """Put the focus where the keys of the table work."""
         give_focus(self.table)
-
-
-def causes_words(comparison: Comparison) -> str:
-    """What the number of factors means for the change."""
-    if comparison.a == comparison.b:
-        return "A and B are one run."
-    match len(comparison.factors):
-        case 0:
-            return "Nothing that could be a cause differs: the same work on the same machine."
-        case 1:
-            return "One factor differs: no other setting can be the cause of a change."
-        case count:
-            return f"{count} factors differ: a change has no single cause."
-
-
-def factor_table(factors: Sequence[Factor], procedure: Sequence[Factor]) -> Table:
-    """The factors, those that may be causes first."""
-    rows = [
-        (factor.name, one_figure(factor.name, factor.a), one_figure(factor.name, factor.b), what)
-        for what, some in ((CAUSE, factors), (PROCEDURE, procedure))
-        for factor in some
-    ]
-    return Table(
-        name="factors", title="What differs", columns=("factor", "A", "B", "what"), rows=tuple(rows)
-    )

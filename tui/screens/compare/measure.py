@@ -1,4 +1,4 @@
-"""Dialog before an experiment: what two specs measured in turn can tell here, and its limits."""
+"""Dialog before an experiment: its forecast and its limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ...widgets.tables.facts import Pair, dialog_room, pair_lines
 
 MINUTES = 15.0
 PAUSE_SECONDS = 0.3
-"""Time without a key after which the forecast is made anew: it reads earlier runs."""
+"""Time without a key after which the forecast is updated: it reads earlier runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ class RowsView(Vertical):
         self.sentences, self.details, self.notes = list(sentences), list(details), list(notes)
         self.table.display = root is not None
         if root is None:
-            self.sentences = [f"Nothing here: {why}.", *self.sentences]
+            self.sentences = [f"{why[:1].upper()}{why[1:]}.", *self.sentences]
         else:
             self.table.border_title = f"{self._title} · rows add up to {change_words(root)}"
             self.table.show_difference(root, perturbed=perturbed)

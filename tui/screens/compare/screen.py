@@ -362,7 +362,7 @@ class CompareScreen(WorkScreen):
 
 
 def known_factors(reading: Reading) -> list[Factor]:
-    """The factors, without facts of the machine that a side has not told yet."""
+    """The factors, without facts of the machine that a side has not recorded yet."""
     factors = reading.comparison.factors
     if reading.a.timing is not None and reading.b.timing is not None:
         return factors

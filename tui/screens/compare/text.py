@@ -9,8 +9,8 @@ from textual.content import Content
 
 from ....core.analysis.compare import Factor
 from ....core.analysis.verdict.conditions import Condition
-from ....core.analysis.verdict.gate import Gate
-from ....core.analysis.verdict.verdict import Verdict, sentence
+from ....core.analysis.verdict.text import GLYPHS, describe_verdict
+from ....core.analysis.verdict.verdict import Verdict
 from ....core.formatting import counted, shortened
 from ....core.record.record import Record
 from ....core.runs.ab.report import Report
@@ -23,19 +23,12 @@ from ...text import (
     outcome_glyph,
     outcome_text,
     percent,
-    signed_percent,
 )
 from ...widgets.tables.facts import hanging
 
 QUIET = "$foreground 60%"
-STYLES = {
-    "faster": ("▼ ", "bold $success"),
-    "slower": ("▲ ", "bold $warning"),
-    "same": ("= ", "bold"),
-    "not decidable": ("? ", "bold"),
-    "not the same computation": ("≠ ", "bold"),
-}
-"""Glyph and style of a verdict; only a difference that was found has a colour."""
+STYLES = dict.fromkeys(GLYPHS, "bold") | {"faster": "bold $success", "slower": "bold $warning"}
+"""Style of a verdict; only a difference that was found has a colour."""
 ENDING_GLYPHS = {"decided": "✓", "failed": "✗", "killed": "✗"}
 WIDE = 100
 """From this width on a line has room for a whole id."""
@@ -43,18 +36,12 @@ WIDE = 100
 
 def verdict_lines(verdict: Verdict, width: int) -> list[Content]:
     """B against A in a line, the evidence for it, and what would decide it."""
-    glyph, style = STYLES[verdict.verdict]
-    lines = hanging(Content(""), f"{glyph}{sentence(verdict)}", width, style)
-    # Without a change the line has the reason already.
-    why = "" if verdict.change is None else verdict.why
-    for reason in filter(None, (why, verdict.next)):
+    text = describe_verdict(verdict)
+    style = STYLES[verdict.verdict]
+    lines = hanging(Content(""), literal(f"{text.glyph} {text.headline}"), width, style)
+    for reason in text.reasons:
         lines += hanging(Content("  "), literal(reason), width, QUIET)
     return lines
-
-
-def gate_line(gate: Gate) -> Content:
-    """The result of an experiment's gate."""
-    return Content(f"  gate: at most {signed_percent(gate.margin)} slower: {gate.result}")
 
 
 def side_line(letter: str, record: Record, width: int) -> Content:
@@ -96,11 +83,11 @@ def _of(record: Record) -> str:
 
 def brief_sides(a: Record, b: Record) -> Content:
     """Both sides in one line: their medians, and what an interval is of."""
-    line, told = Content(""), [_of(a), _of(b)]
-    for letter, record, of in zip("AB", (a, b), told, strict=True):
+    line, scopes = Content(""), [_of(a), _of(b)]
+    for letter, record, of in zip("AB", (a, b), scopes, strict=True):
         line += Content.assemble((f"{letter} ", "bold $accent"), _median(record))
         # The same of both is said once, behind the second.
-        if of and (letter == "B" or len(set(told)) > 1):
+        if of and (letter == "B" or len(set(scopes)) > 1):
             line += Content.styled(f" {of}", QUIET)
         line += Content("   ")
     return line

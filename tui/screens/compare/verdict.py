@@ -12,9 +12,11 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from ....core.analysis.verdict.bounds import FIRST_LOOK
-from ....core.analysis.verdict.verdict import can_be_decided
+from ....core.analysis.verdict.gate import gate_line
 from ....core.formatting import counted
+from ....core.record.environment import is_simulated
 from ....core.record.timing import Round
+from ....core.tables.cells import literal
 from ...live.pair_watch import Reading, block_changes
 from ...text import signed_percent, time_of_day
 from ...widgets.charts.number_line import (
@@ -30,12 +32,12 @@ from ...widgets.charts.number_line import (
     spaced,
 )
 from ...widgets.charts.round_plot import PlacedRound, round_rows
+from ...widgets.tables.facts import hanging
 from ..base import UNFOLDED
 from .text import (
     QUIET,
     STYLES,
     condition_lines,
-    gate_line,
     rounds_words,
     spread_words,
     verdict_lines,
@@ -47,7 +49,7 @@ MARGIN = 5
 NUMBERS_FROM = 70
 """From this width on each look is written out behind its row."""
 DOTS_HIGH = 3
-ADVICE = "b measures both in turn until it is"
+ADVICE = "b: run an A/B test"
 """Next step where no experiment measured both; the command line has its command."""
 CHANGE = "Change of the step time, B against A"
 FOLDED_ROUNDS = 5
@@ -55,7 +57,7 @@ FOLDED_ROUNDS = 5
 
 
 class Painted(Static):
-    """A panel that is painted anew when its size or its content changes."""
+    """A panel that repaints when its size or its content changes."""
 
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id, classes="panel", markup=False)
@@ -85,15 +87,14 @@ class Words(Painted):
     """The verdict in words, without a frame: it is what the eye should meet first."""
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
-        verdict = reading.verdict
-        undecided = verdict.verdict == "not decidable" and can_be_decided(verdict)
-        if reading.report is None and undecided:
+        verdict, report = reading.verdict, reading.report
+        has_times = not any(is_simulated(run.environment) for run in (reading.a, reading.b))
+        if report is None and verdict.verdict == "not decidable" and has_times:
             verdict = msgspec.structs.replace(verdict, next=ADVICE)
         lines = verdict_lines(verdict, width)
-        if reading.report is not None and reading.report.gate is not None:
-            lines.append(gate_line(reading.report.gate))
-        missing = FIRST_LOOK - len(reading.blocks)
-        if reading.report is not None and missing > 0:
+        if report is not None and report.gate is not None:
+            lines += hanging(Content("  "), literal(gate_line(report.gate)), width)
+        if report is not None and len(reading.blocks) < FIRST_LOOK:
             text = f"  the first verdict is possible after {counted(FIRST_LOOK, 'block')}"
             lines.append(Content.styled(text, QUIET))
         return lines
@@ -115,7 +116,7 @@ class Change(Painted):
         dots = block_changes(reading.blocks)
         height = DOTS_HIGH if is_side_by_side(self) else DOTS_HIGH - 1
         line = line_over(final, verdict.smallest, dots, room)
-        style = STYLES[verdict.verdict][1] if verdict.differs else "bold"
+        style = STYLES[verdict.verdict]
         lines = [Content(" " * MARGIN + row) for row in dot_rows(line, dots, height)]
         lines.append(" " * MARGIN + _drawn(look_row(line, final, verdict.smallest), style))
         for row in axis_rows(line):
@@ -131,7 +132,7 @@ class Change(Painted):
         if is_folded(self):
             self.border_title = f"{CHANGE} · L how it settled"
             return lines
-        lines.append(Content.styled("after so many blocks", QUIET))
+        lines.append(Content.styled("after N blocks", QUIET))
         for place in spaced(len(looks), self._rows()):
             row = look_row(line, looks[place], verdict.smallest)
             lines.append(
@@ -182,7 +183,7 @@ class Conditions(Painted):
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
         if len([*reading.rounds_a, *reading.rounds_b]) < 2:
-            return [Content.styled("No rounds to tell them from.", QUIET)]
+            return [Content.styled("No rounds yet.", QUIET)]
         return list(condition_lines(reading.conditions, width))
 
 
@@ -205,7 +206,7 @@ class VerdictView(VerticalScroll, can_focus=True):
             panel.show(reading)
 
     def paint(self) -> None:
-        """Draw all panels anew: what is folded has changed."""
+        """Repaint all panels after the folding has changed."""
         for panel in self.query(Painted):
             panel.paint()
 

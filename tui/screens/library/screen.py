@@ -142,7 +142,7 @@ class LibraryScreen(WorkScreen):
         self.query_one(CommandLine).show(command)
 
     def _fill(self, select: int | None) -> None:
-        table = runs_table(self.entries, self.marked)
+        table = runs_table(self.entries, [entry.id for entry in self.pair])
         sort, descending = self.table.sort_column, self.table.descending
         self.table.show(table, sort=sort, descending=descending, select=select)
 
@@ -221,9 +221,9 @@ class LibraryScreen(WorkScreen):
 
     @property
     def pair(self) -> list[Entry]:
-        """The marked runs that are in view, A first."""
-        by_id = {entry.id: entry for entry in self.entries}
-        return [by_id[run_id] for run_id in self.marked if run_id in by_id]
+        """The marked runs that are in view; the older is A and comes first."""
+        in_view = [entry for entry in self.entries if entry.id in self.marked]
+        return sorted(in_view, key=lambda entry: entry.created_ns)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "compare":
@@ -318,7 +318,7 @@ class LibraryScreen(WorkScreen):
 
     def _show_verdict(self, a: Entry, b: Entry, verdict: Verdict) -> None:
         """Show the verdict unless other runs were marked meanwhile."""
-        if self.marked == [a.id, b.id]:
+        if [entry.id for entry in self.pair] == [a.id, b.id]:
             panel = self.query_one("#comparison", Static)
             width = panel.content_size.width or panel.size.width
             panel.update(Content("\n").join(comparison(a, b, verdict, width)))

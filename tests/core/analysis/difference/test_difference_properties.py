@@ -3,14 +3,11 @@ nothing."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sysbench.core.analysis.difference.bytes import memory_difference_tree
-from sysbench.core.analysis.difference.exact import apportion
 from sysbench.core.analysis.difference.nodes import (
     AnyNode,
     ByteNode,
@@ -125,16 +122,18 @@ def shape(root: AnyNode, *, exchanged: bool = False) -> list[tuple[object, ...]]
     return sorted(rows, key=repr)
 
 
-def nearest_ns(kernels: Kernels) -> int:
-    length = round(kernels.step_ms * 1e6 * kernels.steps)
-    return round(Fraction(length, kernels.steps))
+def assert_as_long(root: TimeNode, side: int, kernels: Kernels) -> None:
+    """Each row is rounded once; without a row for what is missing, that is all that may lack."""
+    rounded = len(kernels.rows) + len(kernels.idle) + 2
+    assert 2 * abs(root.amounts[side] - kernels.step_ms * 1e6) <= rounded + 1
 
 
 @given(a=tables(), b=tables())
 @settings(max_examples=100, deadline=None)
 def test_every_level_adds_up_to_the_change_of_the_step(a: Kernels, b: Kernels) -> None:
     root = time_difference(a, b)
-    assert root.amounts == (nearest_ns(a), nearest_ns(b))
+    assert_as_long(root, 0, a)
+    assert_as_long(root, 1, b)
     assert_adds_up(root)
     for cut in (changed(root), from_change(root, 1000), from_change(changed(root), 10**9)):
         assert _leaf_change(cut) == root.change
@@ -171,20 +170,6 @@ def test_no_nanosecond_and_no_call_is_lost_or_counted_twice(a: Kernels, b: Kerne
         ran = [node for node in leaves if node.kind in ("operator", "kernel")]
         exact = sum(row.exclusive_ns for row in table.rows)
         assert abs(sum(node.amounts[side] for node in ran) - exact) <= len(leaves) + 1e-3
-
-
-@given(
-    st.lists(st.tuples(st.integers(-(10**6), 10**6), st.integers(1, 9)), min_size=1), st.booleans()
-)
-def test_whole_parts_add_up_and_none_is_off_by_one(
-    quotients: list[tuple[int, int]], up: bool
-) -> None:
-    shares = [(Fraction(*pair), (str(index),)) for index, pair in enumerate(quotients)]
-    exact = sum((share for share, _ in shares), Fraction(0))
-    total = -(-exact.numerator // exact.denominator) if up else exact.numerator // exact.denominator
-    parts = apportion(total, shares)
-    assert sum(parts) == total
-    assert all(abs(part - share) < 1 for part, (share, _) in zip(parts, shares, strict=True))
 
 
 STACKS = st.lists(st.sampled_from(("f.py:1 f", "f.py:2 f", "g.py:9 g")), max_size=2)

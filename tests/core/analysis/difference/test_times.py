@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from sysbench.core.analysis.difference.nodes import TimeNode, changed, walk
@@ -184,15 +185,22 @@ def test_without_a_module_in_common_operators_match_across_the_model(module: str
     assert "across the whole model" in levels_of(a, b).notes[0]
 
 
-def test_thirds_of_a_nanosecond_are_given_out_whole() -> None:
+def test_a_row_is_rounded_once_and_the_levels_above_are_sums() -> None:
     names = ("aten::a", "aten::b", "aten::c")
-    a = table([row("k", 1 / 3, op=name) for name in names], steps=3)
-    b = table([row("k", 2 / 3, op=name) for name in names], steps=3)
+    a = table([row("k", 100 + 1 / 3, op=name) for name in names], steps=3)
+    b = table([row("k", 200 + 2 / 3, op=name) for name in names], steps=3)
     root = time_difference(a, b)
-    assert root.amounts == (1, 2)
-    leaves = [node for _, node in walk(root) if node.kind == "kernel"]
-    assert sum(node.a_ns for node in leaves) == 1
-    assert sum(node.b_ns for node in leaves) == 2
+    assert [node.amounts for _, node in walk(root) if node.kind == "kernel"] == 3 * [(100, 201)]
+    assert root.amounts == (300, 603)
+    assert "not in the rows" not in {node.name for node in root.children}
+
+
+def test_what_the_rows_lack_is_a_row() -> None:
+    whole = table([row("k", 100.0)])
+    a, b = (msgspec.structs.replace(whole, step_ms=ns / 1e6) for ns in (100, 190))
+    root = time_difference(a, b)
+    assert root.amounts == (100, 190)
+    assert found(root, "not in the rows").amounts == (0, 90)
 
 
 def test_the_summary_names_what_makes_half_of_the_change_and_tests_nothing() -> None:

@@ -61,25 +61,25 @@ def test_noise_alone_is_called_an_effect_in_about_one_of_twenty(name: str) -> No
 def test_too_few_blocks_are_not_tested(name: str, blocks: int) -> None:
     a, b = sides(blocks, lambda block, position: 10.0 * 1.5 ** (block + position))
     row = named(name, a, b)
-    assert row.text.endswith(f"{blocks} blocks: not tested")
+    assert row.text.endswith(f"({blocks} blocks: not tested)")
     assert not row.warns
-    assert "too few blocks" in named(name, [], []).text
+    assert named(name, [], []).text == "not enough data"
 
 
 def test_rounds_that_do_not_count_are_named_with_every_reason_once() -> None:
     disturbed = factories.rounds([10, 10], disturbed="java came")
     killed = factories.rounds([10], outcome="killed")
-    row = named("left out", [*disturbed, *factories.rounds([10])], killed)
+    row = named("excluded runs", [*disturbed, *factories.rounds([10])], killed)
     assert (row.a, row.b) == ("2", "1")
-    assert row.text == "rounds that do not count: java came; killed"
-    assert named("left out", [], []).text == "no round"
+    assert row.text == "java came; killed"
+    assert named("excluded runs", [], []).text == "none"
 
 
 def test_what_one_side_alone_saw_deserves_a_look() -> None:
     a = factories.rounds([10, 10], tenants=["java (8)"], clock_reasons=["power cap"])
     b = factories.rounds([10, 10], clock_reasons=["power cap"])
-    assert named("other tenants", a, b).warns
-    assert named("other tenants", a, b).a == "java (8) 2"
+    assert named("other GPU processes", a, b).warns
+    assert named("other GPU processes", a, b).a == "java (8) 2"
     assert not named("throttling", a, b).warns
     assert named("throttling", b, b).b == "power cap 2"
 

@@ -162,7 +162,7 @@ def test_known_spread_decides_what_is_far_outside_of_it() -> None:
     sample = [100.0, 101, 99, 100.5, 99.5, 100.2, 99.8, 100.1]
     interval = from_known_spread(100, 50, sample)
     assert interval.high is not None and interval.high < -0.4
-    assert interval.basis == "known spread" and "8 processes" in interval.source
+    assert interval.basis == "known spread" and "8 runs" in interval.source
 
 
 def test_a_floor_is_the_least_spread() -> None:

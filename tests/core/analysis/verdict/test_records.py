@@ -15,7 +15,7 @@ from sysbench.core.analysis.verdict.records import (
     other_computation,
     verdict_of,
 )
-from sysbench.core.analysis.verdict.verdict import sentence
+from sysbench.core.analysis.verdict.text import headline
 from sysbench.core.record.record import Record
 from sysbench.core.spec.spec import RunSpec
 
@@ -78,7 +78,7 @@ def test_known_spread_is_used_and_named_for_one_process_a_side() -> None:
     a, b = (factories.record_of_rounds([ms]) for ms in (100.0, 60.0))
     verdict = verdict_of(a, b, Known(a_ms=(100.0, 101, 99, 100.5, 99.5)))
     assert (verdict.basis, verdict.verdict) == ("known spread", "faster")
-    assert "5 processes known here" in verdict.why
+    assert "5 runs of these specs vary by" in verdict.why
 
 
 def test_disturbed_rounds_do_not_count_and_repeats_take_their_place() -> None:
@@ -158,4 +158,4 @@ def test_times_of_a_null_gpu_are_never_told_apart() -> None:
         assert verdict.verdict == "not decidable"
         assert verdict.why == "times of a null GPU mean nothing: null"
         assert verdict.change is None
-        assert sentence(verdict) == "Not decidable: times of a null GPU mean nothing: null"
+        assert headline(verdict, "B") == "No verdict: times of a null GPU mean nothing: null"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.analysis.verdict.gate import GATE_EXITS, gate
 from sysbench.core.analysis.verdict.interval import Interval
-from sysbench.core.analysis.verdict.verdict import headline, judge, sentence
+from sysbench.core.analysis.verdict.verdict import judge
 
 
 def interval(low: float | None, high: float | None) -> Interval:
@@ -59,15 +59,3 @@ def test_gate_follows_its_margin(
     outcome = gate(judge(interval(low, high)), 0.03)
     assert outcome == result
     assert GATE_EXITS[outcome] == code
-
-
-def test_headline_has_the_word_the_change_and_the_interval() -> None:
-    assert headline(judge(interval(0.02, 0.04))) == "slower: +3.0 % (+2.0 % to +4.0 %)"
-    assert headline(judge(interval(-0.01, 0.01))).startswith("same within 1.0 %: +0.0 %")
-    assert headline(judge(interval(None, None))).startswith("not decidable yet: +50.0 %")
-
-
-def test_sentence_speaks_of_b_only_where_something_is_known_of_it() -> None:
-    assert sentence(judge(interval(0.02, 0.04))).startswith("B is slower: +3.0 %")
-    assert sentence(judge(interval(-0.01, 0.01))).startswith("B is the same within 1.0 %")
-    assert sentence(judge(interval(None, None))).startswith("Not decidable yet: ")

@@ -99,7 +99,7 @@ def test_a_disturbed_round_is_listed_repeated_and_not_counted(loads: list[float]
     assert [bool(item.again) for item in starting] == [False, False, False, True, False]
     assert starting[3].again == finished[2].disturbed
     report = report_of(directory)
-    assert "other processes took 60 %" in condition(report, "left out")
+    assert "other processes took 60 %" in condition(report, "excluded runs")
     assert report.verdict.rounds_a == report.verdict.rounds_b == 2
     assert condition(report, "neighbour stayed") == ""
 

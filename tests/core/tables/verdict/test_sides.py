@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from sysbench.core.analysis.compare import Factor
 from sysbench.core.analysis.verdict.conditions import Condition
 from sysbench.core.analysis.verdict.records import verdict_of
 from sysbench.core.export.verdict import verdict_as_markdown
 from sysbench.core.tables.verdict.sides import (
     Side,
     conditions_table,
+    factor_table,
     left_out_table,
-    side_of,
     sides_table,
 )
 
@@ -33,18 +34,15 @@ def test_from_six_rounds_on_the_median_has_its_interval_and_below_its_range() ->
     assert sides_table([side("A", 10)]).column("ci_low_ms") == [None]
 
 
-def test_a_run_of_one_process_is_one_round() -> None:
-    table = sides_table([side_of("A", factories.record_of_rounds([42.0]))])
-    assert table.mapping(0) | {"run": ""} == {
-        **{"side": "A", "median_ms": 42.0, "ci_low_ms": None, "ci_high_ms": None},
-        **{"rounds": 1, "left_out": 0, "loss_start": None, "run": ""},
-    }
-
-
-def test_only_the_rounds_of_the_experiment_are_its_side() -> None:
-    record = factories.record_of_rounds([10, 20], experiment="x")
-    assert side_of("A", record, "x").medians_ms == [10, 20]
-    assert side_of("A", record, "y").medians_ms == []
+def test_the_factors_of_both_runs_are_one_table() -> None:
+    factors = [Factor(name="precision", a="fp32", b="bf16")]
+    procedure = [Factor(name="steps", a=10, b=20)]
+    assert factor_table(factors).rows == (("precision", "fp32", "bf16"),)
+    table = factor_table(factors, procedure)
+    assert table.columns == ("factor", "A", "B", "what")
+    assert table.column("what") == ["may be the cause", "only how long it was measured"]
+    gate = factor_table(factors, title="What else differs", names=("baseline", "run"))
+    assert gate.columns == ("factor", "baseline", "run")
 
 
 def test_rounds_that_do_not_count_are_a_row_each_with_their_reason() -> None:
@@ -58,10 +56,10 @@ def test_rounds_that_do_not_count_are_a_row_each_with_their_reason() -> None:
 def test_markdown_has_the_verdict_first_and_escapes_foreign_text() -> None:
     a = factories.record_of_rounds([10, 10.1, 9.9, 10, 10.2, 9.8], experiment="x")
     b = factories.record_of_rounds([11, 11.1, 10.9, 11, 11.2, 10.8], experiment="x")
-    hostile = Condition(name="other tenants", a="<b>|x", text="seen", warns=True)
+    hostile = Condition(name="other GPU processes", a="<b>|x", text="seen", warns=True)
     text = verdict_as_markdown(
         verdict_of(a, b),
-        [sides_table([side_of("A", a), side_of("B", b)])],
+        [sides_table([side("A", 10), side("B", 11)])],
         facts=["Gate of 3.0 %: regression", ""],
         commands=["sysbench-tui ab 1 2"],
         folded=[conditions_table([hostile])],
@@ -69,7 +67,7 @@ def test_markdown_has_the_verdict_first_and_escapes_foreign_text() -> None:
     first, *rest = text.splitlines()
     assert first.startswith("### ") and "B is slower: +10.0 %" in first
     assert "- Gate of 3.0 %: regression" in rest
-    assert "| other tenants (!) | \\<b\\>\\|x |  | seen |" in rest
+    assert "| other GPU processes (!) | \\<b\\>\\|x |  | seen |" in rest
     assert "<details><summary>Conditions of the rounds</summary>" in rest
     assert text.endswith("```sh\nsysbench-tui ab 1 2\n```\n")
     assert "- " not in [line for line in rest if not line.strip("- ")]
@@ -78,4 +76,4 @@ def test_markdown_has_the_verdict_first_and_escapes_foreign_text() -> None:
 def test_markdown_keeps_commands_in_sentences_as_code() -> None:
     a, b = (factories.record_of_rounds([ms]) for ms in (10, 11))
     text = verdict_as_markdown(verdict_of(a, b), [])
-    assert "`sysbench-tui ab run run` measures both in turn" in text
+    assert "`sysbench-tui ab run run` runs an A/B test" in text

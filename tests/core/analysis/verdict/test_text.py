@@ -1,12 +1,13 @@
-"""The picture of an interval: always as wide, its marks in the order of the numbers."""
+"""A verdict in words and as a picture, whose marks are in the order of the numbers."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.verdict.verdict import Verdict
-from sysbench.core.tables.verdict.picture import CELLS, interval_line
+from sysbench.core.analysis.verdict.text import CELLS, describe_verdict, headline, interval_line
+from sysbench.core.analysis.verdict.verdict import Verdict, Word
 from sysbench.tui.glyphs import to_ascii
 
 shares = st.floats(-0.9, 9)
@@ -14,6 +15,39 @@ shares = st.floats(-0.9, 9)
 
 def verdict(change: float | None, low: float | None, high: float | None) -> Verdict:
     return Verdict(verdict="not decidable", why="", change=change, low=low, high=high)
+
+
+WORDS: dict[Word, str] = {
+    "slower": "B is slower: +3.0 % (95 % CI +2.0 to +4.0 %)",
+    "faster": "B is faster: +3.0 % (95 % CI +2.0 to +4.0 %)",
+    "same": "B is the same within 1.0 %: +3.0 % (95 % CI +2.0 to +4.0 %)",
+    "not decidable": "Inconclusive: +3.0 % (95 % CI +2.0 to +4.0 %)",
+    "not the same computation": "Not the same computation: +3.0 % (95 % CI +2.0 to +4.0 %)",
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_headline_speaks_of_b_only_where_something_is_known_of_it(word: Word) -> None:
+    judged = Verdict(verdict=word, why="why", next="then", change=0.03, low=0.02, high=0.04)
+    text = describe_verdict(judged)
+    assert text.headline == WORDS[word]
+    assert text.reasons == ("why", "then")
+    assert describe_verdict(judged, "The run").headline == WORDS[word].replace("B is", "The run is")
+    assert (
+        headline(judged).capitalize()
+        == WORDS[word].removeprefix("B is ").removeprefix("the ").capitalize()
+    )
+
+
+def test_a_wide_interval_has_no_decimals_and_an_unknown_one_is_said_to_be() -> None:
+    wide = verdict(-0.125, -0.846, 3.983)
+    assert describe_verdict(wide).headline == "Inconclusive: -12.5 % (95 % CI -85 to +398 %)"
+    assert headline(verdict(-0.125, None, None)) == "inconclusive: -12.5 % (95 % CI unknown)"
+
+
+def test_without_a_change_the_headline_has_the_reason() -> None:
+    text = describe_verdict(Verdict(verdict="not decidable", why="no timing in run-1"))
+    assert (text.headline, text.reasons) == ("No verdict: no timing in run-1", ())
 
 
 def test_a_line_by_hand() -> None:
