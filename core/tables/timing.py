@@ -208,7 +208,7 @@ def telemetry_table(block: Telemetry) -> Table:
     return tabulate(
         block.series,
         (
-            Column(QUANTITY, lambda name: name, is_flexible=True),
+            Column[str](QUANTITY, lambda name: name, is_flexible=True),
             statistic("min", priority=2),
             statistic("median"),
             statistic("max", priority=1),
