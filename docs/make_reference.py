@@ -310,6 +310,8 @@ class _Reader:
             yield self.text(node.args[0])
         elif name == "fields_of":
             yield from self._names(node.args[1:])
+        elif name == "field_of":
+            yield self.text(node.args[1])
         elif name == "map" and isinstance(node.args[0], ast.Name):
             made_by = node.args[0].id
             if made_by == "statistic":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..record.memory import Allocation, Origin
 from ..record.record import Memory
-from .table import Column, Row, Table, fields_of, tabulate
+from .table import Column, Row, Table, field_of, fields_of, tabulate
 
 ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
     *fields_of(Origin, "bytes"),
@@ -29,10 +29,14 @@ def origins_table(memory: Memory) -> Table:
 
 
 LARGEST_COLUMNS: tuple[Column[Allocation], ...] = (
-    *fields_of(Allocation, "bytes"),
-    Column("block_bytes", lambda row: row.block_bytes, is_optional=True),
-    *fields_of(Allocation, "category", "phase", "module", "born_ms", "died_ms"),
-    Column("stack", lambda row: " < ".join(row.stack)),
+    field_of(Allocation, "bytes"),
+    field_of(Allocation, "block_bytes", is_optional=True, priority=3),
+    field_of(Allocation, "category", priority=1),
+    field_of(Allocation, "phase", priority=2),
+    field_of(Allocation, "module", priority=4),
+    field_of(Allocation, "born_ms", priority=5),
+    field_of(Allocation, "died_ms", priority=6),
+    Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
 )
 
 

@@ -130,6 +130,11 @@ class Contents:
         kinds = self.kinds - {UNKNOWN_KIND}
         return bool(kinds) and bool not in kinds and all(issubclass(k, int | float) for k in kinds)
 
+    def is_blank(self, *, unknown: bool) -> bool:
+        """Whether there is nothing in any cell; with ``unknown`` also of a column of unknowns."""
+        blanks = ("", None) if unknown else ("",)
+        return bool(self.cells) and all(cell in blanks for cell in self.cells)
+
     @cached_property
     def numbers(self) -> Sequence[float]:
         """The numbers among the cells."""

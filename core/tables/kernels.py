@@ -15,7 +15,7 @@ from ..analysis.kernels.tree import known_sum, mean_of_roof
 from ..formatting import format_count
 from ..record.record import KernelRow, Kernels, Record
 from ..record.roof import Roof
-from .table import Cell, Column, Table, fields_of, folded, tabulate, with_total
+from .table import Cell, Column, Table, field_of, fields_of, folded, tabulate, with_total
 
 ADDITIVE = ("exclusive_ns", "share", "calls")
 
@@ -36,13 +36,25 @@ def windowed(kernels: Kernels) -> str:
 
 
 KERNEL_COLUMNS: tuple[Column[KernelRow], ...] = (
-    *fields_of(KernelRow, "exclusive_ns", "share", "calls", "mean_ns", "category", "fused"),
-    *fields_of(KernelRow, "phase", "name", "module", "op", "total_ns", "min_ns", "max_ns"),
-    *fields_of(KernelRow, "of_roof", "flops", "moved_bytes"),
-    Column("ops", lambda row: ", ".join(row.ops) or None),
+    field_of(KernelRow, "exclusive_ns", priority=1),
+    field_of(KernelRow, "share", priority=2),
+    field_of(KernelRow, "calls", priority=6),
+    field_of(KernelRow, "mean_ns", priority=9),
+    field_of(KernelRow, "category", priority=3),
+    field_of(KernelRow, "fused", in_detail=True),
+    field_of(KernelRow, "phase", priority=7),
+    field_of(KernelRow, "name", priority=4, is_flexible=True),
+    field_of(KernelRow, "module", priority=5),
+    field_of(KernelRow, "op", priority=8),
+    field_of(KernelRow, "total_ns", priority=12),
+    field_of(KernelRow, "min_ns", priority=10),
+    field_of(KernelRow, "max_ns", priority=11),
+    field_of(KernelRow, "of_roof", priority=9),
+    field_of(KernelRow, "flops", priority=14),
+    field_of(KernelRow, "moved_bytes", priority=15),
+    Column("ops", lambda row: ", ".join(row.ops) or None, in_detail=True),
 )
 """The kernel table: one row here is one column, null in rows of time without work."""
-KERNEL_NAMES = tuple(column.name for column in KERNEL_COLUMNS)
 
 
 def kernel_table(kernels: Kernels) -> Table:
@@ -84,9 +96,7 @@ def top_kernels(kernels: Kernels, keep: int, *, placed: bool = False) -> Table:
         keep: Rows of names.
         placed: Name the operator and the module in which each took longest, and how many more.
     """
-    by_name = msgspec.structs.replace(
-        kernels, rows=merged_by_name(kernels.rows, _places if placed else None)
-    )
+    by_name = group_by_name(kernels, placed=placed)
     table = kernel_table(by_name)
     count = len(by_name.rows)
     running = msgspec.structs.replace(table, rows=table.rows[:count])
@@ -94,31 +104,23 @@ def top_kernels(kernels: Kernels, keep: int, *, placed: bool = False) -> Table:
     return with_total(msgspec.structs.replace(table, rows=rows), "name", kernels.whole, ADDITIVE)
 
 
-def merged_by_name(
-    rows: Sequence[KernelRow],
-    places: Callable[[Sequence[KernelRow]], tuple[str, str]] | None = None,
-) -> list[KernelRow]:
-    """Rows of one name, category and phase as one; module and op are then empty, or what
-    ``places`` makes of those of a group."""
+def group_by_name(kernels: Kernels, *, placed: bool = True) -> Kernels:
+    """The kernels with one row for each name, category and phase, over all modules.
+
+    Args:
+        kernels: The table.
+        placed: Name the operator and the module in which each took longest, and how many more;
+            else both are empty.
+    """
     groups: dict[tuple[str, str, str], list[KernelRow]] = defaultdict(list)
-    for row in rows:
+    for row in kernels.rows:
         groups[row.name, row.category, row.phase].append(row)
-    merged = [_merged(group) for group in groups.values()]
-    if places is None:
-        return merged
-    told = map(places, groups.values())
-    return [
-        msgspec.structs.replace(row, module=module, op=op)
-        for row, (module, op) in zip(merged, told, strict=True)
-    ]
-
-
-def _places(group: Sequence[KernelRow]) -> tuple[str, str]:
-    """Module and operator in which a kernel took longest: ``blocks.*.attention +2``."""
-    return _longest(group, attrgetter("module")), _longest(group, attrgetter("op"))
+    rows = [_merged(group, placed=placed) for group in groups.values()]
+    return msgspec.structs.replace(kernels, rows=rows)
 
 
 def _longest(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
+    """Where a kernel took longest: ``blocks.*.attention +2``."""
     times: defaultdict[str, float] = defaultdict(float)
     for row in group:
         if of(row):
@@ -127,13 +129,13 @@ def _longest(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
     return f"{first} +{len(times) - 1}" if len(times) > 1 else first
 
 
-def _merged(group: list[KernelRow]) -> KernelRow:
+def _merged(group: Sequence[KernelRow], *, placed: bool) -> KernelRow:
     calls = sum(row.calls for row in group)
     total_ns = sum(row.total_ns for row in group)
     return msgspec.structs.replace(
         group[0],
-        module="",
-        op="",
+        module=_longest(group, attrgetter("module")) if placed else "",
+        op=_longest(group, attrgetter("op")) if placed else "",
         calls=calls,
         total_ns=total_ns,
         exclusive_ns=sum(row.exclusive_ns for row in group),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Generic, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
 import msgspec
 
@@ -19,6 +19,21 @@ Row = tuple[Cell, ...]
 
 QUANTITY = "quantity"
 """First column of a table whose rows have each their own unit, read from the row's name."""
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """How a column is shown where there is no room for all.
+
+    Attributes:
+        priority: Where room is short the columns with the highest number go first; those with
+            zero stay.
+        is_flexible: Whether the column of texts stays and takes the room that the others leave.
+        in_detail: Whether screens show it only for the row under the cursor.
+    """
+
+    priority: int = 0
+    is_flexible: bool = False
+    in_detail: bool = False
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +52,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         headings: Names for people, by column; a column without one is named by its name.
         units: Units by column, where a column's name does not end in it.
         sort_keys: Values by which a column of texts is sorted, row by row.
+        looks: How columns are shown where there is no room for all.
     """
 
     name: str
@@ -47,6 +63,29 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     headings: dict[str, str] = {}
     units: dict[str, str] = {}
     sort_keys: dict[str, Row] = {}
+    looks: dict[str, Look] = {}
+
+    def look(self, column: str) -> Look:
+        """How the column is shown where there is no room for all."""
+        return self.looks.get(column) or Look()
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether the columns are ranked for pages without room for all."""
+        return any(look.priority for look in self.looks.values())
+
+    @property
+    def shown(self) -> list[str]:
+        """The columns for people, in their order; a flexible one that is not the first is last, as
+        its texts may be longer than any page."""
+        first = self.columns[:1]
+        names = [name for name in self.columns if not self.look(name).in_detail]
+        return sorted(names, key=lambda name: name == self.flexible and (name,) != first)
+
+    @property
+    def flexible(self) -> str:
+        """The column of texts that takes the room that the others leave; empty without one."""
+        return next((name for name, look in self.looks.items() if look.is_flexible), "")
 
     def index(self, name: str) -> int:
         """Position of the column's cell in each row.
@@ -162,6 +201,7 @@ class Column(Generic[Source]):
             the end of ``name``.
         format: How numbers are written instead, such as ``{:.4f}``; empty: by the unit.
         is_optional: Whether a table leaves the column out when no row has anything there.
+        priority, is_flexible, in_detail: See `Look`.
     """
 
     name: str
@@ -170,6 +210,31 @@ class Column(Generic[Source]):
     unit: str = ""
     format: str = ""
     is_optional: bool = False
+    priority: int = 0
+    is_flexible: bool = False
+    in_detail: bool = False
+
+    @property
+    def look(self) -> Look:
+        """How it is shown where there is no room for all."""
+        return Look(
+            priority=self.priority,
+            is_flexible=self.is_flexible,
+            in_detail=self.in_detail,
+        )
+
+
+def field_of(source: type[Source], name: str, **facts: Any) -> Column[Source]:
+    """A column for an attribute of the source rows, under its own name.
+
+    Args:
+        facts: Other arguments of `Column`.
+
+    Raises:
+        AttributeError: The type has no such attribute; raised when the column is declared.
+    """
+    getattr(source, name)
+    return Column(name, attrgetter(name), **facts)
 
 
 def fields_of(source: type[Source], *names: str) -> tuple[Column[Source], ...]:
@@ -178,9 +243,7 @@ def fields_of(source: type[Source], *names: str) -> tuple[Column[Source], ...]:
     Raises:
         AttributeError: The type has no such attribute; raised when the columns are declared.
     """
-    for name in names:
-        getattr(source, name)
-    return tuple(Column(name, attrgetter(name)) for name in names)
+    return tuple(field_of(source, name) for name in names)
 
 
 def tabulate(
@@ -215,6 +278,7 @@ def tabulate(
         formats=formats if any(formats) else (),
         headings={column.name: column.heading for column in columns if column.heading},
         units={column.name: column.unit for column in columns if column.unit},
+        looks={column.name: column.look for column in columns if column.look != Look()},
     )
     blank = {
         column.name

@@ -202,14 +202,17 @@ def throttled_words(timing: Timing) -> str | None:
 def telemetry_table(block: Telemetry) -> Table:
     """One row per series, over the measured part of the timing pass."""
 
-    def statistic(key: str) -> Column[str]:
-        return Column(key, lambda name: block.series[name].get(key))
+    def statistic(key: str, priority: int = 0) -> Column[str]:
+        return Column(key, lambda name: block.series[name].get(key), priority=priority)
 
     return tabulate(
         block.series,
         (
-            Column(QUANTITY, lambda name: name),
-            *map(statistic, ("min", "median", "max", "n")),
+            Column[str](QUANTITY, lambda name: name, is_flexible=True),
+            statistic("min", priority=2),
+            statistic("median"),
+            statistic("max", priority=1),
+            statistic("n", priority=3),
         ),
         name="telemetry",
         title=f"Telemetry: {counted(block.samples, 'sample')}, "

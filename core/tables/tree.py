@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.kernels.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
 from ..analysis.kernels.tree import TreeNode, walk
 from ..formatting import percent
 from .cells import decimal
-from .table import Column, Table, fields_of, tabulate
+from .table import Column, Table, field_of, tabulate
 from .trust import mark_perturbed
 
 SPLIT = ("forward", "backward")
@@ -30,27 +29,28 @@ class PlacedNode:
     perturbed: bool = False
 
 
-def _phase_column(phase: str) -> Column[PlacedNode]:
-    return Column(f"{phase}_ns", lambda row: row.node.phases_ns.get(phase))
-
-
 NODE_COLUMNS: tuple[Column[PlacedNode], ...] = (
-    Column("inclusive_ns", lambda row: row.node.inclusive_ns),
-    Column("share", lambda row: row.node.share),
-    Column("own_ns", lambda row: row.node.exclusive_ns),
-    Column("calls", lambda row: row.node.calls),
-    Column("of_roof", lambda row: row.node.of_roof),
-    Column("flops", lambda row: row.node.flops),
-    Column("moved_bytes", lambda row: row.node.moved_bytes),
-    *map(_phase_column, SPLIT),
-    Column("parameter_bytes", lambda row: row.node.parameter_bytes),
-    Column("activation_bytes", lambda row: row.node.activation_bytes),
-    Column("where", lambda row: "  " * row.depth + label(row.node, perturbed=row.perturbed)),
-    Column("kind", lambda row: row.node.kind),
-    Column("path", lambda row: row.node.path),
+    Column("inclusive_ns", lambda row: row.node.inclusive_ns, priority=1),
+    Column("share", lambda row: row.node.share, priority=2),
+    Column("own_ns", lambda row: row.node.exclusive_ns, priority=12),
+    Column("calls", lambda row: row.node.calls, priority=4),
+    Column("of_roof", lambda row: row.node.of_roof, priority=5),
+    Column("flops", lambda row: row.node.flops, priority=15),
+    Column("moved_bytes", lambda row: row.node.moved_bytes, priority=16),
+    Column("forward_ns", lambda row: row.node.phases_ns.get("forward"), priority=10),
+    Column("backward_ns", lambda row: row.node.phases_ns.get("backward"), priority=11),
+    Column("parameter_bytes", lambda row: row.node.parameter_bytes, priority=13),
+    Column("activation_bytes", lambda row: row.node.activation_bytes, priority=14),
+    Column(
+        "where",
+        lambda row: "  " * row.depth + label(row.node, perturbed=row.perturbed),
+        priority=6,
+        is_flexible=True,
+    ),
+    Column("kind", lambda row: row.node.kind, in_detail=True),
+    Column("path", lambda row: row.node.path, in_detail=True),
 )
-TREE_COLUMNS = (*NODE_COLUMNS, *fields_of(PlacedNode, "depth"))
-COLUMNS = tuple(column.name for column in TREE_COLUMNS)
+TREE_COLUMNS = (*NODE_COLUMNS, field_of(PlacedNode, "depth", in_detail=True))
 
 
 def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
@@ -84,8 +84,3 @@ def layer_words(layers: LayerSpread, *, perturbed: bool) -> str:
     times = f"{'–'.join(figures)} ms"
     shown = mark_perturbed(times) if perturbed else times
     return f"{layers.count}×, {shown}, slowest {layers.slowest}"
-
-
-def known_columns(table: Table, columns: Sequence[str]) -> list[str]:
-    """The columns that have a cell with a value."""
-    return [name for name in columns if any(cell is not None for cell in table.column(name))]

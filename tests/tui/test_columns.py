@@ -35,7 +35,11 @@ def columns_in(source: Path) -> Iterator[str]:
             continue
         called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
         name = called.id if isinstance(called, ast.Name) else ""
-        given = {"Column": node.args[:1], "fields_of": node.args[1:]}.get(name, [])
+        given = {
+            "Column": node.args[:1],
+            "field_of": node.args[1:2],
+            "fields_of": node.args[1:],
+        }.get(name, [])
         for argument in given:
             texts = argument.value if isinstance(argument, ast.Starred) else argument
             for text in texts.elts if isinstance(texts, ast.Tuple) else [texts]:

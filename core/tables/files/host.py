@@ -5,23 +5,38 @@ from __future__ import annotations
 from ...record.nsys import KernelSummary
 from ...record.record import Kernels
 from ...record.steps import HostRange, HostSide
-from ..table import Cell, Column, Table, fields_of, tabulate
+from ..table import Cell, Column, Table, field_of, tabulate
 
 NOTE = (
     "own: of work launched in it and in no range inside; any thread: launched by others too while "
     "it was open, as backward is; host late: the GPU idle meanwhile, as nothing was launched yet"
 )
 COLUMNS: tuple[Column[HostRange], ...] = (
-    *fields_of(HostRange, "total_ns", "own_ns"),
-    Column("meanwhile_ns", lambda row: row.meanwhile_ns, heading="any thread ms"),
-    *fields_of(HostRange, "launched", "calls", "host_ns"),
-    Column("late_ns", lambda row: row.late_ns or None, heading="host late ms", is_optional=True),
-    *fields_of(HostRange, "name"),
+    field_of(HostRange, "total_ns", priority=1),
+    field_of(HostRange, "own_ns", priority=2),
+    field_of(HostRange, "meanwhile_ns", heading="any thread ms", priority=5),
+    field_of(HostRange, "launched", priority=7),
+    field_of(HostRange, "calls", priority=3),
+    field_of(HostRange, "host_ns", priority=8),
+    Column(
+        "late_ns",
+        lambda row: row.late_ns or None,
+        heading="host late ms",
+        is_optional=True,
+        priority=6,
+    ),
+    field_of(HostRange, "name", priority=4, is_flexible=True),
 )
 CALL_COLUMNS: tuple[Column[KernelSummary], ...] = (
-    *fields_of(KernelSummary, "total_ns", "share"),
-    Column("instances", lambda row: row.instances, heading="calls"),
-    *fields_of(KernelSummary, "mean_ns", "median_ns", "min_ns", "max_ns", "std_ns", "name"),
+    field_of(KernelSummary, "total_ns", priority=1),
+    field_of(KernelSummary, "share", priority=2),
+    field_of(KernelSummary, "instances", heading="calls", priority=3),
+    field_of(KernelSummary, "mean_ns", priority=5),
+    field_of(KernelSummary, "median_ns", priority=6),
+    field_of(KernelSummary, "min_ns", priority=7),
+    field_of(KernelSummary, "max_ns", priority=8),
+    field_of(KernelSummary, "std_ns", priority=9),
+    field_of(KernelSummary, "name", priority=4, is_flexible=True),
 )
 
 

@@ -9,7 +9,7 @@ import msgspec
 from ...record.nsys import KernelSummary, NsysDevice, NsysFacts, NvtxRange
 from ...record.record import Nsys
 from ..kernels import kernel_table
-from ..table import Row, Table, facts, fields_of, tabulate
+from ..table import Row, Table, facts, field_of, fields_of, tabulate
 
 
 def record_tables(nsys: Nsys) -> list[Table]:
@@ -83,10 +83,16 @@ def device_table(nsys: NsysFacts) -> Table:
     )
 
 
-SUMMARY_COLUMNS = fields_of(
-    KernelSummary,
-    *("total_ns", "share", "instances", "mean_ns", "median_ns"),
-    *("min_ns", "max_ns", "std_ns", "name"),
+SUMMARY_COLUMNS = (
+    field_of(KernelSummary, "total_ns", priority=1),
+    field_of(KernelSummary, "share", priority=2),
+    field_of(KernelSummary, "instances", priority=3),
+    field_of(KernelSummary, "mean_ns", priority=5),
+    field_of(KernelSummary, "median_ns", priority=6),
+    field_of(KernelSummary, "min_ns", priority=7),
+    field_of(KernelSummary, "max_ns", priority=8),
+    field_of(KernelSummary, "std_ns", priority=9),
+    field_of(KernelSummary, "name", priority=4, is_flexible=True),
 )
 
 
@@ -95,10 +101,17 @@ def summary_table(rows: Sequence[KernelSummary], *, name: str, title: str) -> Ta
     return tabulate(rows, SUMMARY_COLUMNS, name=name, title=title)
 
 
-RANGE_COLUMNS = fields_of(
-    NvtxRange,
-    *("projected_ns", "range_ns", "instances", "operations", "kernels", "kernel_ns"),
-    *("process_kernels", "process_kernel_ns", "range", "style"),
+RANGE_COLUMNS = (
+    field_of(NvtxRange, "projected_ns", priority=1),
+    field_of(NvtxRange, "range_ns", priority=7),
+    field_of(NvtxRange, "instances", priority=2),
+    field_of(NvtxRange, "operations", priority=6),
+    field_of(NvtxRange, "kernels", priority=4),
+    field_of(NvtxRange, "kernel_ns", priority=5),
+    field_of(NvtxRange, "process_kernels", priority=8),
+    field_of(NvtxRange, "process_kernel_ns", priority=9),
+    field_of(NvtxRange, "range", priority=3, is_flexible=True),
+    field_of(NvtxRange, "style", priority=10),
 )
 
 

@@ -123,7 +123,7 @@ def test_a_made_up_column_appears_wherever_the_table_does(gpu_run: RunDirectory)
     shown = f"{100 * share / calls:.1f} %"
     heads, *lines = ("".join(text for text, _ in line) for line in table_lines(table, 500))
     assert "share a call" in heads
-    assert any(line.rstrip().endswith(shown) for line in lines)
+    assert any(shown in line for line in lines)
     head, first, *_ = csv.reader(io.StringIO(table_as_csv(table).decode()))
     assert head[-1] == "made_up"
     assert float(first[-1]) == pytest.approx(share / calls)

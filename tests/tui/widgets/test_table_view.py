@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.text import Text
+from textual import on
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
@@ -72,9 +74,56 @@ async def test_a_sort_begins_at_its_first_row() -> None:
         assert (view.selected, top(view)) == (0, "kernel 0")
         # A click on the head of a column does as the keys do.
         await pilot.press("end")
-        await pilot.click(TableView, offset=(view.size.width // 2, 0))
+        await pilot.click(TableView, offset=(2, 0))
         await pilot.pause()
-        assert view.cursor_row == 0
+        assert (view.sort_column, view.cursor_row) == ("name", 0)
+
+
+async def test_the_mouse_moves_the_cursor_and_selects() -> None:
+    view = TableView(flexible="name")
+    selected: list[int | None] = []
+
+    class Listening(OneTable):
+        @on(TableView.RowSelected)
+        def _selected(self) -> None:
+            selected.append(view.selected)
+
+    async with Listening(view).run_test(size=(80, 12)) as pilot:
+        await shown(pilot, view, kernels(600))
+        await pilot.press("pagedown")
+        assert view.selected == 11  # as far as the page has rows, and it scrolled as far
+        await pilot.click(TableView, offset=(2, 3))
+        await pilot.pause()
+        assert (view.selected, selected) == (13, [])
+        await pilot.click(TableView, offset=(60, 3))
+        await pilot.press("up", "enter")
+        await pilot.pause()
+        assert selected == [13, 12]
+        styles = [view.render_line(y) for y in range(1, 6)]
+        assert len({next(iter(strip)).style for strip in styles}) == 3, "even, odd, cursor"
+
+
+async def test_wide_and_styled_cells_keep_their_columns_aligned() -> None:
+    class Styled(TableView):
+        def cell(self, column: str, row: int, text: str) -> Text:
+            return Text.assemble(("▚", "#009e73"), text) if column == "name" else Text(text)
+
+        def extra_cells(self, column: str) -> int:
+            return int(column == "name")
+
+    rows = (("行列", 1), ("gemm", 22), ("", 333), ("x" * 60, 4444))
+    view = Styled(flexible="name")
+    async with OneTable(view).run_test(size=(40, 8)) as pilot:
+        await shown(pilot, view, Table(name="t", title="", columns=("name", "n"), rows=rows))
+        strips = [view.render_line(y) for y in range(6)]
+    assert {strip.cell_length for strip in strips} == {40}
+    assert [strip.text.rstrip()[-4:].strip() for strip in strips[1:5]] == [
+        "1",
+        "22",
+        "333",
+        "4,444"[-4:],
+    ]
+    assert "…" in strips[4].text
 
 
 async def test_a_filter_looks_at_every_row_and_keeps_the_cursor_on_its_own() -> None:

@@ -16,7 +16,7 @@ from ....core.tables.kernels import top_kernels
 from ...text import decoding_text, file_text
 from ...widgets.charts.traces import gauge
 from .kernel_sections import collectives_section, host_sections, steps_section
-from .layout import Line, blank, note, prose, titled
+from .layout import Line, blank, note, prose, table_lines, titled
 from .progress import BAR_CELLS
 from .report import (
     KERNEL_ROWS,
@@ -24,7 +24,6 @@ from .report import (
     category_section,
     finding_lines,
     full_table,
-    kernel_lines,
     kernel_warnings,
     memory_section,
     nsys_section,
@@ -67,7 +66,7 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
             yield from steps_section(kernels.marked_steps, width)
         table = top_kernels(kernels, KERNEL_ROWS, placed=kernels.source == "kernels")
         yield from kernel_warnings(kernels, width)
-        yield from titled(table.title, kernel_lines(table, width, total=True, placed=True))
+        yield from titled(table.title, table_lines(table, width, total=True))
         told = {"kernels"} if kernels.lacks_kernels else set()  # by the warning above
         reasons = [why for key, why in kernels.missing.items() if key not in told]
         yield from note(map(literal, reasons), width)

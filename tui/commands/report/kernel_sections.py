@@ -27,19 +27,15 @@ from ....core.tables.files.host import annotations_table, calls_table, functions
 from ....core.tables.files.steps import steps_notes, steps_table
 from ....core.tables.kernels import kernel_table
 from ....core.tables.table import Table
-from ....core.tables.tree import COLUMNS, known_columns, tree_table
+from ....core.tables.tree import tree_table
 from ....core.tables.trust import coverage_words, is_perturbed, steps_words
 from .layout import Line, blank, note, prose, table_lines, titled
-from .report import category_section, kernel_lines, kernel_warnings, perturbed_columns
+from .report import category_section, kernel_warnings, perturbed_columns
 
 MOST_STEPS = 12
 MOST_COLLECTIVES = 8
 MOST_RANGES = 10
 MOST_CALLS = 6
-TREE_DROP = (
-    *("parameter_bytes", "activation_bytes", "moved_bytes", "flops", "backward_ns"),
-    *("forward_ns", "own_ns", "of_roof", "calls"),
-)
 
 
 class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,15 +103,9 @@ def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Itera
     """One indented line for each node; columns without a known value are left out."""
     assert record.kernels is not None
     table = tree_table(tree, perturbed=is_perturbed(record.kernels))
-    columns = [*known_columns(table, COLUMNS[: COLUMNS.index("where")]), "where"]
     yield from kernel_head(record, page)
-    lines = table_lines(
-        table,
-        width,
-        columns=columns,
-        drop=TREE_DROP,
-        perturbed=perturbed_columns(record.kernels, COLUMNS),
-    )
+    perturbed = perturbed_columns(record.kernels, table)
+    lines = table_lines(table, width, perturbed=perturbed)
     yield blank()
     yield from prose(literal(table.title), page, style="bold")
     yield from lines
@@ -151,7 +141,6 @@ def host_sections(kernels: Kernels, width: int) -> Iterator[Line]:
     side = kernels.host
     if side is None:
         return
-    ranges = ("launched", "host_ns", "calls", "late_ns", "meanwhile_ns")
     for table, most in (
         (annotations_table(kernels, side), MOST_RANGES),
         (functions_table(kernels, side), MOST_RANGES),
@@ -159,9 +148,8 @@ def host_sections(kernels: Kernels, width: int) -> Iterator[Line]:
     ):
         if not table.rows:
             continue
-        drop = ("std_ns", "median_ns", "min_ns") if table.name == "api" else ranges
         shown = _first_rows(table, most)
-        yield from titled(shown.title, table_lines(shown, width, drop=drop))
+        yield from titled(shown.title, table_lines(shown, width))
         if table.name == "annotations":
             yield from note([RANGES_NOTE], width)
 
@@ -193,10 +181,11 @@ def questions_section(record: Record, answers: Sequence[Answer], width: int) -> 
 def kernels_section(record: Record, width: int, page: int) -> Iterator[Line]:
     """Every row, then the categories."""
     assert record.kernels is not None
-    table, perturbed = kernel_table(record.kernels), perturbed_columns(record.kernels)
+    table = kernel_table(record.kernels)
+    perturbed = perturbed_columns(record.kernels, table)
     yield from kernel_head(record, page)
-    yield from titled(table.title, kernel_lines(table, width, perturbed=perturbed))
-    yield from category_section(record.kernels, page)
+    yield from titled(table.title, table_lines(table, width, perturbed=perturbed))
+    yield from category_section(record.kernels, width)
 
 
 def kernel_head(record: Record, width: int) -> Iterator[Line]:

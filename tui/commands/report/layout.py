@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from ....core.tables.cells import cells_as_text, heading_of, is_numeric
+from ....core.tables.cells import cells_as_text, columns_of, heading_of, is_numeric
+from ....core.tables.fit import GAP, fit_columns
 from ....core.tables.table import Table
 from ....core.tables.trust import mark_perturbed
 from ...cutting import told_apart
@@ -18,11 +19,8 @@ Span = tuple[str, str]
 
 Line = list[Span]
 
-GAP = 2
 INDENT = 2
 _GLUE = "\N{NO-BREAK SPACE}"
-_NARROWEST = 12
-"""Cells that a name keeps when its column is narrowed."""
 _LONGEST = 100
 """Cells of a column of text where nothing is cut: a longer text pushes the rest of its own row
 aside, not that of every row. Kernels of C++ templates have names of a thousand characters."""
@@ -84,26 +82,28 @@ def table_lines(
 ) -> list[Line]:
     """A table in aligned columns, at most ``width`` cells wide.
 
-    Columns of ``drop`` go first, in that order, when room is short; then the widest column
-    of text is cut in the middle. With a width of `UNCUT` nothing is. With ``total`` the last row
-    is set in bold. Numbers of the ``perturbed`` columns are marked, and dim.
+    Without ``columns`` those that have something in a row. Where room is short, columns of ``drop``
+    go first, in that order, then those with the highest priority number; then the widest texts are
+    cut in the middle. With a width of `UNCUT` nothing is. With ``total`` the last row is set in
+    bold. Numbers of the ``perturbed`` columns are marked, and dim.
     """
-    chosen = list(columns) or list(table.columns)
+    chosen = list(columns) or _known_columns(table)
     by_column = zip(*cells_as_text(table), strict=True) if table.rows else [()] * len(table.columns)
     cells = dict(zip(table.columns, by_column, strict=True))
     for name in perturbed:
         cells[name] = tuple(mark_perturbed(text) for text in cells[name])
     numeric = {name for name in chosen if is_numeric(table, name)}
     heads = {name: heading_of(table, name) for name in chosen}
-    widths = {name: max(map(cell_len, (heads[name], *cells[name]))) for name in chosen}
+    natural = {name: max(map(cell_len, (heads[name], *cells[name]))) for name in chosen}
     cut = width < UNCUT
     if cut:
-        _fit(widths, numeric, drop, width - INDENT)
-    else:
-        widths = {name: min(size, _LONGEST) for name, size in widths.items()}
-    if cut:
+        widths = fit_columns(
+            table, natural, width, numbers=numeric, flexible=table.flexible, drop=drop
+        )
         for name in widths.keys() - numeric:
             cells[name] = tuple(told_apart(cells[name], widths[name], shortened))
+    else:
+        widths = {name: min(size, _LONGEST) for name, size in natural.items()}
     lines = [_row(heads, widths, numeric, "dim", cut=cut)]
     for index in range(len(table.rows)):
         row = {name: cells[name][index] for name in widths}
@@ -112,21 +112,12 @@ def table_lines(
     return lines
 
 
-def _fit(widths: dict[str, int], numeric: set[str], drop: Iterable[str], room: int) -> None:
-    """Take columns away, then narrow the widest text columns, until the row fits."""
-
-    def excess() -> int:
-        return sum(widths.values()) + GAP * (len(widths) - 1) - room
-
-    for name in drop:
-        if excess() <= 0:
-            return
-        widths.pop(name, None)
-    texts = [name for name in widths if name not in numeric]
-    if excess() > sum(max(0, widths[name] - _NARROWEST) for name in texts):
-        return  # Too wide in any case: cutting names would not help.
-    while excess() > 0:
-        widths[max(texts, key=widths.__getitem__)] -= 1
+def _known_columns(table: Table) -> list[str]:
+    """The columns to show; of a table with priorities without those that are blank."""
+    if not table.has_priorities:
+        return table.shown
+    contents = columns_of(table)
+    return [name for name in table.shown if not contents[name].is_blank(unknown=True)]
 
 
 def _row(

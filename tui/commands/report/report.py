@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
+from rich.cells import cell_len
 
 from ....core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
 from ....core.tables.allocations import largest_table
@@ -12,10 +13,10 @@ from ....core.tables.cells import heading, literal, one_figure
 from ....core.tables.compile import compile_table, gaps_table
 from ....core.tables.context import headline
 from ....core.tables.files.nsys import clock_table, range_table
-from ....core.tables.kernels import KERNEL_NAMES, category_table, top_kernels
+from ....core.tables.kernels import category_table, top_kernels
 from ....core.tables.memory import card_table, ledger_table, recording_notes
 from ....core.tables.numerics import numerics_tables
-from ....core.tables.table import Cell, Table, select, with_column, with_total
+from ....core.tables.table import Cell, Table, is_number, select, with_column, with_total
 from ....core.tables.timing import rounds_table, timing_table
 from ....core.tables.trust import coverage_warning, is_perturbed, perturbation_note, trust_lines
 from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
@@ -28,19 +29,7 @@ SEVERITY_STYLES = {
     "warning": "bold yellow",
     "problem": "bold red",
 }
-WIDE = 100
-NARROW, WIDE_PLACED = 90, 130
-"""Cells of a page below which a table of a file's kernels has no module, and up from which it has
-the category beside the module."""
-KERNEL_COLUMNS = (
-    *("exclusive_ns", "share", "calls", "mean_ns", "of_roof", "category", "fused", "phase"),
-    *("name", "module"),
-)
-WHERE_KNOWN = ("of_roof", "fused", "module", "op")
-"""Columns of kernels that are left out where no row has anything there."""
-CATEGORY_SUMS = ("exclusive_ns", "share", "calls")
-"""Columns of the categories that are sums over all phases."""
-_BAR_CELLS = 20
+_BAR_CELLS, _LEAST_BAR = 20, 6
 _LABELS = 12
 
 
@@ -116,9 +105,10 @@ def rounds_section(timing: Timing, width: int) -> Iterator[Line]:
 
 def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
     """The kernels that take longest, and the categories."""
-    table, perturbed = top_kernels(kernels, KERNEL_ROWS), perturbed_columns(kernels)
+    table = top_kernels(kernels, KERNEL_ROWS)
+    perturbed = perturbed_columns(kernels, table)
     yield from kernel_warnings(kernels, width)
-    yield from titled(table.title, kernel_lines(table, width, total=True, perturbed=perturbed))
+    yield from titled(table.title, table_lines(table, width, total=True, perturbed=perturbed))
     yield from category_section(kernels, width)
 
 
@@ -130,55 +120,29 @@ def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
             yield from prose(text, width, hang=2, style="bold yellow")
 
 
-def perturbed_columns(kernels: Kernels, columns: Sequence[str] = ()) -> list[str]:
-    """The columns of times that tracing perturbed; those of a kernel table if none are given."""
-    names = columns or KERNEL_NAMES
-    return [name for name in names if name.endswith("_ns")] if is_perturbed(kernels) else []
-
-
-def kernel_lines(
-    table: Table,
-    width: int,
-    *,
-    total: bool = False,
-    perturbed: Sequence[str] = (),
-    placed: bool = False,
-) -> list[Line]:
-    """A kernel table with the columns that fit, the names last; with ``placed`` the operator and
-    the module before figures that a sum of calls does not need."""
-    columns = [
-        name
-        for name in (*KERNEL_COLUMNS, *(("op",) if placed else ()))
-        if name not in WHERE_KNOWN or not all(map(_is_blank, table.column(name)))
-    ]
-    drop: tuple[str, ...] = ("mean_ns",) if width < WIDE else ()
-    if placed:
-        # Names are longer than any page, so that all of these go. The categories have a table of
-        # their own; where a module is known it tells more.
-        last = ("module",) if width < NARROW else ("category",) if width < WIDE_PLACED else ()
-        last = last if "module" in columns else ()
-        drop = ("mean_ns", "fused", "of_roof", "phase", *last)
-    return table_lines(table, width, columns=columns, drop=drop, total=total, perturbed=perturbed)
-
-
-def _is_blank(cell: Cell) -> bool:
-    return cell is None or cell is False or cell == ""
+def perturbed_columns(kernels: Kernels, table: Table) -> list[str]:
+    """The columns of times that tracing perturbed."""
+    return [name for name in table.columns if name.endswith("_ns")] if is_perturbed(kernels) else []
 
 
 def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
-    """Categories by phase with a bar for each share; the sum is the step."""
+    """Categories by phase with a bar for each share where there is room; the sum is the step."""
     table = category_table(kernels)
-    numbers = tuple(name for name in table.columns if name != "category")
-    bars = ["", *map(_bar, table.column("share")), ""]
+    phases = [name for name in table.columns if name.endswith("_ns") and name != "exclusive_ns"]
+    phases.sort(key=lambda name: sum(filter(is_number, table.column(name))))
     rows = table_lines(
-        with_total(table, "category", kernels.whole, numbers),
-        width - _BAR_CELLS - 2,
-        drop=("calls", *(name for name in reversed(numbers) if name not in CATEGORY_SUMS)),
+        with_total(table, "category", kernels.whole, table.columns[1:]),
+        width,
+        drop=("calls", *phases),
         total=True,
-        perturbed=perturbed_columns(kernels, table.columns),
+        perturbed=perturbed_columns(kernels, table),
     )
-    lines = [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)]
-    yield from titled(table.title, lines)
+    taken = max(sum(cell_len(text) for text, _ in line) for line in rows)
+    cells = min(_BAR_CELLS, width - taken - 2)
+    if cells >= _LEAST_BAR:
+        bars = ["", *(_bar(share, cells) for share in table.column("share")), ""]
+        rows = [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)]
+    yield from titled(table.title, rows)
 
 
 def nsys_section(nsys: Nsys, width: int) -> Iterator[Line]:
@@ -281,6 +245,5 @@ def _figure(key: str, value: float | None, missing: Mapping[str, str]) -> str:
     return one_figure(key, value) + (f" ({literal(reason)})" if reason else "")
 
 
-def _bar(share: object) -> str:
-    filled = round(float(share) * _BAR_CELLS) if isinstance(share, int | float) else 0
-    return "█" * max(0, min(filled, _BAR_CELLS))
+def _bar(share: Cell, cells: int) -> str:
+    return "█" * max(0, min(round(share * cells), cells)) if is_number(share) else ""

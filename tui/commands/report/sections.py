@@ -34,16 +34,6 @@ from .kernel_sections import (
 from .layout import Line, blank, prose, titled
 from .report import finding_lines, full_table, memory_section, rounds_section, timing_section
 
-_DROPPED_FIRST = {
-    "largest": ("died_ms", "born_ms"),
-    "generated": ("sources", "file"),
-    "nsys-devices": ("busy_with_copies_ns", "communication_ns", "copies", "summed_ns"),
-    "nvtx": ("style", "process_kernels", "operations", "range_ns"),
-    "nsys-kernels": (
-        *("ops", "moved_bytes", "flops", "of_roof", "max_ns", "min_ns", "fused", "total_ns"),
-    ),
-}
-"""Columns, by the table's name, that are dropped first for want of room."""
 _SHOWN_WITHOUT_ROWS = (
     *("origins", "largest", "telemetry", "environment", "nvtx", "nsys-devices"),
     *("nsys-kernel-sum", "nsys-copy-sum"),
@@ -81,8 +71,7 @@ class _View:
         """The named tables in full, those that the section has."""
         for name in names:
             if name in self.tables:
-                drop = _DROPPED_FIRST.get(name, ())
-                yield from full_table(self.tables[name], self.width, drop=drop)
+                yield from full_table(self.tables[name], self.width)
 
 
 @dataclass(frozen=True, kw_only=True)

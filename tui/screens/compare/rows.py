@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import Input, Static
 
 from ....core.analysis.difference.nodes import ByteNode, Difference, TimeNode
 from ....core.formatting import counted
@@ -107,7 +107,7 @@ class RowsView(Vertical):
         """The summary and its notes, for `?`."""
         return "\n".join(map(literal, [*self.sentences, *self.details, *self.notes]))
 
-    @on(DataTable.RowHighlighted)
+    @on(DifferenceView.RowHighlighted)
     def show_detail(self) -> None:
         """Write out the row under the cursor."""
         node = self.table.node

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import DataTable, Static
+from textual.widgets import Static
 
 from ....core.analysis.ranks.rows import Ranks
 from ....core.export.text_formats import findings_as_markdown
@@ -102,14 +102,14 @@ class RanksPanel(Vertical):
             return "the findings as Markdown", "\n".join(findings_as_markdown(self.ranks.findings))
         return "the rows in view as Markdown", self._view(self.name_shown).markdown()
 
-    @on(DataTable.RowHighlighted)
+    @on(TableView.RowHighlighted)
     def show_detail(self) -> None:
         """Write out what the row under the cursor has in columns without room."""
         line, words = self.query_one("#detail", Static), " · ".join(self._hidden_facts())
         line.update(Content(words))
         line.display = bool(words)
 
-    @on(DataTable.RowSelected)
+    @on(TableView.RowSelected)
     def _open(self) -> None:
         table = self._tables[self.name_shown]
         row = self._view(self.name_shown).selected

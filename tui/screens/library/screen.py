@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import ScreenResume
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import Input, Static
 
 from ....core.analysis.verdict.records import verdict_of
 from ....core.analysis.verdict.verdict import Verdict
@@ -173,7 +173,7 @@ class LibraryScreen(WorkScreen):
         index = self.table.selected
         return None if index is None else self.entries[index]
 
-    @on(DataTable.RowSelected)
+    @on(TableView.RowSelected)
     def action_open(self) -> None:
         """Watch the run under the cursor if it is live, else open its result."""
         entry = self.selected

@@ -10,7 +10,7 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import Input, Static
 
 from ....core.record.record import Record
 from ....core.runs.directory import RunDirectory
@@ -163,7 +163,7 @@ class ViewsTab(ResultTab):
     def _to_view(self) -> None:
         give_focus(self.active)
 
-    @on(DataTable.RowHighlighted)
+    @on(TableView.RowHighlighted)
     def show_detail(self) -> None:
         """Write out the row under the cursor."""
         words = self.detail()

@@ -97,37 +97,33 @@ def _counts(side: int) -> Callable[[ChangeBranch], Cell]:
 
 
 _SHARED: tuple[Column[ChangeBranch], ...] = (
-    Column("share", lambda row: row.share, "of change"),
-    Column(BAR, lambda row: change_bar(row.part)),
+    Column("share", lambda row: row.share, "of change", priority=3),
+    Column(BAR, lambda row: change_bar(row.part), priority=4),
 )
 _LAST: tuple[Column[ChangeBranch], ...] = (
-    Column("phase", lambda row: row.node.phase, is_optional=True),
-    Column("kind", lambda row: row.node.kind),
+    Column("phase", lambda row: row.node.phase, is_optional=True, priority=7),
+    Column("kind", lambda row: row.node.kind, in_detail=True),
 )
 TIME_COLUMNS: tuple[Column[ChangeBranch], ...] = (
     Column("name", lambda row: row.text),
-    Column("a_ns", lambda row: row.node.amounts[0], "A ms"),
-    Column("b_ns", lambda row: row.node.amounts[1], "B ms"),
+    Column("a_ns", lambda row: row.node.amounts[0], "A ms", priority=1),
+    Column("b_ns", lambda row: row.node.amounts[1], "B ms", priority=2),
     Column("change_ns", lambda row: row.node.change, "change ms", f"{SIGNED}ns"),
     *_SHARED,
-    Column("a_calls", _counts(0), "A calls"),
-    Column("b_calls", _counts(1), "B calls"),
+    Column("a_calls", _counts(0), "A calls", priority=5),
+    Column("b_calls", _counts(1), "B calls", priority=6),
     *_LAST,
 )
 BYTE_COLUMNS: tuple[Column[ChangeBranch], ...] = (
     Column("name", lambda row: row.text),
-    Column("a_bytes", lambda row: row.node.amounts[0], "A"),
-    Column("b_bytes", lambda row: row.node.amounts[1], "B"),
+    Column("a_bytes", lambda row: row.node.amounts[0], "A", priority=1),
+    Column("b_bytes", lambda row: row.node.amounts[1], "B", priority=2),
     Column("change_bytes", lambda row: row.node.change, "change", f"{SIGNED}bytes"),
     *_SHARED,
-    Column("a_blocks", _counts(0), "A blocks"),
-    Column("b_blocks", _counts(1), "B blocks"),
+    Column("a_blocks", _counts(0), "A blocks", priority=5),
+    Column("b_blocks", _counts(1), "B blocks", priority=6),
     *_LAST,
 )
-
-
-CHANGES = ("change_ns", "change_bytes")
-"""The column for which both sides give way where there is no room."""
 
 
 class DifferenceView(OutlineView[ChangeBranch]):
@@ -137,8 +133,7 @@ class DifferenceView(OutlineView[ChangeBranch]):
     FLEXIBLE_SHARE: ClassVar[float] = 0.4
 
     def __init__(self, columns: Sequence[Column[ChangeBranch]]) -> None:
-        order = [column.name for column in columns if column.name != "kind"]
-        super().__init__(order=order, needed=[name for name in order if name in CHANGES])
+        super().__init__()
         self._columns = columns
         self.perturbed = False
 

@@ -6,24 +6,10 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from ....core.tables.kernels import KERNEL_NAMES
 from ....core.tables.trust import PERTURBED_MARK, mark_perturbed
 from ...theme import Swatch, rich_colour
 from .table_view import TableView
 
-FIRST = (
-    *("exclusive_ns", "share", "category", "name", "module", "calls", "phase", "mean_ns"),
-    *("of_roof", "min_ns", "max_ns", "total_ns", "op", "flops", "moved_bytes"),
-)
-"""The columns that the narrowest screens show come first."""
-
-IN_DETAIL = ("fused", "ops")
-"""Shown in the line of the row under the cursor."""
-
-ORDER = (
-    *FIRST,
-    *(name for name in KERNEL_NAMES if name not in (*FIRST, *IN_DETAIL)),
-)
 SWATCH_WIDTH = 2
 
 
@@ -34,7 +20,7 @@ class KernelTable(TableView):
     """
 
     def __init__(self, looks: Mapping[str, Swatch], *, perturbed: bool) -> None:
-        super().__init__(flexible="name", order=ORDER)
+        super().__init__()
         self._looks = looks
         self._perturbed = perturbed
 

@@ -8,7 +8,6 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 from rich.text import Text
 from textual import on
 from textual.binding import Binding, BindingType
-from textual.widgets import DataTable
 
 from ....core.tables.table import Table
 from .table_view import TableView
@@ -42,8 +41,8 @@ class OutlineView(TableView, Generic[Node]):
         Binding("minus", "close_all", "Close all", show=False, id="tree.none"),
     ]
 
-    def __init__(self, *, order: Sequence[str], needed: Sequence[str] = ()) -> None:
-        super().__init__(flexible=self.NAMES, order=order, needed=needed)
+    def __init__(self) -> None:
+        super().__init__(flexible=self.NAMES)
         self._root: Node | None = None
         self._shown: Node | None = None
         self._open: set[str] = set()
@@ -139,7 +138,7 @@ class OutlineView(TableView, Generic[Node]):
         if node is None or not self.children_of(node):
             return
         if self.is_open(node):
-            self.action_cursor_down()
+            self.move_cursor(row=self.cursor_row + 1)
         else:
             self._open.add(node.path)
             self._refill()
@@ -170,7 +169,7 @@ class OutlineView(TableView, Generic[Node]):
             self._open -= {node.path for node in self._below(self.node)}
             self._refill()
 
-    @on(DataTable.RowSelected)
+    @on(TableView.RowSelected)
     def _clicked(self) -> None:
         self.action_turn()
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ....core.analysis.kernels.tree import NOT_RUNNING, TreeNode, matching
 from ....core.tables.table import Column, Table, tabulate
-from ....core.tables.tree import NODE_COLUMNS, PlacedNode, known_columns
+from ....core.tables.tree import NODE_COLUMNS, PlacedNode
 from ...theme import IDLE, rich_colour
 from ..charts.traces import bar
 from .kernel_table import perturbed_cell, perturbed_room
@@ -20,11 +20,11 @@ BAR = " "
 
 BAR_CELLS = 8
 BAR_COLOUR = "$accent"
-ORDER = (
-    *("inclusive_ns", "share", BAR, "calls", "of_roof", "where", "forward_ns", "backward_ns"),
-    *("own_ns", "parameter_bytes", "activation_bytes", "flops", "moved_bytes"),
+TABLE_COLUMNS = (
+    *NODE_COLUMNS[:2],
+    Column[PlacedNode](BAR, lambda row: bar(row.node.share, BAR_CELLS), priority=3),
+    *NODE_COLUMNS[2:],
 )
-TABLE_COLUMNS = (*NODE_COLUMNS, Column[PlacedNode](BAR, lambda row: bar(row.node.share, BAR_CELLS)))
 
 
 class TreeView(OutlineView[TreeNode]):
@@ -33,7 +33,7 @@ class TreeView(OutlineView[TreeNode]):
     NAMES: ClassVar[str] = "where"
 
     def __init__(self, *, perturbed: bool) -> None:
-        super().__init__(order=ORDER)
+        super().__init__()
         self._perturbed = perturbed
 
     def children_of(self, node: TreeNode) -> Sequence[TreeNode]:
@@ -43,14 +43,12 @@ class TreeView(OutlineView[TreeNode]):
         return matching(root, fits)
 
     def as_table(self, nodes: Sequence[TreeNode]) -> Table:
-        table = tabulate(
+        return tabulate(
             [PlacedNode(node, perturbed=self._perturbed) for node in nodes],
             TABLE_COLUMNS,
             name="tree",
             title="",
         )
-        self._order = known_columns(table, ORDER)
-        return table
 
     def cell(self, column: str, row: int, text: str) -> Text:
         if column == BAR:

@@ -1,257 +1,242 @@
-"""A `DataTable` of any length: a row is made when it is looked at.
-
-Textual's own keeps an object a row and measures each on the interface's thread: ten seconds for
-100,000 of them. The containers in which it looks rows up are replaced here by ones that answer from
-an order of row numbers and a function that makes the cells of one.
-"""
+"""A table of any length on Textual's Line API: a row is made when it comes into view."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Self, SupportsIndex, overload
+from collections.abc import Sequence
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
-from textual._two_way_dict import TwoWayDict
-from textual.coordinate import Coordinate
-from textual.events import Resize
-from textual.geometry import Region, Size
-from textual.widgets import DataTable
-from textual.widgets.data_table import ColumnKey, Row, RowKey
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size, Spacing
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
 
-HEIGHT = 1
-"""Lines of every row."""
-
-
-class _Places(TwoWayDict[RowKey, int]):
-    """Row numbers, which are the keys, to places in the table and back."""
-
-    def __init__(self, order: Sequence[int]) -> None:
-        super().__init__({})
-        self.order = order
-        self._place_of: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def __contains__(self, key: object) -> bool:
-        return self._place(key) is not None
-
-    def get(self, key: RowKey) -> int | None:
-        return self._place(key)
-
-    def get_key(self, value: int) -> RowKey | None:
-        return RowKey(str(self.order[value])) if 0 <= value < len(self.order) else None
-
-    def _place(self, key: object) -> int | None:
-        text = key.value if isinstance(key, RowKey) else key
-        if not isinstance(text, str) or not text.isdecimal():  # the key of the header
-            return None
-        if isinstance(self.order, range):  # as the table has them: no need to look
-            return int(text) if int(text) in self.order else None
-        if self.order and not self._place_of:
-            self._place_of = {number: place for place, number in enumerate(self.order)}
-        return self._place_of.get(int(text))
+CELL_PADDING = 1
+"""Blank cells on either side of a column."""
+HEADER = -1
+"""Place of the header, which stays above the rows."""
 
 
-class _Rows(dict[RowKey, Row]):
-    """What is known of each row: its height."""
+class VirtualRows(ScrollView, can_focus=True):
+    """Lines of cells below a header, with a cursor on one row. Subclasses make the cells."""
 
-    def __init__(self, places: _Places) -> None:
-        super().__init__()
-        self._places = places
+    ALLOW_SELECT = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "Select", show=False),
+        Binding("up", "move(-1)", "Cursor up", show=False),
+        Binding("down", "move(1)", "Cursor down", show=False),
+        Binding("pageup", "turn_page(-1)", "Page up", show=False),
+        Binding("pagedown", "turn_page(1)", "Page down", show=False),
+        Binding("home,ctrl+home", "move_to(0)", "First row", show=False),
+        Binding("end,ctrl+end", "move_to(-1)", "Last row", show=False),
+    ]
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        *("rows--header", "rows--header-hover", "rows--even"),
+        *("rows--cursor", "rows--hover"),
+    }
+    DEFAULT_CSS = """
+    VirtualRows {
+        height: 1fr;
+        max-height: 100%;
+        overflow-x: hidden;
+        background: $background;
+        color: $foreground;
 
-    def __len__(self) -> int:
-        return len(self._places)
+        & > .rows--header {
+            background: $background;
+            color: $foreground 60%;
+        }
+        & > .rows--header-hover {
+            background: $panel;
+        }
+        & > .rows--even {
+            background: $surface 60%;
+        }
+        & > .rows--hover {
+            background: $block-hover-background;
+        }
+        & > .rows--cursor {
+            background: $block-cursor-blurred-background;
+            color: $block-cursor-blurred-foreground;
+            text-style: $block-cursor-blurred-text-style;
+        }
+        &:focus > .rows--header {
+            background-tint: $foreground 5%;
+        }
+        &:focus > .rows--cursor {
+            background: $block-cursor-background;
+            color: $block-cursor-foreground;
+            text-style: $block-cursor-text-style;
+        }
+    }
+    """
 
-    def __missing__(self, key: RowKey) -> Row:
-        if key not in self._places:
-            raise KeyError(key)
-        return Row(key, HEIGHT)
+    class RowMessage(Message):
+        """Something about the row under the cursor."""
 
-    def get(self, key: RowKey, default: object = None) -> Row | None:  # type: ignore[override]
-        return self[key] if key in self._places else None
+        def __init__(self, rows: VirtualRows) -> None:
+            super().__init__()
+            self.rows = rows
 
+        @property
+        def control(self) -> VirtualRows:
+            """The table."""
+            return self.rows
 
-class _Cells(dict[RowKey, dict[ColumnKey, Text]]):
-    """The cells of each row, made when they are asked for."""
+    class RowHighlighted(RowMessage):
+        """The cursor is on another row, or the rows are others."""
 
-    def __init__(self, places: _Places, cells_of: Callable[[int], dict[ColumnKey, Text]]) -> None:
-        super().__init__()
-        self._places = places
-        self._cells_of = cells_of
+    class RowSelected(RowMessage):
+        """Enter or a second click on the row under the cursor."""
 
-    def __len__(self) -> int:
-        return len(self._places)
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.row_count = 0
+        self.cursor_row = 0
+        self._hovered: int | None = None
+        self._headed: Sequence[tuple[Text, int]] = ()
 
-    def __missing__(self, key: RowKey) -> dict[ColumnKey, Text]:
-        text = key.value if isinstance(key, RowKey) else key
-        return self._cells_of(int(str(text)))
+    def on_resize(self, event: events.Resize) -> None:
+        self.scroll_to_cursor()
 
-    def get(self, key: RowKey, default: object = None) -> dict[ColumnKey, Text]:
-        return self[key]
+    def get_row_at(self, place: int) -> Sequence[Text]:
+        """The cells of the row at that place from the top, one a column."""
+        raise NotImplementedError
 
+    def sort_by_column(self, index: int) -> None:
+        """A column's heading was clicked."""
 
-class _Lines(list[tuple[RowKey, int]]):
-    """The row in each line, and the line within it."""
-
-    def __init__(self, places: _Places) -> None:
-        super().__init__()
-        self._places = places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> tuple[RowKey, int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[RowKey, int]]: ...
-    def __getitem__(
-        self, index: SupportsIndex | slice
-    ) -> tuple[RowKey, int] | list[tuple[RowKey, int]]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(len(self))[index]]
-        key = self._places.get_key(int(index))
-        if key is None:
-            raise IndexError(index)
-        return key, 0
-
-
-class _InOrder(list[Row]):
-    """The rows from the top: only their heights are asked for, which are all alike."""
-
-    def __init__(self, places: _Places) -> None:
-        super().__init__()
-        self._places = places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [Row(RowKey(), HEIGHT)] * len(range(len(self))[index])
-        key = self._places.get_key(int(index))
-        if key is None:
-            raise IndexError(index)
-        return Row(key, HEIGHT)
-
-
-class VirtualRows(DataTable[Text]):
-    """A table of lines whose cells are made for the rows in view only."""
-
-    _places = _Places(())
-    _made_for: Size | None = None
-
-    def on_resize(self, event: Resize) -> None:
-        if event.size == self._made_for:
-            event.prevent_default()  # it is shown again: Textual would make all rows anew
-        self._made_for = event.size
-
-    def clear(self, columns: bool = False) -> Self:
-        """Take all rows away, with ``columns`` the columns too."""
-        self._places = _Places(())
-        self.rows, self._data = {}, {}
-        return super().clear(columns)
-
-    def set_rows(self, order: Sequence[int], cells_of: Callable[[int], Sequence[Text]]) -> None:
-        """Put rows into a table that was cleared and has its columns.
+    def set_rows(self, columns: Sequence[tuple[Text, int]], count: int, cursor: int = 0) -> None:
+        """Show other rows.
 
         Args:
-            order: Numbers of the rows from the top, each once; their keys are these as text.
-            cells_of: Makes the cells of the row of that number, one a column.
+            columns: Heading and width in cells of each column.
+            count: Number of rows.
+            cursor: Row to put the cursor on.
         """
-        keys = [column.key for column in self.ordered_columns]
-        self._places = _Places(order)
-        self.rows = _Rows(self._places)
-        self._row_locations = self._places
-        self._data = _Cells(
-            self._places, lambda number: dict(zip(keys, cells_of(number), strict=True))
-        )
-        self._require_update_dimensions = True
-        self._update_count += 1
-        self.check_idle()
+        self._headed, self.row_count, self._hovered = columns, count, None
+        self.virtual_size = Size(0, count + 1)
+        self.refresh()
+        self._go_to(cursor)
+        self.post_message(self.RowHighlighted(self))
 
-    @property
-    def ordered_rows(self) -> list[Row]:
-        """The rows from the top."""
-        return _InOrder(self._places)
+    def move_cursor(self, *, row: int) -> None:
+        """Put the cursor on that row, or on the first or last one beyond."""
+        before, self._hovered = self._hovered, None
+        self.refresh_places(before)
+        if row != self.cursor_row:
+            self._go_to(row)
+            self.post_message(self.RowHighlighted(self))
 
-    @property
-    def _y_offsets(self) -> list[tuple[RowKey, int]]:
-        return _Lines(self._places)
+    def _go_to(self, row: int) -> None:
+        self.refresh_places(self.cursor_row)
+        self.cursor_row = min(max(row, 0), max(self.row_count - 1, 0))
+        self.refresh_places(self.cursor_row)
+        self.scroll_to_cursor()
 
-    def _render_line_in_row(
-        self,
-        row_key: RowKey,
-        line_no: int,
-        base_style: Style,
-        cursor_location: Coordinate,
-        hover_location: Coordinate,
-    ) -> tuple[list[list[Segment]], list[list[Segment]]]:
-        """A row of texts that have room: Textual's way takes any object, and ten times as long."""
-        line = None
-        place = self._places.get(row_key)
-        if place is not None and self.cursor_type == "row" and not self.fixed_columns:
-            line = self._line_of_texts(
-                place,
-                base_style,
-                is_under_cursor=cursor_location.row == place,
-                is_under_mouse=hover_location.row == place,
-            )
-        if line is None:
-            return super()._render_line_in_row(
-                row_key, line_no, base_style, cursor_location, hover_location
-            )
-        return [], [line]
+    def scroll_to_cursor(self) -> None:
+        """Scroll as little as brings the cursor into view."""
+        row = Region(0, self.cursor_row + 1, self.size.width, 1)
+        self.scroll_to_region(row, spacing=Spacing(top=1), animate=False, force=True)
 
-    def _line_of_texts(
-        self, place: int, base_style: Style, *, is_under_cursor: bool, is_under_mouse: bool
-    ) -> list[Segment] | None:
-        """The row across the whole width; None if a cell is longer than its column is wide."""
-        above, over = self._get_styles_to_render_cell(
-            is_header_cell=False,
-            is_row_label_cell=False,
-            is_fixed_style_cell=place < self.fixed_rows,
-            hover=is_under_mouse,
-            cursor=is_under_cursor,
-            show_cursor=self.show_cursor,
-            show_hover_cursor=self._show_hover_cursor,
-            has_css_foreground_priority=self.cursor_foreground_priority == "css",
-            has_css_background_priority=self.cursor_background_priority == "css",
-        )
-        of_row = self._get_row_style(place, base_style)
-        below = of_row + Style.from_meta({"row": place, "column": 0}) + above
-        blank = below + over
+    def refresh_places(self, *places: int | None) -> None:
+        """Paint these rows again."""
+        for place in places:
+            if place is not None:
+                self.refresh_line(self.scroll_offset.y if place == HEADER else place + 1)
+
+    def render_line(self, y: int) -> Strip:
+        place = HEADER if y == 0 else y - 1 + self.scroll_offset.y
+        if place >= self.row_count:
+            return Strip.blank(self.size.width, self.rich_style)
+        style = self.get_component_rich_style
+        base, over = self.rich_style, Style.null()
+        if place == HEADER:
+            base = style("rows--header")
+        elif place % 2 == 0:
+            base = style("rows--even")
+        for is_here, name in (
+            (place == self._hovered, "rows--header-hover" if place == HEADER else "rows--hover"),
+            (place == self.cursor_row, "rows--cursor"),
+        ):
+            if is_here:
+                base += style(name)
+                over = Style(color=base.color)  # of all cells, whatever their own colour is
+        cells = self.get_row_at(place) if place != HEADER else [text for text, _ in self._headed]
+        return self._strip(cells, base, over)
+
+    def _strip(self, cells: Sequence[Text], base: Style, over: Style) -> Strip:
+        """The cells side by side, in the widths of their columns."""
         console = self.app.console
-        line = []
-        taken = 0
-        for column, text in zip(self.ordered_columns, self.get_row_at(place), strict=True):
-            width = column.get_render_width(self)
-            taken += width
-            spare = width - 2 * self.cell_padding - text.cell_len
-            if spare < 0:
-                return None
+        segments = []
+        for text, (_, width) in zip(cells, self._headed, strict=True):
+            if text.cell_len > width:
+                text = text.copy()
+                text.truncate(width, overflow="ellipsis")
+            spare = width - text.cell_len
             left, right = (spare, 0) if text.justify == "right" else (0, spare)
-            own = below + console.get_style(text.style, default=Style.null())
-            line.append(Segment(" " * (self.cell_padding + left), blank))
+            own = base + console.get_style(text.style, default=Style.null())
+            segments.append(Segment(" " * (CELL_PADDING + left), base))
             for part, style, _ in text.render(console, end=""):
-                line.append(Segment(part, own + style + over))
-            line.append(Segment(" " * (right + self.cell_padding), blank))
-        outside = (
-            of_row + above + Style.from_meta({"row": place, "column": 0, "out_of_bounds": True})
-        )
-        line.append(Segment(" " * max(0, self.size.width - taken), outside))
-        return line
+                segments.append(Segment(part, own + style + over))
+            segments.append(Segment(" " * (right + CELL_PADDING), base))
+        return Strip(segments).adjust_cell_length(self.size.width, base).simplify()
 
-    def _get_row_region(self, row_index: int) -> Region:
-        """Where a row is, without the sum over all that are above it."""
-        if not self.is_valid_row_index(row_index):
-            return Region(0, 0, 0, 0)
-        width = sum(column.get_render_width(self) for column in self.columns.values())
-        top = row_index * HEIGHT + (self.header_height if self.show_header else 0)
-        return Region(0, top, max(self.size.width, width), HEIGHT)
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        self._hover(self._place_at(event))
+
+    def on_leave(self) -> None:
+        self._hover(None)
+
+    def _hover(self, place: int | None) -> None:
+        if place != self._hovered:
+            self.refresh_places(self._hovered, place)
+            self._hovered = place
+
+    def _place_at(self, event: events.MouseEvent) -> int | None:
+        """The row under the mouse, `HEADER`, or None below the rows."""
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return None
+        place = HEADER if offset.y == 0 else offset.y - 1 + self.scroll_offset.y
+        return place if place < self.row_count else None
+
+    def on_click(self, event: events.Click) -> None:
+        place, offset = self._place_at(event), event.get_content_offset(self)
+        if place is None or offset is None:
+            return
+        event.stop()
+        if place == HEADER:
+            end = 0
+            for index, (_, width) in enumerate(self._headed):
+                end += width + 2 * CELL_PADDING
+                if offset.x < end:
+                    return self.sort_by_column(index)
+        elif place == self.cursor_row:
+            self.action_select_cursor()
+        else:
+            self.move_cursor(row=place)
+        self._hover(place)
+
+    def action_select_cursor(self) -> None:
+        """Choose the row under the cursor."""
+        if self.row_count:
+            self.post_message(self.RowSelected(self))
+
+    def action_move(self, rows: int) -> None:
+        """Go down by this many rows."""
+        self.move_cursor(row=self.cursor_row + rows)
+
+    def action_move_to(self, row: int) -> None:
+        """Go to a row; a negative one is counted from the last."""
+        self.move_cursor(row=row % max(self.row_count, 1))
+
+    def action_turn_page(self, sign: int) -> None:
+        """Turn a page; the cursor stays at its height on the screen."""
+        rows = sign * (self.scrollable_content_region.height - 1)
+        self.scroll_relative(y=rows, animate=False, force=True)
+        self.move_cursor(row=self.cursor_row + rows)

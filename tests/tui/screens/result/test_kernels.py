@@ -40,7 +40,7 @@ async def open_tree(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory) -> 
 
 def names(tree: TreeView) -> list[str]:
     """What the rows say, without their indentation and mark."""
-    at = [key.value for key in tree.columns].index("where")
+    at = tree.columns_in_view.index("where")
     return [str(tree.get_row_at(row)[at]).strip(" ▾▸") for row in range(tree.row_count)]
 
 

@@ -29,7 +29,7 @@ RESULT_FIRST = True
 
 def shown(table: TableView, column: str) -> list[str]:
     """The texts of one visible column, top to bottom."""
-    at = next(index for index, key in enumerate(table.columns) if key.value == column)
+    at = table.columns_in_view.index(column)
     return [str(table.get_row_at(row)[at]) for row in range(table.row_count)]
 
 
@@ -37,7 +37,7 @@ def numbers(table: TableView, column: str) -> list[float]:
     """The values behind one column of the visible rows, top to bottom."""
     assert table.table is not None
     values = table.table.column(column)
-    return [float(values[int(str(key.value))] or 0) for key in table.rows]
+    return [float(values[row] or 0) for row in table.matching]
 
 
 async def test_the_summary_begins_with_the_worst_finding(

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import DataTable, Static
+from textual.widgets import Static
 
 from .....core.analysis.compare import BreakEven
 from .....core.errors import NotFoundError
@@ -186,7 +186,7 @@ class CompileTab(ViewsTab):
                 return " · ".join(literal(str(cell)) for cell in cells if cell)
         return ""
 
-    @on(DataTable.RowHighlighted, "#generated")
+    @on(TableView.RowHighlighted, "#generated")
     def _show_code(self) -> None:
         panel, row = self.query_one("#code", VerticalScroll), self._row()
         if not panel.display or not row:

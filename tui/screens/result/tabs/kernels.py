@@ -26,7 +26,7 @@ from .....core.record.record import Kernels, Record
 from .....core.runs.artifacts import layer_rows
 from .....core.runs.related import runs_with_other_steps
 from .....core.tables.cells import literal
-from .....core.tables.kernels import kernel_table, noun, roof_words, roofline_table
+from .....core.tables.kernels import group_by_name, kernel_table, noun, roof_words, roofline_table
 from .....core.tables.sections import SECTIONS, Source
 from .....core.tables.table import Table
 from .....core.tables.trust import coverage_warning, coverage_words, is_perturbed, steps_words
@@ -48,16 +48,6 @@ from .kernels_text import (
 )
 
 ALL = "all"
-_RANGES = ("total_ns", "own_ns", "calls", "name", "meanwhile_ns", "late_ns", "launched", "host_ns")
-ORDER = {
-    "annotations": _RANGES,
-    "python": _RANGES,
-    "api": (
-        *("total_ns", "share", "instances", "name", "mean_ns", "median_ns", "min_ns", "max_ns"),
-        "std_ns",
-    ),
-}
-"""Columns of a file's tables on screen: names before figures that a narrow one has no room for."""
 
 
 class RooflineView(RooflinePlot, can_focus=True):
@@ -71,6 +61,14 @@ class KernelsTab(ViewsTab):
         *view_bindings("kernels", "Table, tree, answers, roofline", is_filtered=True),
         Binding(
             "p", "phase", "Phase", show=False, id="kernels.phase", tooltip="Only the next phase"
+        ),
+        Binding(
+            "g",
+            "group",
+            "Group",
+            show=False,
+            id="kernels.group",
+            tooltip="One row a kernel, or one for each module that runs it",
         ),
     ]
 
@@ -93,7 +91,7 @@ class KernelsTab(ViewsTab):
             yield self.blank()
             return
         self.looks = category_looks(kernels)
-        self.phase = ALL
+        self.phase, self.is_grouped = ALL, True
         self.detailed: Kernels | None = None
         self.note = ""
         yield Static(self._badge(kernels), id="badge", markup=False)
@@ -206,12 +204,14 @@ class KernelsTab(ViewsTab):
     def _show_phase(self) -> None:
         kernels = self.record.kernels
         assert kernels is not None
-        table = kernel_table(kernels)
+        table = kernel_table(group_by_name(kernels) if self.is_grouped else kernels)
         if self.phase != ALL:
             phases = zip(table.rows, table.column("phase"), strict=True)
             rows = tuple(row for row, phase in phases if phase == self.phase)
             table = msgspec.structs.replace(table, rows=rows)
-        self.table.border_title = Content(f"{noun(kernels).title()}s · phase {self.phase}")
+        rows = "" if self.is_grouped else " by module"
+        title = f"{noun(kernels).title()}s{rows} · phase {self.phase}"
+        self.table.border_title = Content(title)
         self.table.show(table, sort="exclusive_ns")
         self._show_tree()
 
@@ -224,18 +224,25 @@ class KernelsTab(ViewsTab):
         self.phase = after(phases, self.phase)
         self._show_phase()
 
+    def action_group(self) -> None:
+        """Turn between one row a kernel and one for each of its modules."""
+        if self.record.kernels is not None:
+            self.is_grouped = not self.is_grouped
+            self._show_phase()
+
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands = super().palette_commands()
         if self.views:
             commands += [
                 ("kernels: Show next phase", f"now: {self.phase}", self.action_phase),
+                ("kernels: Group or split by module", "", self.action_group),
                 ("kernels: Sort by next column", "", self.table.action_sort_next),
             ]
         return commands
 
 
 def _file_view(table: Table) -> View:
-    shown = TableView(flexible="name", order=ORDER.get(table.name, ()))
+    shown = TableView(flexible="name")
     shown.border_title = Content(table.title)
 
     def name_in_full() -> str:

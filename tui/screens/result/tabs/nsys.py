@@ -14,25 +14,6 @@ from .....core.tables.table import Table
 from ....widgets.tables.table_view import TableView
 from ..views import View, ViewsTab, view_bindings
 
-FLEXIBLE = {
-    "nvtx": "range",
-    "nsys-kernel-sum": "name",
-    "nsys-copy-sum": "name",
-    "nsys-clocks": "note",
-}
-SUMMARY_ORDER = (
-    *("total_ns", "share", "instances", "name", "mean_ns", "median_ns", "min_ns", "max_ns"),
-    "std_ns",
-)
-ORDER = {
-    "nvtx": (
-        *("projected_ns", "instances", "range", "kernels", "kernel_ns", "operations"),
-        *("range_ns", "process_kernels", "process_kernel_ns", "style"),
-    ),
-    "nsys-kernel-sum": SUMMARY_ORDER,
-    "nsys-copy-sum": SUMMARY_ORDER,
-}
-
 
 class NsysTab(ViewsTab):
     """One table at a time, and the row under the cursor in full."""
@@ -62,8 +43,8 @@ class NsysTab(ViewsTab):
 
 
 def _view(table: Table, title: str) -> View:
-    flexible = FLEXIBLE.get(table.name, "")
-    shown = TableView(flexible=flexible, order=ORDER.get(table.name, ()), id=f"view-{table.name}")
+    flexible = table.flexible or "note"
+    shown = TableView(flexible=flexible, id=f"view-{table.name}")
     shown.add_class("panel")
     shown.border_title = Content(title)
 

@@ -48,7 +48,7 @@ class TelemetryTab(ResultTab):
                 markup=False,
             )
             return
-        table = TableView(flexible="quantity", needed=["median"])
+        table = TableView()
         table.add_class("panel")
         table.border_title = "While the timing pass measured"
         yield table
