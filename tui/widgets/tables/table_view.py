@@ -171,8 +171,6 @@ class TableView(VirtualRows):
     def on_resize(self, event: events.Resize) -> None:
         if self._shape and self._shape != self._fitting():
             self._fill(self.selected)
-        else:
-            self.scroll_to_cursor()
 
     def _measured(self) -> dict[str, int]:
         """Cells of the widest text of each column, as far as it is known without making all."""
