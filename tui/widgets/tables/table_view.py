@@ -149,6 +149,11 @@ class TableView(VirtualRows):
         return [name for name, _ in self._shape]
 
     @property
+    def column_widths(self) -> dict[str, int]:
+        """Cells of the columns that have room, left to right."""
+        return dict(self._shape)
+
+    @property
     def selected(self) -> int | None:
         """Index into ``table.rows`` of the row under the cursor."""
         return self._matching[self.cursor_row] if self._matching else None
