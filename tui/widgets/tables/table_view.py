@@ -149,6 +149,11 @@ class TableView(VirtualRows):
         return [name for name, _ in self._shape]
 
     @property
+    def column_widths(self) -> dict[str, int]:
+        """Cells of the columns that have room, left to right."""
+        return dict(self._shape)
+
+    @property
     def selected(self) -> int | None:
         """Index into ``table.rows`` of the row under the cursor."""
         return self._matching[self.cursor_row] if self._matching else None
@@ -171,8 +176,6 @@ class TableView(VirtualRows):
     def on_resize(self, event: events.Resize) -> None:
         if self._shape and self._shape != self._fitting():
             self._fill(self.selected)
-        else:
-            self.scroll_to_cursor()
 
     def _measured(self) -> dict[str, int]:
         """Cells of the widest text of each column, as far as it is known without making all."""

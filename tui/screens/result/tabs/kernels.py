@@ -209,8 +209,8 @@ class KernelsTab(ViewsTab):
             phases = zip(table.rows, table.column("phase"), strict=True)
             rows = tuple(row for row, phase in phases if phase == self.phase)
             table = msgspec.structs.replace(table, rows=rows)
-        rows = "" if self.is_grouped else " by module"
-        title = f"{noun(kernels).title()}s{rows} · phase {self.phase}"
+        split = "" if self.is_grouped else " by module"
+        title = f"{noun(kernels).title()}s{split} · phase {self.phase}"
         self.table.border_title = Content(title)
         self.table.show(table, sort="exclusive_ns")
         self._show_tree()
